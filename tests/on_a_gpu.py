@@ -1,14 +1,39 @@
-"""What CI, which has no GPU, cannot show: run it where there is one.
+"""Checks that need a GPU, which CI does not have.
 
-    PYTHONPATH=src python tests/on_a_gpu.py        needs torch and numpy only; shares also msgpack, cryptography and rbcl (what is absent is said)
+    PYTHONPATH=src python tests/on_a_gpu.py [WORD ...]
 
-Every check holds a run on the card to the same run on the CPU, or to itself.
+It needs torch and numpy; checks that also need msgpack, cryptography or rbcl are reported as not run
+without them. With words, only the checks whose name contains one of them run. A failed check does not stop
+the others: the summary at the end lists all of them, and the exit status is 1 if one failed.
+
+How far two runs may differ
+---------------------------
+Two runs of the same training that add numbers in different orders (CPU and GPU, alone and stacked) differ by
+rounding, and training amplifies the difference. Both factors of the limit follow from the arithmetic:
+
+1. The size of the errors. A float32 operation has a relative error of at most u = 2⁻²⁴, a sum of n terms a
+   relative error of about γ = √n·u (N. J. Higham, T. Mary: "A New Approach to Probabilistic Rounding Error
+   Analysis", SIAM J. Sci. Comput. 41, 2019). No sum of a local step here has more terms than a batch has
+   values, so n = batch size × values of a row. The errors of T steps are independent: together √T·γ.
+2. Their amplification. By backward error analysis a step with rounding errors is the exact step from weights
+   that are changed by a relative γ. Training from initial weights changed by ±√T·γ (all errors at once,
+   at the start, where they are amplified longest) therefore differs from training from unchanged weights by
+   at least about as much as rounding makes two runs differ. The difference is measured, on the CPU, for three
+   random choices of the signs; it includes ReLUs and max pools that switch.
+
+The limit is SAFETY times the largest of the three. Two runs have independent errors (a factor √2), and the
+largest of three normal errors is typically 1.3 deviations: SAFETY = 4 is more than three of √2 deviations.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import gc
+import sys
+import time
+import traceback
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,14 +42,30 @@ from torch import Tensor, nn
 
 import tacit
 from tacit import aggregate, algorithms, data, models
+from tacit.algorithms.plan import count_steps
+from tacit.errors import MissingExtra, PartyFailed
 
+SAFETY = 4
+UNIT = 2.0**-24  # u, the unit roundoff of float32
+# Shares are fixed-point numbers with 16 fractional bits, so every factor is rounded by at most 2⁻¹⁷. The
+# longest sum of the network below has 48 products of factors of about 1: 48 · 2 · 2⁻¹⁷ = 7e-4; the shorter
+# sums add less.
+SHARES = 1e-3
+# (y² + 1)·y over 9 numbers of at most 3: y² is off by 2·3·2⁻¹⁷ + 2⁻¹⁶ = 6e-5, the sum by 9·(10·2⁻¹⁷ +
+# 3·6e-5) = 2.3e-3
+PRODUCTS = 2.5e-3
 SMALL = models.MLP(hidden=(16,))
-WAYS: dict[str, dict[str, Any]] = {
+PROTOCOLS: dict[str, dict[str, Any]] = {
     "with a helper": {},
-    "against cheats": {"adversary": "active"},
+    "against active adversaries": {"adversary": "active"},
     "without a helper": {"helper": None},
 }
 GENERATORS = ("TVAE", "GAN", "WGAN", "CTGAN", "TabDDPM")
+JOB: dict[str, Any] = {"rounds": 4, "batch_size": 16, "seed": 3, "local_epochs": 1}
+
+
+class NotRun(Exception):
+    """A package is missing."""
 
 
 def federation(
@@ -38,19 +79,46 @@ def federation(
     )
 
 
-def apart(a: Any, b: Any) -> float:
+def distance(a: Any, b: Any) -> float:
+    """The largest difference between the values of two trained models."""
     return max(
         float((p - q).detach().abs().max())
-        for p, q in zip(a.model.state_dict().values(), b.model.state_dict().values())
+        for p, q in zip(a.model.state_dict().values(), b.model.state_dict().values(), strict=True)
     )
 
 
-def both(fed: data.Federation, limit: float, **options: Any) -> None:
-    cpu, gpu = (
-        tacit.train(fed, device=device, **{"rounds": 4, "batch_size": 16, "seed": 3, **options})
-        for device in ("cpu", "cuda")
-    )
-    assert apart(cpu, gpu) < limit, (options, apart(cpu, gpu))
+def limit(fed: data.Federation, job: dict[str, Any], model: nn.Module, unchanged: Any) -> float:
+    """How far a run may be from `unchanged`, a run of the same job: see the top of this file."""
+    epochs = np.broadcast_to(job["local_epochs"], len(fed))
+    steps = job["rounds"] * int(count_steps(fed.train.sizes.numpy(), epochs, job["batch_size"], None).max())
+    terms = job["batch_size"] * int(np.prod(fed.rows.x.shape[1:]))
+    size = np.sqrt(steps) * np.sqrt(terms) * UNIT
+    distances = []
+    for draw in range(3):
+        changed, rng = copy.deepcopy(model), torch.Generator().manual_seed(draw)
+        with torch.no_grad():
+            for p in changed.parameters():
+                p *= 1 + size * (2 * torch.randint(0, 2, p.shape, generator=rng) - 1)
+        distances.append(distance(tacit.train(fed, **{**job, "model": changed, "device": "cpu"}), unchanged))
+    return SAFETY * max(distances)
+
+
+def build(fed: data.Federation, model: Any) -> nn.Module:
+    assert fed.classes is not None
+    return models.build(model, tuple(fed.rows.x.shape[1:]), fed.classes, JOB["seed"])
+
+
+def same(name: str, off: float, allowed: float) -> str:
+    assert off <= allowed, f"{name}: {off:.1e} apart, {allowed:.1e} allowed"
+    return f"{off:.1e} apart, {allowed:.1e} allowed"
+
+
+def as_on_the_cpu(fed: data.Federation, model: Any = SMALL, **options: Any) -> str:
+    """Train on the CPU and on the GPU."""
+    module = build(fed, model)
+    job = {**JOB, **options, "model": module}
+    cpu, gpu = (tacit.train(fed, device=device, **job) for device in ("cpu", "cuda"))
+    return same("CPU and GPU", distance(cpu, gpu), limit(fed, job, module, cpu))
 
 
 class Draws(nn.Module):
@@ -63,9 +131,7 @@ class Draws(nn.Module):
 
 
 def field_arithmetic(device: str) -> None:
-    """Numbers modulo 2^61 − 1, in which checked shares are computed, and modulo 2^64: what the card makes is
-    what the CPU makes, to the last bit.
-    """
+    """Arithmetic modulo 2^61 − 1, of checked shares, and modulo 2^64 is exact: bit for bit as on the CPU."""
     from tacit.mpc import prime, ring
     from tacit.mpc.beaver import Bilinear
 
@@ -75,7 +141,7 @@ def field_arithmetic(device: str) -> None:
         torch.from_numpy(rng.integers(0, prime.P, s))
         for s in ((40, 1500), (1500, 30), (3, 4, 9, 8), (6, 2, 3, 3))
     )
-    for made in (
+    for compute in (
         lambda *t: prime.mul(t[0], t[0]),
         lambda *t: prime.add(t[0], t[0]),
         lambda *t: prime.total(t[0], 1),
@@ -84,45 +150,11 @@ def field_arithmetic(device: str) -> None:
         lambda *t: ring.matmul(t[0], t[1]),
         lambda *t: conv(t[2], t[3]),
     ):
-        given = (a, b, images, filters)
-        assert torch.equal(made(*given), made(*[t.to(device) for t in given]).cpu())
+        tensors = (a, b, images, filters)
+        assert torch.equal(compute(*tensors), compute(*[t.to(device) for t in tensors]).cpu())
 
 
-def network_on_shares(device: str, way: str, model: nn.Module, x: Tensor) -> None:
-    with torch.no_grad():
-        plain = model(x)
-    for reveal in ("logits", "argmax"):
-        out = tacit.infer(model, x, device=device, reveal=reveal, batch=3, **WAYS[way])
-        assert out.value.device.type == "cpu"
-        assert (
-            torch.equal(out.value, plain.argmax(-1))
-            if reveal == "argmax"
-            else (out.value - plain).abs().max() < 1e-3
-        ), (way, reveal)
-
-
-def checked_tensors(device: str) -> None:
-    from tacit.errors import PartyFailed
-
-    y = torch.linspace(-3, 3, 9)
-    a = tacit.mpc.share(y.to(device), checked=True)
-    assert (a.sigmoid().open().cpu() - y.sigmoid()).abs().max() < 1e-3
-    assert (((a * a + 1) @ a).open().cpu() - (y * y + 1) @ y).abs() < 1e-2
-    a.shares[1][0, 0] ^= 1
-    caught = ""
-    try:
-        a.open()
-    except PartyFailed as failed:
-        caught = str(failed)
-    assert "check 1 failed" in caught, "a changed share on the card went unnoticed"
-
-
-def shares(device: str) -> None:
-    """A network on the card against the plain model, in every way; that without a helper needs rbcl for its
-    transfers.
-    """
-    from tacit.errors import MissingExtra, PartyFailed
-
+def shared_network() -> tuple[nn.Module, Tensor]:
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(1, 3, 3, padding=1),
@@ -134,27 +166,49 @@ def shares(device: str) -> None:
         nn.Tanh(),
         nn.Linear(8, 4),
     ).eval()
-    for way in WAYS:
+    return model, torch.randn(5, 1, 8, 8)
+
+
+def network_on_shares(device: str, protocol: str, model: nn.Module, x: Tensor) -> None:
+    """Compare inference on shares with the model itself; without a helper, transfers need rbcl."""
+    with torch.no_grad():
+        plain = model(x)
+    for reveal in ("logits", "argmax"):
         try:
-            network_on_shares(device, way, model, torch.randn(5, 1, 8, 8))
-            print(f"inference on shares, {way}, on {device}: as the plain model")
-        except (MissingExtra, PartyFailed) as absent:
-            if not isinstance(absent, MissingExtra) and not isinstance(absent.__cause__, MissingExtra):
-                raise
-            print(f"inference on shares, {way}: NOT RUN, {absent}")
+            out = tacit.infer(model, x, device=device, reveal=reveal, batch=3, **PROTOCOLS[protocol])
+        except PartyFailed as error:
+            if isinstance(error.__cause__, MissingExtra):
+                raise error.__cause__ from error
+            raise
+        assert out.value.device.type == "cpu"
+        assert (
+            torch.equal(out.value, plain.argmax(-1))
+            if reveal == "argmax"
+            else (out.value - plain).abs().max() < SHARES
+        ), (protocol, reveal)
+
+
+def checked_tensors(device: str) -> None:
+    y = torch.linspace(-3, 3, 9)
+    a = tacit.mpc.share(y.to(device), checked=True)
+    assert (a.sigmoid().open().cpu() - y.sigmoid()).abs().max() < SHARES
+    assert (((a * a + 1) @ a).open().cpu() - (y * y + 1) @ y).abs() < PRODUCTS
+    a.shares[1][0, 0] ^= 1
+    message = ""
     try:
-        checked_tensors(device)
-        print(f"checked tensors on {device}: a changed share is caught")
-    except MissingExtra as absent:
-        print(f"checked tensors: NOT RUN, {absent}")
+        a.open()
+    except PartyFailed as error:
+        message = str(error)
+    assert "check 1 failed" in message, "a changed share on the GPU was not detected"
 
 
 def generator(
     name: str, device: str, rows: int = 3000, draws: int = 2000, epochs: int = 30, **options: int
 ) -> None:
-    """A generator that is a network learns and draws there, from arrays, since neither pandas nor safetensors
-    need be here: finite, in its domain, the same again from the same seed, from a copy of what it learnt, and
-    drawn on the CPU from what the card learnt.
+    """Fit a neural generator on the GPU and sample it, from arrays, because pandas may be missing.
+
+    Its values are finite and in the domain, the same seed and a copy of the fitted tensors give the same
+    rows, and sampling on the CPU gives rows of the same distribution.
     """
     from tacit import synth
     from tacit.synth.conditions import Conditions
@@ -179,21 +233,21 @@ def generator(
             rng.integers(0, 3, rows),
         ]
     ).astype(np.float64)
-    made = synth.ALL[name](epochs=epochs, device=device, **options)  # type: ignore[call-arg]
-    told: list[Any] = []
-    state = made.learn(v, layout, np.random.default_rng(1), told.append)
+    model = synth.ALL[name](epochs=epochs, device=device, **options)  # type: ignore[call-arg]
+    events: list[Any] = []
+    state = model.learn(v, layout, np.random.default_rng(1), events.append)
     assert all(bool(torch.isfinite(t).all()) and t.device.type == "cpu" for t in state.tensors.values()), name
-    assert len(told) == epochs
-    assert all(np.isfinite(x) for event in told for x in event.values() if isinstance(x, float)), name
+    assert len(events) == epochs
+    assert all(np.isfinite(x) for event in events for x in event.values() if isinstance(x, float)), name
     copied = GeneratorState(
-        {k: torch.from_numpy(t.numpy().copy()) for k, t in state.tensors.items()}, state.facts
+        {k: torch.from_numpy(t.numpy().copy()) for k, t in state.tensors.items()}, state.metadata
     )
     for asked in (Conditions({}, {}, {}), Conditions({"kind": "c"}, {0: np.array([2.0])}, {})):
         first, again = (
-            made.draw(known, layout, draws, np.random.default_rng(2), asked) for known in (state, copied)
+            model.draw(known, layout, draws, np.random.default_rng(2), asked) for known in (state, copied)
         )
-        assert np.array_equal(first, again, equal_nan=True), f"{name}: the same seed draws other rows"
-        here = dataclasses.replace(made, device="cpu").draw(
+        assert np.array_equal(first, again, equal_nan=True), f"{name}: the same seed gives other rows"
+        here = dataclasses.replace(model, device="cpu").draw(
             state, layout, draws, np.random.default_rng(2), asked
         )  # type: ignore[type-var]
         for drawn in (first, here):
@@ -204,129 +258,132 @@ def generator(
             assert np.nanmax(x[:, 2]) <= 8, name
         if not asked.told:
             assert abs(np.mean(first[:, 0] == 0) - np.mean(here[:, 0] == 0)) < 2.8 / draws**0.5, (
-                f"{name}: drawn here other rows than there"
-            )  # 4 deviations
+                f"{name}: the CPU samples another distribution"
+            )  # 2.8 ≥ 4·√(2·p(1 − p)) for every share p: four deviations of a difference of two shares
 
 
-def main() -> None:
+def checks() -> dict[str, Callable[[], str | None]]:
+    """Every check by its name; it returns details, and raises if it fails."""
+    ragged = federation()
+    found: dict[str, Callable[[], str | None]] = {}
     for name in GENERATORS:
-        generator(name, "cuda", **({} if name == "TabDDPM" else {"width": 64}))
-    print(
-        "every network of tacit.synth: learns and draws, the same again, and on the CPU from what the card "
-        "learnt"
-    )
-    try:
-        field_arithmetic("cuda")
-        print("arithmetic of shares, modulo 2^64 and modulo a prime: as on the CPU")
-        shares("cuda")
-    except ModuleNotFoundError as absent:  # messages need msgpack, and so does everything that may send one
-        print(f"inference on shares: NOT RUN, {absent}")
+        found[f"synthetic data: {name}"] = lambda name=name: generator(
+            name, "cuda", **({} if name == "TabDDPM" else {"width": 64})
+        )
+    found["shares: arithmetic modulo 2^64 and modulo a prime"] = lambda: field_arithmetic("cuda")
+    for name in PROTOCOLS:
+        found[f"shares: inference {name}"] = lambda name=name: network_on_shares(
+            "cuda", name, *shared_network()
+        )
+    found["shares: a changed share is detected"] = lambda: checked_tensors("cuda")
     for algorithm in algorithms.ALL.values():
-        both(
-            federation(),
-            1e-4,
-            model=SMALL,
-            algorithm=algorithm(),
-            per_round=4,
-            local_epochs=[1, 2, 3, 1, 1, 1, 2],
+        found[f"algorithm: {algorithm.__name__}"] = lambda algorithm=algorithm: as_on_the_cpu(
+            ragged, algorithm=algorithm(), per_round=4, local_epochs=[1, 2, 3, 1, 1, 1, 2]
         )
-    print("every algorithm, ragged, partial participation: as on the CPU")
     for rule in (aggregate.Momentum(aggregate.Median()), aggregate.FoolsGold(), aggregate.Legato(window=2)):
-        both(federation(), 1e-4, model=SMALL, aggregate=rule, per_round=4, rounds=4)
-    parted = federation()
-    parted = dataclasses.replace(parted, rows=parted.rows._replace(y=(parted.rows.y + parted.owner % 2) % 3))
-    both(parted, 1e-3, model=SMALL, algorithm=algorithms.CFL(lr=0.3), rounds=8)
-    assert (
-        tacit.train(
-            parted,
-            model=SMALL,
-            algorithm=algorithms.CFL(lr=0.3),
-            rounds=8,
-            batch_size=16,
-            seed=3,
-            device="cuda",
-        ).history[-1]["clusters"]
-        > 1
-    )
-    print("rules that remember earlier rounds, and clusters that part: as on the CPU")
-    both(federation(data.ConceptDrift(every=1)), 1e-4, model=SMALL, rounds=6)
-    print("rows that drift: as on the CPU, and no graph reads rows that are gone")
-    often = gc.get_threshold()
-    gc.set_threshold(
-        1
-    )  # the graphs of the runs before are collected wherever this one may be, also while it records its own
-    both(federation(), 1e-4, model=SMALL, rounds=4)
-    gc.set_threshold(*often)
-    print("a run whose predecessors are collected while it records: as on the CPU")
-
-    def norm():
-        return nn.Sequential(
-            nn.Conv2d(1, 4, 3, padding=1),
-            nn.BatchNorm2d(4),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Dropout(0.2),
-            nn.Linear(256, 3),
+        found[f"rule with memory: {type(rule).__name__}"] = lambda rule=rule: as_on_the_cpu(
+            ragged, aggregate=rule, per_round=4
         )
+    found["clusters that split"] = clusters
+    found["rows that drift"] = lambda: as_on_the_cpu(federation(data.ConceptDrift(every=1)), rounds=6)
+    found["graphs that are collected while another is recorded"] = collected_graphs
+    found["model: batch norm and dropout"] = lambda: as_on_the_cpu(federation(shape=(1, 8, 8)), norm)
+    for shape in ((1, 8, 8), (3, 32, 32), (1, 28, 28)):  # the three kinds of tiles in tacit.engine.pooled
+        found[f"model: convolutions on {shape}"] = lambda shape=shape: as_on_the_cpu(
+            federation(shape=shape, rows=200), "cnn", rounds=2
+        )
+    found["model: random crops"] = lambda: as_on_the_cpu(
+        federation(shape=(1, 8, 8)), models.CNN(crop=2, flip=True)
+    )
+    found["model: random numbers of its own"] = random_model
+    for every in (True, False):
+        found[f"model: LSTM, {'all tokens' if every else 'one label'}"] = lambda every=every: recurrent(every)
+    found["one program per party"] = lambda: as_on_the_cpu(
+        ragged, runtime="inprocess", algorithm=algorithms.Scaffold()
+    )
+    found["a table of a comparison"] = lambda: table("cuda")
+    found["runs side by side equal runs alone"] = comparison
+    found["speed: ragged clients, 50 of 100 in a round"] = speed
+    return found
 
-    both(federation(shape=(1, 8, 8)), 1e-3, model=norm)
-    for shape in (
-        (1, 8, 8),
-        (3, 32, 32),
-        (1, 28, 28),
-    ):  # the three kinds of tiles that tacit.engine.pooled cuts
-        both(
-            federation(shape=shape, rows=200), 1e-3, model="cnn", rounds=2
-        )  # in four, 2e-7 in the pixels of the last become 6e-4: another one is the largest
-    both(federation(shape=(1, 8, 8)), 1e-3, model=tacit.models.CNN(crop=2, flip=True))
-    print("convolutions as products, batch norm, dropout, random crops: as on the CPU")
-    both(federation(), 1e-4, model=SMALL, runtime="inprocess", algorithm=algorithms.Scaffold())
-    print("one program per party on the card: as on the CPU")
+
+def norm() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Dropout(0.2),
+        nn.Linear(256, 3),
+    )
+
+
+def clusters() -> str:
     fed = federation()
-    runs = [tacit.train(fed, model=Draws, device="cuda", rounds=2, seed=1) for _ in range(2)]
-    assert apart(*runs) == 0, "a model that draws is not repeated from the seed"
-    assert any("draws random numbers" in e.get("text", "") for e in runs[0].events)
-    print("a model that draws: noted, and the same twice")
-    tokens = np.random.default_rng(0).integers(0, 9, (300, 12))
-    text = data.from_arrays(tokens, tokens[:, 0], classes=9, tokens=True).split(3)
-    table = tacit.compare(
-        text, algorithms=[algorithms.FedAvg()], model=models.LSTM(hidden=16), rounds=1, seeds=2, device="cuda"
+    fed = dataclasses.replace(fed, rows=fed.rows._replace(y=(fed.rows.y + fed.owner % 2) % 3))
+    job = {**JOB, "algorithm": algorithms.CFL(lr=0.3), "rounds": 8}
+    run = tacit.train(fed, model=SMALL, device="cuda", **job)
+    assert run.history[-1]["clusters"] > 1, "the parties were not split"
+    return as_on_the_cpu(fed, **job)
+
+
+def collected_graphs() -> str:
+    """Graphs of earlier runs are collected at any time, also while this run records its own."""
+    threshold = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        return as_on_the_cpu(federation())
+    finally:
+        gc.set_threshold(*threshold)
+
+
+def random_model() -> None:
+    runs = [tacit.train(federation(), model=Draws, device="cuda", rounds=2, seed=1) for _ in range(2)]
+    assert distance(*runs) == 0, "two runs with the same seed differ"
+    assert any("draws random numbers" in e.get("text", "") for e in runs[0].events), (
+        "the run has no note of it"
+    )
+
+
+def tokens() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 9, (300, 12))
+
+
+def recurrent(every: bool) -> str:
+    x = tokens()
+    following = np.where(x < 8, np.roll(x, -1, 1), -1)  # a label for each token, except some
+    following[:, 0] = x[:, 1]
+    y = following if every else x[:, 0]
+    text = data.from_arrays(x, y, classes=9, tokens=True, test=(x[:50], y[:50])).split(
+        9, skew=data.Quantity(0.5), seed=0, min_size=5
+    )
+    model = models.LSTM(embedding=4, hidden=24, every=every)
+    return as_on_the_cpu(text, model, algorithm=algorithms.FedAvg(lr=0.5), batch_size=7)
+
+
+def table(device: str) -> None:
+    text = data.from_arrays(tokens(), tokens()[:, 0], classes=9, tokens=True).split(3)
+    rows = tacit.compare(
+        text, algorithms=[algorithms.FedAvg()], model=models.LSTM(hidden=16), rounds=1, seeds=2, device=device
     ).table()
-    assert list(table.index) == ["FedAvg", "central", "local only"]
-    following = np.where(tokens < 8, np.roll(tokens, -1, 1), -1)  # a label for each token, but for some
-    following[:, 0] = tokens[:, 1]
-    for labels, every in ((following, True), (tokens[:, 0], False)):
-        text = data.from_arrays(
-            tokens, labels, classes=9, tokens=True, test=(tokens[:50], labels[:50])
-        ).split(9, skew=data.Quantity(0.5), seed=0, min_size=5)
-        both(
-            text,
-            1e-4,
-            model=models.LSTM(embedding=4, hidden=24, every=every),
-            algorithm=algorithms.FedAvg(lr=0.5),
-            batch_size=7,
-        )
-    print("networks of characters, stacked and ragged: as on the CPU")
-    wide = tacit.compare(
-        federation(shape=(1, 28, 28), parties=20),
-        algorithms=[algorithms.FedAvg(), algorithms.FedProx()],
-        model="cnn",
-        rounds=2,
-        seeds=2,
-        device="cuda",
-        batch_size=16,
-    )
-    alone = tacit.train(
-        federation(shape=(1, 28, 28), parties=20),
-        algorithm=algorithms.FedAvg(),
-        model="cnn",
-        rounds=2,
-        device="cuda",
-        batch_size=16,
-    )
-    assert apart(wide.results[0], alone) < 1e-4, apart(wide.results[0], alone)
-    print(f"comparisons on the card: rows as alone; {torch.cuda.max_memory_allocated() / 1e9:.1f} GB at most")
-    ragged = tacit.train(
+    assert list(rows.index) == ["FedAvg", "central", "local only"], list(rows.index)
+
+
+def comparison(device: str = "cuda") -> str:
+    fed = federation(shape=(1, 28, 28), parties=20)
+    module = build(fed, "cnn")
+    job = {**JOB, "model": module, "rounds": 2, "seed": 0}
+    kinds = [algorithms.FedAvg(), algorithms.FedProx()]
+    options = {k: v for k, v in job.items() if k != "seed"}
+    wide = tacit.compare(fed, algorithms=kinds, seeds=2, device=device, **options)
+    alone = tacit.train(fed, algorithm=kinds[0], device=device, **job)
+    cpu = alone if device == "cpu" else tacit.train(fed, algorithm=kinds[0], device="cpu", **job)
+    allowed = limit(fed, {**job, "algorithm": kinds[0]}, module, cpu)
+    return same("in a comparison and alone", distance(wide.results[0], alone), allowed)
+
+
+def speed() -> str:
+    run = tacit.train(
         federation(data.Dirichlet(0.3), parties=100, rows=8000),
         model=SMALL,
         device="cuda",
@@ -334,11 +391,34 @@ def main() -> None:
         per_round=50,
         batch_size=8,
     )
-    print(
-        f"ragged clients, 50 of 100 a round: {np.median([r['seconds'] for r in ragged.history[5:]]):.3f} s "
-        "a round"
+    return (
+        f"{np.median([r['seconds'] for r in run.history[5:]]):.3f} s a round, "
+        f"{torch.cuda.max_memory_allocated() / 1e9:.1f} GB of GPU memory at most so far"
     )
 
 
+def run_checks(found: dict[str, Callable[[], str | None]]) -> int:
+    """Run every check and print a summary; the exit status is 1 if one failed."""
+    results: dict[str, tuple[str, str]] = {}
+    for name, check in found.items():
+        begun = time.perf_counter()
+        try:
+            results[name] = "passed", check() or ""
+        except (NotRun, MissingExtra, ModuleNotFoundError) as error:
+            results[name] = "NOT RUN", str(error)
+        except Exception as error:
+            traceback.print_exc()
+            results[name] = "FAILED", f"{type(error).__name__}: {error}"
+        status, details = results[name]
+        print(f"{status:8} {name} ({time.perf_counter() - begun:.1f} s) {details}", flush=True)
+    counts = {s: sum(status == s for status, _ in results.values()) for s in ("passed", "FAILED", "NOT RUN")}
+    print("\nSummary: " + ", ".join(f"{n} {status}" for status, n in counts.items()))
+    for name, (status, details) in results.items():
+        if status != "passed":
+            print(f"{status:8} {name}: {details}")
+    return int(counts["FAILED"] > 0)
+
+
 if __name__ == "__main__":
-    main()
+    words = sys.argv[1:]
+    sys.exit(run_checks({k: v for k, v in checks().items() if not words or any(w in k for w in words)}))

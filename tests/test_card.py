@@ -254,7 +254,7 @@ def test_shares() -> None:
         on_a_gpu.checked_tensors("cuda")
 
 
-@pytest.mark.parametrize("name", list(on_a_gpu.WAYS))
+@pytest.mark.parametrize("name", list(on_a_gpu.PROTOCOLS))
 def test_networks_on_shares(name: str) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(

@@ -291,7 +291,7 @@ def dataset() -> data.Dataset:
     ],
 )
 def test_what_needs_one_label_a_row_says_so(ask: Any) -> None:
-    with pytest.raises(BadData, match="has a label for each of its tokens, and this takes one label a row"):
+    with pytest.raises(BadData, match="has a label for each token, and one label per row is needed"):
         ask()
 
 
@@ -338,7 +338,7 @@ def test_what_needs_one_label_a_row_says_so(ask: Any) -> None:
             {"tokens": True},
             "the token -1 in row 1; tokens count from 0",
         ),
-        (np.zeros((2, 3), dtype=int), [[1, 2, 0], [1, 2]], {"tokens": True}, "y is no array"),
+        (np.zeros((2, 3), dtype=int), [[1, 2, 0], [1, 2]], {"tokens": True}, "y is not an array"),
         (
             np.zeros((4, 3), dtype=int),
             np.ones((4, 3), dtype=int),

@@ -1,31 +1,33 @@
-"""Every error a user can cause, as one small tree.
+"""The exceptions that tacit raises for bad input.
 
 TacitError
-├── BadParameter     a parameter has a value it may not have          (also a ValueError)
+├── BadParameter     a parameter has an invalid value                 (also a ValueError)
 ├── BadData          rows, columns or labels that cannot be used      (also a ValueError)
-├── MissingFiles     a data set's files are not where they should be  (also a FileNotFoundError)
+├── MissingFiles     the files of a data set are missing              (also a FileNotFoundError)
 ├── MissingExtra     an optional dependency is not installed          (also an ImportError)
-├── BadJob           a job file cannot be understood                  (also a ValueError)
+├── BadJob           a job file is invalid                            (also a ValueError)
 ├── BadRun           a run directory cannot be read, resumed or written
-├── ProtocolError    a party said something the protocol does not allow
-│   ├── BadFrame     bytes that are no message                        (also a ValueError)
-│   ├── SumAborted   too few parties stayed for a secure sum; nothing was opened
-│   └── SealBroken   what came was changed on its way, or is not from whom it should be
-├── BudgetSpent      a step that the privacy budget does not cover
-├── QueryRefused     a query that the data holder's policy does not allow
+├── ProtocolError    a party sent something that the protocol does not allow
+│   ├── BadFrame     bytes that are not a message                     (also a ValueError)
+│   ├── SumAborted   too few parties were left for a secure sum; nothing was opened
+│   └── SealBroken   a message was modified, or has another sender than it claims
+├── BudgetSpent      the privacy budget does not cover a step
+├── QueryRefused     the data holder's policy does not allow a query
 ├── BadKit           a start kit or a certificate cannot be used
-├── NoHub            the hub cannot be reached, or does not let this party in
+├── NoHub            the hub cannot be reached, or does not admit this party
 └── PartyFailed      a party's program stopped with an error; it names the party
 
-Each message says what happened, why, and what to do next.
+Each message says what happened, what is allowed, and what to do.
 """
 
 from __future__ import annotations
 
 
 class TacitError(Exception):
-    """The root: `except tacit.TacitError` catches everything tacit says about your input. `outside` is what
-    other parties are told instead of the message, which may name local files and values.
+    """The base class of all errors of tacit.
+
+    `outside` is the text that other parties get instead of the message, which may contain local file names
+    and values.
     """
 
     outside: str = "it declined; its own log says why"
@@ -36,16 +38,14 @@ class BadParameter(TacitError, ValueError):
 
 
 class BadData(TacitError, ValueError):
-    """Something is wrong with rows, and the sentence may quote them: it is for who holds them. `outside` is
-    what other parties are told instead.
-    """
+    """Unusable rows, columns or labels. The message may quote values; other parties get `outside`."""
 
     def __init__(
         self,
-        *said: object,
+        *args: object,
         outside: str = "its data do not fit the job. What is wrong with them, only the party itself is told",
     ):
-        super().__init__(*said)
+        super().__init__(*args)
         self.outside = outside
 
 
@@ -78,8 +78,9 @@ class BadFrame(ProtocolError, ValueError):
 
 
 class SumAborted(ProtocolError):
-    """`spent`: parties took part in an earlier sum of the round, and do not take part in another. The round
-    is lost.
+    """A secure sum failed.
+
+    `spent`: parties contributed to an earlier sum of the round and contribute to no other. The round is lost.
     """
 
     def __init__(self, *args: object, spent: bool = False):

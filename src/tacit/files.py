@@ -1,4 +1,4 @@
-"""Writing files so that nobody ever sees half of one, and nobody loses one that was there."""
+"""Write files atomically: all of a file or nothing."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from .errors import BadParameter
 
 
 def check_new(path: str | os.PathLike[str], force: bool) -> Path:
-    """The name of a file that is not there yet, unless its owner says to write over it. Asked before any work
-    is done.
+    """Return the path of a new file; raise BadParameter if it exists, unless `force`.
+
+    To be called before any work is done.
     """
     file = Path(path)
     if file.is_dir():
         raise BadParameter(f"{file} is a directory. Give the name of a file.")
     if file.exists() and not force:
-        raise BadParameter(f"{file} is already there. Give another name, or --force to write over it.")
+        raise BadParameter(f"{file} already exists. Choose another name, or pass --force to overwrite it.")
     return file
 
 
 def check_free(path: str | os.PathLike[str], force: bool, sources: Sequence[str | os.PathLike[str]]) -> Path:
-    """A place to write to, before any work is done: not one of the sources, not a file that is there (unless
-    forced), in a directory that is there.
+    """Return a path that can be written, or raise BadParameter, before any work is done.
+
+    It must not be one of the sources nor an existing file (unless `force`), and its directory must exist.
     """
     file = Path(path)
     for source in sources:
         if file.exists() and Path(source).exists() and file.samefile(source):
-            raise BadParameter(
-                f"{file} is the table that is read, which is never written over. Give another name."
-            )
+            raise BadParameter(f"{file} is the input table, which is never overwritten. Choose another name.")
     check_new(file, force)
     if not file.parent.is_dir() or not os.access(file.parent, os.W_OK):
         raise BadParameter(
-            f"{file} cannot be written: {file.parent} is no directory you may write to. Make it, or choose "
+            f"{file} cannot be written: {file.parent} is not a writable directory. Create it, or choose "
             "another place."
         )
     return file
@@ -81,24 +81,26 @@ def write_atomic(
 
 
 def append_line(path: Path, line: str, admit: Callable[[list[str]], None] | None = None) -> None:
-    """Add one line to a file, durably: it is on disk when this returns, and a crash leaves at most one
-    incomplete line, which the next call ends.
+    """Append one line to a file durably.
 
-    Processes take turns (a lock on the file). `admit`, if given, sees the lines that are there, within the
-    same turn, and may raise to add nothing.
+    The line is on disk when this returns. A crash leaves at most one incomplete line, which the next call
+    ends.
+
+    Processes take turns by a lock on the file. `admit` gets the existing lines under the same lock and may
+    raise, so that nothing is added.
     """
     from fcntl import LOCK_EX, flock
 
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     with os.fdopen(handle, "r+b") as file:
         flock(file, LOCK_EX)
-        held = file.read()
+        content = file.read()
         if admit is not None:
-            admit(held.decode("utf-8", "replace").splitlines())
-        file.write((b"\n" if held and not held.endswith(b"\n") else b"") + line.encode() + b"\n")
+            admit(content.decode("utf-8", "replace").splitlines())
+        file.write((b"\n" if content and not content.endswith(b"\n") else b"") + line.encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
-    if not held:  # a new file: its name must be on disk, too
+    if not content:  # a new file: flush its directory entry, too
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)

@@ -1,6 +1,4 @@
-"""What several rooms say of numbers: which one is a number at all, a mean with its error, an amount of
-bytes.
-"""
+"""Numbers as several packages need them: finiteness, mean with error, sizes in bytes."""
 
 from __future__ import annotations
 
@@ -9,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any, TypeGuard
 
 NONE = "–"
-LARGEST = 1e100  # beyond it a run has diverged, whatever floating point still says
-WORDS = ("nan", "inf", "-inf")  # how a run writes these, for JSON has no such numbers
+LARGEST = 1e100  # a larger value means that the run diverged
+WORDS = ("nan", "inf", "-inf")  # how runs write what JSON does not have
 
 
 def is_finite(value: Any) -> TypeGuard[float]:
@@ -23,7 +21,7 @@ def is_finite(value: Any) -> TypeGuard[float]:
 
 
 def size(value: Any) -> str:
-    """Bytes, in powers of 1,000 as networks are sold."""
+    """Format a number of bytes, in powers of 1,000."""
     if not is_finite(value):
         return NONE
     for unit in ("B", "kB", "MB", "GB"):
@@ -34,8 +32,9 @@ def size(value: Any) -> str:
 
 
 def mean_error(values: Iterable[Any]) -> tuple[float, float | None]:
-    """Mean and standard error over seeds; no error from a single one. A diverged seed makes the mean diverge:
-    it is not dropped.
+    """Return mean and standard error over seeds, without an error for a single seed.
+
+    A diverged seed makes the mean diverge: it is not dropped.
     """
     known = [float(v) for v in values if isinstance(v, (int, float)) or v in WORDS]
     if not known or not all(is_finite(v) for v in known):

@@ -1,4 +1,6 @@
-"""A run is a directory with one writer and many readers. Its files survive a kill at any time.
+"""A run is a directory with one writer and many readers.
+
+Its files survive a kill at any time.
 
 job.toml       the job, with every option resolved
 events.jsonl   what happened, one event a line
@@ -27,7 +29,9 @@ Event = dict[str, Any]
 
 
 def check_unused(directory: str | Path, marker: str = "events.jsonl") -> Path:
-    """Return the path of a new run; raise BadRun if it contains one (has the file `marker`) or is a file.
+    """Return the path of a new run.
+
+    Raise BadRun if it contains one (has the file `marker`) or is a file.
 
     Nothing is written.
     """
@@ -42,7 +46,7 @@ def check_unused(directory: str | Path, marker: str = "events.jsonl") -> Path:
 
 
 def next_directory(job: str | Path) -> Path:
-    """Return the first of runs/NAME, runs/NAME-2, … that does not exist, for a job file NAME.toml."""
+    """Return the first of runs/NAME, runs/NAME-2, … that does not exist."""
     name = Path(job).stem
     paths = (Path("runs") / (name if n == 1 else f"{name}-{n}") for n in itertools.count(1))
     return next(path for path in paths if not path.exists())
@@ -55,7 +59,7 @@ def is_python_job(job: Mapping[str, Any]) -> bool:
 
 
 def is_resumable(directory: Path) -> bool:
-    """Whether the command line can resume the run in a directory: its job file describes all of it."""
+    """Whether the command line can resume a run: its job file describes all of it."""
     try:
         job = tomllib.loads((directory / "job.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -71,7 +75,7 @@ RESTART_HINT = (
 
 
 def load_state(directory: Path) -> tuple[dict[str, Any] | None, Any]:
-    """Return (tensors, metadata) of a run's last saved state, or (None, None) if there is none yet."""
+    """Return (tensors, metadata) of a run's last state, or (None, None) without one."""
     folder = directory / "state"
     at = folder / "state.json"
     if not at.exists():
@@ -120,7 +124,10 @@ def load_stack(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any], dict[s
 
 
 def read_stack_note(path: Path) -> dict[str, Any] | None:
-    """Return the note of a saved stack without loading its states; None if the file no longer exists."""
+    """Return the note of a saved stack without loading its states.
+
+    None if the file no longer exists.
+    """
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -135,7 +142,7 @@ def read_stack_note(path: Path) -> dict[str, Any] | None:
 
 
 class SaveTimer:
-    """When to save a state again: at most once a second, and at most 5 % of the time is spent on it."""
+    """When to save a state: at most once a second and during 5 % of the time."""
 
     def __init__(self) -> None:
         self.last = self.cost = 0.0  # seconds: when the last save ended, and how long it took
@@ -153,7 +160,7 @@ class SaveTimer:
 
 
 class Journal:
-    """Records a run's events: in a list, to the callback `watch`, and in its directory if it has one."""
+    """Records a run's events in a list, in its directory, and with the callback `watch`."""
 
     def __init__(self, directory: Path | None = None, watch: Callable[[Event], None] | None = None):
         self.directory, self.watch = directory, watch
@@ -190,14 +197,17 @@ class Journal:
         watch: Callable[[Event], None] | None = None,
         agree: Callable[[list[Event]], None] = lambda events: None,
     ) -> tuple[Journal, dict[str, Any] | None, Any]:
-        """Open an existing run at its last saved state; return (journal, state tensors or None, metadata).
+        """Open an existing run at its last saved state.
+
+        Return (journal, state tensors or None, metadata).
 
         `agree` is called with the events up to that state and may raise; nothing has been changed then.
         """
         path = Path(directory)
         if not (path / "job.toml").exists():
             raise BadRun(
-                f"{path} contains no run: it has no job.toml. Start one with out={str(path)!r}, without resume."
+                f"{path} contains no run: it has no job.toml. Start one with out={str(path)!r}, without "
+                "resume."
             )
         state, metadata = load_state(path)
         return cls.rewind(path, metadata["events"] if metadata else 0, watch, agree), state, metadata
@@ -275,7 +285,7 @@ class Journal:
                     old.unlink()
 
     def save_model(self, module: Any) -> None:
-        """Save the final model under its module's own names: `model.load_state_dict(load_file(…))`."""
+        """Save the final model, for `model.load_state_dict(load_file(…))`."""
         if self.directory is None:
             return
         from safetensors.torch import save
@@ -300,7 +310,7 @@ class Journal:
 
 
 def encode_nonfinite(value: Any) -> Any:
-    """Replace NaN and infinities, which JSON does not have, by the texts "nan", "inf" and "-inf"."""
+    """Replace NaN and infinities, which JSON does not have, by text."""
     if isinstance(value, float) and value != value:
         return "nan"
     if isinstance(value, float) and value in (float("inf"), float("-inf")):
@@ -311,7 +321,7 @@ def encode_nonfinite(value: Any) -> Any:
 
 
 def decode_nonfinite(event: Event) -> Event:
-    """Reverse `encode_nonfinite` in events of rounds and the end, which alone contain measured numbers.
+    """Reverse `encode_nonfinite` in events that contain measured numbers.
 
     Elsewhere "nan" may be the name of a party.
     """

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.algorithms import FedAvg, FedPA
-from tacit.algorithms.fedpa import posterior_way
+from tacit.algorithms.fedpa import posterior_direction
 
 from .world import World, hold, same
 
@@ -61,7 +61,7 @@ def test_the_servers_rate_and_the_first_rounds():
 
 
 def test_by_hand():
-    found = posterior_way(torch.zeros(1), torch.tensor([[1.0], [3.0]]), torch.tensor(2.0), 0.5)
+    found = posterior_direction(torch.zeros(1), torch.tensor([[1.0], [3.0]]), torch.tensor(2.0), 0.5)
     assert float(found) == pytest.approx(-1.5)
 
 
@@ -71,7 +71,7 @@ def test_the_linear_programme_is_the_inverse(samples, dim, rho, seed):
     rng = np.random.default_rng(seed)
     x0, x = rng.standard_normal(dim), rng.standard_normal((samples, dim))
     more = np.concatenate([x, np.zeros((2, dim))])  # places of samples that were not drawn
-    found = posterior_way(
+    found = posterior_direction(
         torch.from_numpy(x0), torch.from_numpy(more), torch.tensor(float(samples), dtype=torch.float64), rho
     )
     np.testing.assert_allclose(found.numpy(), shrunk(x0, x, rho), atol=1e-9)

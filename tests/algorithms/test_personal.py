@@ -306,7 +306,7 @@ def test_gain_is_measured_on_what_a_party_ends_up_with():
 def test_a_head_of_all_layers_is_refused():
     with pytest.raises(
         BadParameter,
-        match="head is 2, and the model has 2 layers with parameters; at least one must be shared",
+        match="head is 2, and the model has 2 layers with parameters, of which at least one must be shared",
     ):
         tacit.train(WORLD.federation(), model=WORLD.module, algorithm=FedPer(head=2), rounds=1)
 

@@ -64,7 +64,7 @@ def test_by_hand():
 
 def test_by_hand_with_the_gradients_at_the_servers_model():
     """As above with option i: round 1: c_0 = 0, c_1 = ∇F_1(0) = −16, c = −8, x = 3. Round 2: g + c − c_k
-    makes all parties current together:
+    moves all parties together:
 
     party 0: 6 − 8 = −2: 3.5; 7 − 8: 3.75. Party 1: −10 − 8 + 16 = −2: 3.5; −9 + 8: 3.75. x = 3.75, half of
     the way to 4, twice.
@@ -77,7 +77,7 @@ def test_by_hand_with_the_gradients_at_the_servers_model():
 @pytest.mark.parametrize("solver", [Adam(), SGD(momentum=0.9)], ids=repr)
 def test_a_solver_whose_way_is_no_sum_of_gradients_is_refused_where_c_is_read_off_the_way(solver):
     with pytest.raises(
-        BadParameter, match=r"it must be SGD without momentum under option 'ii'.*Use option='i'"
+        BadParameter, match=r"it must be SGD without momentum with option 'ii'.*Use option='i'"
     ):
         World().ours(Scaffold(solver=solver))
     World(rounds=1).ours(Scaffold(option="i", solver=solver))

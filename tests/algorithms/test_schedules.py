@@ -37,7 +37,7 @@ def test_by_hand():
     the way: 1.5 and 3.5: 2.5.
 
     One step a round: FedProx does not feel its pull, FedNova normalises by 1, Scaffold's c − c_k cancels in
-    the mean: all current alike.
+    the mean: all move alike.
     """
     solver = SGD(schedule=Exponential(0.5))
     for algorithm in (

@@ -201,7 +201,7 @@ def test_nothing_is_written_over_unless_forced_and_the_input_never(folder, capsy
     Path("anon.csv").write_text("precious")
     code, out, err = run(capsys, "anonymize", "patients.csv", *ASK, "--out", "anon.csv")
     assert (code, out) == (2, "")
-    assert "anon.csv is already there. Give another name, or --force to write over it." in err
+    assert "anon.csv already exists. Choose another name, or pass --force to overwrite it." in err
     assert Path("anon.csv").read_text() == "precious"
     assert run(capsys, "anonymize", "patients.csv", *ASK, "--out", "anon.csv", "--force")[0] == 0
     assert Path("anon.csv").read_text() != "precious"
@@ -210,7 +210,7 @@ def test_nothing_is_written_over_unless_forced_and_the_input_never(folder, capsy
     for name in ("patients.csv", "link.csv"):
         code, _, err = run(capsys, "anonymize", "patients.csv", *ASK, "--out", name, "--force")
         assert code == 2
-        assert "is the table that is read, which is never written over" in err
+        assert "is the input table, which is never overwritten" in err
     assert Path("patients.csv").read_bytes() == source
 
 
@@ -225,7 +225,7 @@ def test_a_failure_leaves_nothing_behind(folder, capsys):
         capsys, "anonymize", "patients.csv", *ASK, "--out", "anon.csv", "--report", "no/where.html"
     )
     assert code == 2
-    assert "cannot be written: no is no directory you may write to" in err
+    assert "cannot be written: no is not a writable directory" in err
     code, _, err = run(
         capsys, "anonymize", "patients.csv", "--quasi", "age", "--k", "301", "--out", "anon.csv"
     )

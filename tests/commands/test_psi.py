@@ -88,9 +88,9 @@ def test_real_parties_through_a_hub_get_the_same_people_in_the_same_order(kits: 
         assert (told[0]["sum"], told[0]["shared"]) == (210, 3)
         assert (told[1]["sum"], told[1]["shared"]) == (None, 3)
         assert told[0]["notes"] == [
-            "a.csv, column 'patient_id': 1 of 6 ids are missing (empty; row 4); these rows take no part.",
-            "a.csv, column 'patient_id': 1 of 6 rows have an id that stands in an earlier row (row 5); the "
-            "first row stands for the id.",
+            "a.csv, column 'patient_id': 1 of 6 ids are missing (empty; row 4); these rows are left out.",
+            "a.csv, column 'patient_id': 1 of 6 rows have the id of an earlier row (row 5); the "
+            "first row of each id is used.",
         ]
 
         three = [
@@ -168,19 +168,19 @@ def test_two_files_at_hand(place: Path, capsys: pytest.CaptureFixture[str]) -> N
         (["--try", "b.csv", "--method", "fast"], "method is 'fast'; it must be one of 'auto', 'dh', 'oprf'"),
         (
             ["--try", "b.csv", "--out", "a.csv", "--force"],
-            "a.csv is the table that is read, which is never written over. Give another name.",
+            "a.csv is the input table, which is never overwritten. Choose another name.",
         ),
         (
             ["--try", "b.csv", "--out", "semi.csv"],
-            "semi.csv is already there. Give another name, or --force to write over it.",
+            "semi.csv already exists. Choose another name, or pass --force to overwrite it.",
         ),
         (
             ["--try", "b.csv", "--out", "c"],
-            "c.ledger.json is already there. Give another name, or --force to write over it.",
+            "c.ledger.json already exists. Choose another name, or pass --force to overwrite it.",
         ),
         (
             ["--try", "b.csv", "--out", "no/c.csv"],
-            "no/c.csv cannot be written: no is no directory you may write to.",
+            "no/c.csv cannot be written: no is not a writable directory.",
         ),
         (["--try", "bad.csv"], "bad.csv is not UTF-8 text"),
         (["--try", "old.csv"], "Save it as UTF-8 ("),
@@ -225,7 +225,7 @@ def test_what_cannot_be_matched_is_said_in_a_sentence(
         ),
         (
             ["--kit", "kits/b", "--with", "a", "--out", "b.csv"],
-            "b.csv is already there. Give another name, or --force to write over it.",
+            "b.csv already exists. Choose another name, or pass --force to overwrite it.",
         ),
         (["--kit", "kits/b", "--with", "a", "--patience", "0.3"], "nobody listens at"),
     ],

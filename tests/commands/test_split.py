@@ -121,7 +121,7 @@ def test_everybody_here_then_new_rows(place: Path, capsys: pytest.CaptureFixture
     code, out = said(capsys, *ask)
     assert (code, out) == (
         2,
-        "tacit: answer.csv is already there. Give another name, or --force to write over it.\n",
+        "tacit: answer.csv already exists. Choose another name, or pass --force to overwrite it.\n",
     )
     assert Path("answer.csv").read_text() == "precious"
     assert said(capsys, *ask, "--force")[0] == 0
@@ -232,7 +232,7 @@ def test_two_organisations_with_their_own_kits_train_and_predict_over_a_hub(
         )
         assert (code, out) == (
             2,
-            "tacit: answer.csv is already there. Give another name, or --force to write over it.\n",
+            "tacit: answer.csv already exists. Choose another name, or pass --force to overwrite it.\n",
         )  # and nobody waited
     finally:
         hub.send_signal(signal.SIGINT)

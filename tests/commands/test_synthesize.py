@@ -244,7 +244,7 @@ def test_a_holder_with_other_columns_refuses_the_coordinators_job(kits):
         ),
         (
             ["north.csv", "south.csv", "--save", "columns.toml"],
-            "columns.toml is already there. Give another name, or --force to write over it.",
+            "columns.toml already exists. Choose another name, or pass --force to overwrite it.",
         ),
         (
             ["north.csv", "south.csv", "--out", "s.csv", "--rows", "0"],

@@ -46,7 +46,7 @@ class Wanders(data.IID):
 @pytest.mark.parametrize(
     ("skew", "words"),
     [
-        (Loses(), "rows dealt of"),
+        (Loses(), "rows partitioned"),
         (Doubles(), "a row has no owner, or two"),
         (Global(), "used numpy's global randomness"),
         (Unseeded(), "the same seed gave two federations"),

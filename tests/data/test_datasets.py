@@ -208,7 +208,7 @@ def test_scales_of_pictures(tmp_path):
     ("damage", "words"),
     [
         (lambda b: b[:100], "says it holds 40×28×28 bytes and has 84"),
-        (lambda b: b"PNG" + b, "is no idx file of bytes: it starts with 504e4700"),
+        (lambda b: b"PNG" + b, "is not an IDX file of bytes: it starts with 504e4700"),
         (lambda b: b"", "starts with nothing"),
     ],
 )
@@ -290,7 +290,7 @@ def test_a_pickle_among_the_cifar10_files_is_never_run(tmp_path, monkeypatch):
 def test_damaged_cifar10_files_are_refused(tmp_path):
     formats.write_cifar_binary(tmp_path)
     (tmp_path / "data_batch_2.bin").write_bytes(b"\x00" * 3000)
-    with pytest.raises(BadData, match=r"data_batch_2.bin has 3000 bytes, no multiple of 3073"):
+    with pytest.raises(BadData, match=r"data_batch_2.bin has 3000 bytes, not a multiple of 3073"):
         data.cifar10(data_dir=tmp_path, verify=False)
     (tmp_path / "data_batch_2.bin").write_bytes(b"\x0a" * 3073)
     with pytest.raises(BadData, match=r"has the label 10; labels go from 0 to 9"):
@@ -360,11 +360,11 @@ def test_a_line_longer_than_the_network_looks_back_goes_on_in_the_next_row(tmp_p
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (b"no json", "line 1 of shakespeare_by_role.jsonl.gz is no role with its speeches"),
+        (b"no json", "line 1 of shakespeare_by_role.jsonl.gz is not a role with speeches"),
         (b'{"play": "A"}', "KeyError: 'speeches'"),
         (b'{"play": "A", "role": "X", "speeches": [1]}', "AttributeError"),
         (b"", "is empty"),
-        (b'{"play": "A", "role": "X", "speeches": "to be"}', "its speeches are no list"),
+        (b'{"play": "A", "role": "X", "speeches": "to be"}', "speeches is not a list"),
         (b'{"play": "A", "role": "X", "speeches": ["one line"]}', "no role has 2 lines"),
     ],
 )
@@ -379,7 +379,7 @@ def test_plays_others_than_the_published_ones_are_refused(tmp_path):
         data.shakespeare(data_dir=tmp_path)
     with pytest.raises(
         MissingFiles,
-        match=r"missing shakespeare_by_role\.jsonl\.gz\. They have no address to download them from\. Put "
+        match=r"missing shakespeare_by_role\.jsonl\.gz\. There is no download address for them\. Put "
         r"it in",
     ):
         data.shakespeare(data_dir=tmp_path / "nowhere")

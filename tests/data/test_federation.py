@@ -42,10 +42,7 @@ def test_everyone_keeps_a_row_to_train_on_and_holds_one_back_if_it_has_two(n, pa
 
 
 def test_a_glance_tells_how_many_rows_and_shows_none():
-    assert (
-        repr(numbered(200, test_fraction=0.25))
-        == "<Dataset 'arrays': 150 rows to deal, 50 test rows, 4 classes>"
-    )
+    assert repr(numbered(200, test_fraction=0.25)) == "<Dataset 'arrays': 150 rows, 50 test rows, 4 classes>"
     assert (
         repr(numbered(100).by("site"))
         == "<Federation 'arrays': 3 parties, 33 to 34 rows each, 0 test rows, 4 classes>"
@@ -83,7 +80,7 @@ def test_by_column_names_parties_after_the_values_and_gives_them_their_rows():
 
 
 def test_by_an_unknown_column_is_refused_with_the_nearest():
-    with pytest.raises(BadData, match=r"arrays has no column 'sites' to deal by. Did you mean 'site'\?"):
+    with pytest.raises(BadData, match=r"arrays has no column 'sites' to partition by. Did you mean 'site'\?"):
         numbered().by("sites")
     with pytest.raises(
         BadParameter, match="split: parties is 5; it must be 3, the number of different values in 'site'"
@@ -158,7 +155,7 @@ def test_whole_numbers_are_targets_when_told_so(dtype):
         (["a", "b"], {}, "regression=True predicts numbers, and y holds text. Leave one of them out."),
         ([True, False], {}, "regression=True predicts numbers, and y holds true and false."),
         ([0, 1], {"classes": 2}, "regression=True predicts numbers, and classes=2 was given."),
-        ([0.0, np.nan], {}, "a target is missing or infinite in row 1. Fill or drop it."),
+        ([0.0, np.nan], {}, "a target is NaN or infinite in row 1. Fill or drop it."),
     ],
 )
 def test_a_regression_of_what_is_no_number_is_refused(y, more, words):
@@ -254,8 +251,8 @@ def test_from_arrays_takes_lists_arrays_tensors_and_names_the_labels():
             {},
             "every row has the label '1'. There is nothing to learn from one class",
         ),
-        ([[0, np.nan], [1, 2]], [0, 1], {}, "x has a value that is missing or infinite in row 0"),
-        ([["a"], ["b"]], [0, 1], {}, "x holds text, e.g. 'a'"),
+        ([[0, np.nan], [1, 2]], [0, 1], {}, "x has a NaN or infinite value in row 0"),
+        ([["a"], ["b"]], [0, 1], {}, "x contains text, e.g. 'a'"),
         ([[1, 2], [3]], [0, 1], {}, "Give every row the same shape"),
         (
             np.zeros((2, 2)),
@@ -263,7 +260,7 @@ def test_from_arrays_takes_lists_arrays_tensors_and_names_the_labels():
             {"classes": 3},
             "with classes=3 every label must be a whole number from 0 to 2; found 0, 3",
         ),
-        (np.zeros((2, 2)), [0.1, np.inf], {}, "a target is missing or infinite in row 1"),
+        (np.zeros((2, 2)), [0.1, np.inf], {}, "a target is NaN or infinite in row 1"),
         (
             np.zeros((2, 2)),
             [0, 1],
@@ -272,7 +269,7 @@ def test_from_arrays_takes_lists_arrays_tensors_and_names_the_labels():
         ),
         (np.zeros((2, 2)), [0, 1], {"groups": {"g": [1]}}, "the group 'g' has 1 values for 2 rows"),
         (np.zeros((2, 2)), [0, 1], {"labels": ["one"]}, "1 names for 2 labels"),
-        (np.zeros((2, 2)), [0, 1], {"tokens": True}, "holds float64 values; tokens are whole numbers"),
+        (np.zeros((2, 2)), [0, 1], {"tokens": True}, "contains float64 values; tokens must be integers"),
     ],
 )
 def test_arrays_that_cannot_be_used_are_refused(x, y, more, words):

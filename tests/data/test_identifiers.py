@@ -65,10 +65,10 @@ def test_duplicates_missing_ids_and_mixed_kinds_are_reported() -> None:
     assert found.rows.tolist() == [0, 4, 7]
     assert found.total == 8
     assert found.notes == (
-        "column 'id': 3 of 8 ids are missing (empty; rows 2, 3, 6); these rows take no part.",
-        "column 'id': 2 of 8 rows have an id that stands in an earlier row (rows 1, 5); the first row "
-        "stands for the id.",
-        "column 'id': text and whole numbers are mixed; whole numbers are compared by their digits, so 7 is "
+        "column 'id': 3 of 8 ids are missing (empty; rows 2, 3, 6); these rows are left out.",
+        "column 'id': 2 of 8 rows have the id of an earlier row (rows 1, 5); the first row "
+        "of each id is used.",
+        "column 'id': text and integers are mixed; integers are compared by their digits, so 7 is "
         "'7' and not '007'.",
     )
     assert identify(["a", "b"]).notes == ()
@@ -90,13 +90,13 @@ def test_words_that_say_there_is_no_id_are_nobodys(ids: list[object]) -> None:
     found = identify(["a", *ids, "b"])
     assert found.rows.tolist() == [0, 3]
     assert "2 of 4 ids are missing (" in found.notes[0]
-    assert "rows 1, 2); these rows take no part." in found.notes[0]
+    assert "rows 1, 2); these rows are left out." in found.notes[0]
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (1.5, "row 1 has 1.5, a float; an id must be text or a whole number. Read the column as text"),
+        (1.5, "row 1 has 1.5, a float; an id must be text or an integer. Read the column as text"),
         (7.0, "row 1 has 7.0, a float"),
         (True, "row 1 has True, a bool"),
         (b"x", "row 1 has b'x', a bytes"),
@@ -111,7 +111,7 @@ def test_what_is_no_id_is_refused_with_its_row(value: object, text: str) -> None
 
 @pytest.mark.parametrize("ids", ["abc", b"abc", {"a": 1}])
 def test_one_string_is_no_list_of_ids(ids: object) -> None:
-    with pytest.raises(BadData, match="is no list of ids"):
+    with pytest.raises(BadData, match="is not a list of ids"):
         identify(ids)  # type: ignore[arg-type]
 
 

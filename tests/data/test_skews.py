@@ -177,7 +177,7 @@ def test_concept_drift_changes_given_labels_every_so_many_rounds_and_the_test_se
         (data.FeatureNoise(-0.1), "FeatureNoise: sigma is -0.1; it must be a number at least 0."),
         (
             data.LabelsPerParty(11),
-            "labels is 11; it must be a whole number from 1 to 10, the number of labels, or one count a "
+            "labels is 11; it must be a whole number from 1 to 10, the number of labels, or one count per "
             "party.",
         ),
         (
@@ -222,7 +222,7 @@ def test_label_skews_refuse_a_regression_and_name_what_works(skew):
     made = data.from_arrays(np.random.default_rng(0).standard_normal((50, 2)), np.linspace(0, 1, 50))
     with pytest.raises(
         BadData,
-        match=r"goes by class labels, and arrays has none: it is a regression. Use one of IID, Quantity",
+        match=r"needs class labels, and arrays has none: it is a regression. Use one of IID, Quantity",
     ):
         made.split(3, skew)
     check_federation(made.split(3, data.Quantity(1)), len(made))
@@ -268,7 +268,7 @@ def test_topping_up_moves_as_few_rows_as_it_can(sizes, seed):
 def test_topping_up_is_told_in_the_notes():
     fed = blobs(1000).split(50, data.Dirichlet(0.02), min_size=10)
     assert fed.notes == (
-        "Dirichlet(alpha=0.02): no draw gave all 50 parties 10 rows; the smallest were topped up from the "
+        "Dirichlet(alpha=0.02): no draw gave all 50 parties 10 rows; the smallest parties got rows of the "
         "largest.",
     )
     assert int(fed.sizes.min()) == 10

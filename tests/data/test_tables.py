@@ -137,14 +137,14 @@ def test_a_declared_recipe_is_used_as_it_is_and_nothing_is_read_off(csv):
             data.Recipe(("agee",)),
             r"the recipe needs a column 'agee' and the table has none. Did you mean 'age'?",
         ),
-        (data.Recipe(("sex",)), "the recipe has 'sex' as a number; the table has text in it"),
+        (data.Recipe(("sex",)), "the recipe declares 'sex' as a number; the table contains text"),
         (
             data.Recipe(("pulse",)),
             "the column 'pulse' has missing values; the recipe must allow them: missing=('pulse',)",
         ),
         (
             data.Recipe((), {"sex": ("f",)}, ("sex",)),
-            "the column 'sex' has the value 'm', which the recipe does not know. Known: f.",
+            "the column 'sex' has the value 'm', which is not in the recipe. Known: f.",
         ),
     ],
 )
@@ -190,7 +190,7 @@ def test_a_regression_keeps_its_targets(csv):
         ("a,y\n", {}, "has column names and no rows"),
         ("a,y\n1,0\n2,0\n", {}, "every row has the label '0'"),
         ("a,yy\n1,0\n2,1\n", {}, "there is no column 'y' (label). Did you mean 'yy'?"),
-        ("y\n0\n1\n", {}, "no column is left to learn from"),
+        ("y\n0\n1\n", {}, "there is no feature besides the label"),
         ("a,y\n1,0\n2,\n", {}, "1 rows have no 'y', the first is row 1"),
         (
             "a,y\n1,0.5\n2,0.7\n",
@@ -200,13 +200,13 @@ def test_a_regression_keeps_its_targets(csv):
         (
             "a,y\n1,no\n2,yes\n",
             {"regression": True},
-            "the label 'y' holds text, e.g. 'no'; a regression needs numbers",
+            "the label 'y' contains text, e.g. 'no'; a regression needs numbers",
         ),
         ("a,y\ninf,0\n2,1\n", {}, "the column 'a' has an infinite value in row 0"),
         (
             "a,y\n" + "1,0\n2,1\n" * 10 + "1o,0\n",
             {},
-            "the column 'a' holds numbers, but 1 of 21 values are none, the first '1o' in row 20",
+            "the column 'a' contains numbers, but 1 of 21 values are not numeric, the first '1o' in row 20",
         ),
         (
             "a,y\n" + "".join(f"name{i},{i % 2}\n" for i in range(150)),
@@ -216,12 +216,12 @@ def test_a_regression_keeps_its_targets(csv):
         (
             "a,b,y\n" + "".join(f"name{i},word{i},{i % 2}\n" for i in range(150)),
             {},
-            "Leave it out with drop=['a']. So have 'b'.",
+            "Leave it out with drop=['a']. The same holds for 'b'.",
         ),
         (
             "a,y\n" + "".join(f"{2000 + i // 12}-{i % 12 + 1:02}-07,{i % 2}\n" for i in range(150)),
             {},
-            "dates or times, which are no categories. Make a number",
+            "dates or times, not categories. Convert them to a number",
         ),
         (
             "a;y\n" + "".join(f"{i},5;{i % 2}\n" for i in range(150)),
@@ -295,7 +295,7 @@ def test_a_counter_before_each_row_as_r_writes_it_is_no_column(tmp_path):
 def test_a_number_that_only_counts_rows_is_noted(tmp_path):
     frame = patients(130).assign(number=[str(2**40 + i) for i in range(130)])
     fed = data.from_frame(frame, label="ill").by("hospital")
-    assert [note for note in fed.notes if "'number' has another whole number in every row" in note] == [
+    assert [note for note in fed.notes if "'number' has a different integer in every row" in note] == [
         fed.notes[1]
     ]
     assert "drop=['number']" in fed.notes[1]
@@ -338,10 +338,10 @@ def test_bad_arguments_and_missing_files(csv, tmp_path):
     ):
         data.from_csv(csv, label="ill", drop="age")
     with pytest.raises(
-        BadData, match=r"patients has no column 'hospitals' to deal by. Did you mean 'hospital'\?"
+        BadData, match=r"patients has no column 'hospitals' to partition by. Did you mean 'hospital'\?"
     ):
         data.from_csv(csv, label="ill").by("hospitals")
-    with pytest.raises(BadData, match="4 rows have no 'sex', so no party holds them"):
+    with pytest.raises(BadData, match="4 rows have no 'sex', so they belong to no party"):
         data.from_csv(csv, label="ill", test_fraction=0).by("sex")
     (tmp_path / "t.parquet").write_bytes(b"no parquet")
     with pytest.raises(BadData, match="cannot be read as Parquet"):

@@ -118,7 +118,7 @@ def test_what_does_not_fit_is_told(csv, tmp_path):
         (
             lambda: data.digits().vertical(into={"a": [99]}, label_at="a"),
             BadParameter,
-            r"places from 0 to 63",
+            r"positions from 0 to 63",
         ),
         (
             lambda: data.from_csv(path),
@@ -129,14 +129,14 @@ def test_what_does_not_fit_is_told(csv, tmp_path):
         (
             lambda: data.from_csv(path, id="id", drop=["age", "town", "pulse", "ill"]),
             BadData,
-            r"no column is left to learn from beside the id",
+            r"there is no feature besides the id",
         ),
     ):
         with pytest.raises(kind, match=words):
             ask()
     frame.loc[1, "id"] = frame.loc[0, "id"]
     frame.to_csv(tmp_path / "twice.csv", index=False)
-    with pytest.raises(BadData, match="an id stands in more than one row"):
+    with pytest.raises(BadData, match="an id is in more than one row"):
         data.from_csv(tmp_path / "twice.csv", label="ill", id="id").vertical(
             into={"a": ["age"]}, label_at="a"
         )
@@ -146,7 +146,7 @@ def test_columns_of_other_people_or_in_another_order_are_not_put_side_by_side(cs
     made = data.from_csv(csv[0], label="ill", id="id").vertical(
         into={"a": ["age"], "b": ["pulse"]}, label_at="a"
     )
-    with pytest.raises(BadData, match="are not of the same people in the same order"):
+    with pytest.raises(BadData, match="are not the same records in the same order"):
         Vertical.of({"a": made.parties["a"], "b": made.parties["b"].take(np.arange(50)[::-1])}, "a")
     with pytest.raises(BadData, match="its table was read without one"):
         Vertical.of(made.parties, "b")

@@ -36,9 +36,9 @@ STAGES: list[tuple[Stage, tuple[Stage, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("stage", "beside"), STAGES, ids=[f"{s!r} beside {len(b)}" for s, b in STAGES])
-def test_every_stage_conforms(stage: Stage, beside: tuple[Stage, ...]) -> None:
-    testing.check_stage(stage, beside)
+@pytest.mark.parametrize(("stage", "others"), STAGES, ids=[f"{s!r} with {len(b)}" for s, b in STAGES])
+def test_every_stage_conforms(stage: Stage, others: tuple[Stage, ...]) -> None:
+    testing.check_stage(stage, others)
 
 
 def test_no_stage_is_left_out() -> None:
@@ -111,18 +111,18 @@ def test_a_stage_of_ones_own_conforms() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stage", "beside", "words"),
+    ("stage", "others", "words"),
     [
         (InPlace(), (), "InPlace.out changes its rows in place"),
-        (TooLong(), (Clip(1.0),), r"TooLong.out gives a row of length 2; its form says at most 1"),
-        (Short(), (), r"Short.out gives rows of \(29,\) numbers; its form says 30"),
-        (Crowded(), (), "Crowded: what 'a' sends alone and in a stack is"),
-        (FromTorch(), (), "FromTorch.out draws from torch's generator"),
-        (Forgets(), (), r"Forgets.out keeps \[\] for each client, and began with \['kept'\]"),
-        (Lonely(), RING, "Lonely: of 2 clients 1 must stay; that is no number between 2 and 2"),
-        (Thawed(), (), "Thawed is no frozen dataclass"),
+        (TooLong(), (Clip(1.0),), r"TooLong.out returns a row of norm 2; the bound of its form is 1"),
+        (Short(), (), r"Short.out returns rows of shape \(29,\); its form has dimension 30"),
+        (Crowded(), (), "Crowded: the uploads of 'a' alone and in a stack differ by"),
+        (FromTorch(), (), "FromTorch.out uses torch's random generator"),
+        (Forgets(), (), r"Forgets.out leaves the client state \[\]; client_state has \['kept'\]"),
+        (Lonely(), RING, r"Lonely: survivors\(2\) is 1; it must be between 2 and 2"),
+        (Thawed(), (), "Thawed is not a frozen dataclass"),
     ],
 )
-def test_what_is_wrong_with_a_stage_is_said(stage: Any, beside: Any, words: str) -> None:
+def test_what_is_wrong_with_a_stage_is_said(stage: Any, others: Any, words: str) -> None:
     with pytest.raises(AssertionError, match=words):
-        testing.check_stage(stage, beside)
+        testing.check_stage(stage, others)

@@ -61,7 +61,7 @@ def test_the_ratio_of_two_answers_is_never_more_than_epsilon_allows():
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda: Laplace(1.0).out(np.array([1.5])), BadData, "counts are whole numbers, not float64"),
+        (lambda: Laplace(1.0).out(np.array([1.5])), BadData, "counts must be integers, not float64"),
         (
             lambda: Laplace(0.0).out(np.array([1])),
             BadParameter,
@@ -70,7 +70,7 @@ def test_the_ratio_of_two_answers_is_never_more_than_epsilon_allows():
         (
             lambda: RandomizedResponse(1.0).out(np.array([0, 2])),
             BadData,
-            "answers lie in 0 … 2; they must lie in 0 … 1",
+            "answers are in 0 … 2; they must be in 0 … 1",
         ),
         (
             lambda: RandomizedResponse(1.0, answers=1).out(np.array([0])),

@@ -28,47 +28,49 @@ def test_of_all_orders_of_five_stages_one_is_right():
 @pytest.mark.parametrize(
     ("stages", "words"),
     [
-        ([Quantize(bits=8), Clip(1.0)], "guard: Clip stands behind Quantize. The order is"),
-        ([Clip(1.0), Clip(2.0)], "guard: Clip does what Clip before it already does; keep one of them."),
+        ([Quantize(bits=8), Clip(1.0)], "guard: Clip comes after Quantize. The order is"),
+        ([Clip(1.0), Clip(2.0)], "guard: Clip does the same as Clip before it. Keep one of them."),
         (
             [Noise(multiplier=1.0)],
-            "guard: Noise needs a bound on each update to know how much to add, and there is no Clip before "
-            "it.",
+            "guard: Noise needs a bound on each update, and there is no Clip before it.",
         ),
-        ([Clip(1.0), SecAgg()], "guard: SecAgg adds up whole numbers, and there is no Quantize before it."),
+        ([Clip(1.0), SecAgg()], "guard: SecAgg adds integers, and there is no Quantize before it."),
         (
             [Quantize(), SecAgg()],
-            "guard: SecAgg needs a range in which all updates lie, and there is no Clip before it.",
+            "guard: SecAgg needs a bound on each update, and there is no Clip before it.",
         ),
         (
             [Clip(1.0), Noise(multiplier=1.0, placement="distributed"), Quantize()],
-            "it protects nothing unless a stage behind it hides single updates.",
+            "which protects nothing unless a later stage hides single updates.",
         ),
         (
             [Sparsify(top_k=0.1), Clip(1.0), Quantize(), SecAgg()],
-            "Use random_k, whose places all clients share.",
+            "Use random_k, whose positions all clients share.",
         ),
         (
             [Sparsify(top_k=0.1), Clip(1.0), Noise(multiplier=1.0, placement="local")],
-            "and Noise must fill every place",
+            "and Noise must fill every position",
         ),
         (
             [Lazy(), Clip(1.0), Noise(multiplier=1.0)],
-            "and its silence would show who changed little, so it does not go with Noise.",
+            "Lazy cannot be combined with Noise: skipping would reveal whose update changed little.",
         ),
         (
             [Lazy(), Sparsify(top_k=0.1)],
-            "and both would keep what was not sent, so it does not go with Sparsify.",
+            "Lazy cannot be combined with Sparsify: both would keep what was not sent.",
         ),
         ([Lazy(), Quantize(bits=8)], "Use Quantize(stochastic=False), and Clip without a quantile."),
         (
             [Clip(1.0), Noise(multiplier=1.0, distribution="skellam")],
-            "Noise: distribution is 'skellam' and placement is 'central'; it is for noise that many",
+            "Noise: distribution is 'skellam' and placement is 'central'; Skellam noise is for",
         ),
-        ([Clip(1.0), Noise()], "Noise: neither multiplier nor epsilon is given."),
+        ([Clip(1.0), Noise()], "Noise: multiplier and epsilon are both None."),
         ([Clip(-1.0)], "Clip: norm is -1.0; it must be a number above 0."),
-        ([Clip(1.0, per="layer", quantile=0.5)], "Clip: quantile and per='layer' are both given"),
-        ([Sparsify()], "Sparsify: top_k is None and random_k is None; give one of them, such as top_k=0.01."),
+        ([Clip(1.0, per="layer", quantile=0.5)], "Clip: quantile cannot be combined with per='layer'"),
+        (
+            [Sparsify()],
+            "Sparsify: top_k is None and random_k is None; exactly one must be set, such as top_k=0.01.",
+        ),
         (
             ["Clip"],
             "train: guard is ['Clip']; it must be a list of stages such as [guard.Clip(1.0), "

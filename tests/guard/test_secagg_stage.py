@@ -194,20 +194,20 @@ def test_sampling_lowers_no_epsilon_where_the_clients_of_a_round_are_told_who_th
     [
         (
             [guard.Clip(1.0), guard.SecAgg()],
-            "SecAgg adds up whole numbers, and there is no Quantize before it",
+            "SecAgg adds integers, and there is no Quantize before it",
         ),
         (
             [guard.Quantize(bits=16), guard.SecAgg()],
-            "SecAgg needs a range in which all updates lie, and there is no Clip before it",
+            "SecAgg needs a bound on each update, and there is no Clip before it",
         ),
-        ([guard.Clip(1.0), guard.SecAgg(), guard.Quantize(bits=16)], "Quantize stands behind SecAgg"),
+        ([guard.Clip(1.0), guard.SecAgg(), guard.Quantize(bits=16)], "Quantize comes after SecAgg"),
         (
             [guard.Clip(1.0), guard.Quantize(bits=16), guard.SecAgg(), guard.LightSecAgg()],
-            "LightSecAgg does what SecAgg before it already does",
+            "LightSecAgg does the same as SecAgg before it",
         ),
         (
             [guard.Clip(1.0), guard.Quantize(bits=16), guard.SecAgg(neighbours=3)],
-            "SecAgg: neighbours is 3; it must be an even number",
+            "SecAgg: neighbours is 3; it must be even",
         ),
         (
             [guard.Clip(1.0), guard.Quantize(bits=16), guard.SecAgg(threshold=0.4)],
@@ -231,15 +231,15 @@ def test_sampling_lowers_no_epsilon_where_the_clients_of_a_round_are_told_who_th
         ),
         (
             [guard.Clip(1.0), guard.Quantize(bits=40), guard.LightSecAgg()],
-            r"LightSecAgg adds up in a field of 31 bits, and Quantize leaves 40",
+            r"LightSecAgg adds in a field of 31 bits, and Quantize has 40",
         ),
         (
             [guard.Clip(1.0), guard.Quantize(bits=40), guard.Encrypt()],
-            r"Encrypt adds up in slots of 32 bits, and Quantize leaves 40",
+            r"Encrypt adds in slots of 32 bits, and Quantize has 40",
         ),
         (
             [guard.Clip(1.0), guard.Noise(multiplier=1.0), guard.Quantize(bits=24), guard.Encrypt()],
-            r"Encrypt has two of the clients open the sum, who would see it before the server adds its "
+            r"Encrypt lets two of the clients decrypt the sum, who would see it before the server adds its "
             r"noise. Use Noise\(placement='distributed'\), or SecAgg",
         ),
     ],
@@ -254,7 +254,7 @@ def test_a_guard_that_cannot_work_is_refused_when_the_job_is_built(
 def test_one_party_a_round_has_nothing_to_hide_among(fed: Any) -> None:
     with pytest.raises(
         BadParameter,
-        match=r"SecAgg hides one update among several, and 1 takes part in a round\. Take at least 2, "
+        match=r"SecAgg hides one update among several, and 1 takes part in a round\. Use at least 2 clients, "
         r"better 3",
     ):
         train(fed, per_round=1, guard=hidden(guard.SecAgg()))

@@ -189,7 +189,7 @@ def test_the_mean_carries_the_noise_its_placement_says(placement, width, bits):
         d=20_000,
     )
     mean, _ = through(guard, torch.zeros(8, 20_000))
-    rounded = guard.leaves().bound  # what the noise is calibrated to, rounding included
+    rounded = guard.output_form().bound  # what the noise is calibrated to, rounding included
     assert float(mean.std()) == pytest.approx(width * rounded, rel=0.02)
     assert abs(float(mean.mean())) < 5 * width * rounded / math.sqrt(20_000)
 
@@ -208,7 +208,7 @@ def test_skellam_noise_of_many_clients_is_skellam_noise_of_the_sum():
         d=20_000,
     )
     _, rows = through(guard, torch.zeros(8, 20_000))
-    form = guard.leaves()
+    form = guard.output_form()
     own = form.own_noise * form.bound / form.step
     assert own < 40
     variance = 8 * math.ceil(own**2 * 1024) / 1024
@@ -229,13 +229,15 @@ def test_skellam_noise_of_many_clients_is_skellam_noise_of_the_sum():
 def test_numbers_that_noise_takes_out_of_range_are_cut_off_and_counted():
     """Zeros, a range of one unit: nearly all go beyond it. With the range that Quantize leaves, none does."""
     guard = fitted([Clip(1.0), Noise(multiplier=1.0, placement="local"), Quantize(bits=12)])
-    form = replace(guard.leaves(), limit=1)
+    form = replace(guard.output_form(), limit=1)
     me = crowd(guard)
     rows = guard.noise.out(torch.zeros(8, 40, dtype=torch.int64), me, form)
     assert int(rows.abs().max()) == 1
     assert me.events["out of range"] > 250
     me = crowd(guard)
-    assert int(guard.noise.out(torch.zeros(8, 40, dtype=torch.int64), me, guard.leaves()).abs().max()) > 1
+    assert (
+        int(guard.noise.out(torch.zeros(8, 40, dtype=torch.int64), me, guard.output_form()).abs().max()) > 1
+    )
     assert "out of range" not in me.events
 
 
@@ -271,7 +273,10 @@ def test_the_floating_point_attack_finds_only_multiples_of_one_step():
         _, rows = through(guard, x)
         total, _ = guard.total(torch.ones(8), rows, 0)
         assert total.dtype == torch.int64
-        assert guard.noise.server(total, guard.leaves(), np.random.default_rng(0).bytes).dtype == torch.int64
+        assert (
+            guard.noise.server(total, guard.output_form(), np.random.default_rng(0).bytes).dtype
+            == torch.int64
+        )
 
 
 # Sparsify and Lazy ------------------------------------------------------------------------------------------
@@ -300,7 +305,7 @@ def test_random_k_without_feedback_is_right_on_average_and_its_places_change():
     assert float((mean - 1).abs().max()) < 5 * math.sqrt(
         3 / 400
     )  # each number is 4 in a quarter of the rounds: deviation √3; once in 10⁵ by chance
-    assert len({tuple(stage.places(f).tolist()) for f in forms}) == 400
+    assert len({tuple(stage.positions(f).tolist()) for f in forms}) == 400
 
 
 def test_a_lazy_client_is_silent_while_nothing_changes_and_speaks_at_the_latest_after_most_rounds():
@@ -351,7 +356,7 @@ EVERY = [
 @pytest.mark.parametrize("stages", EVERY, ids=lambda s: "+".join(type(x).__name__ for x in s))
 def test_a_stack_of_clients_and_each_alone_send_the_same_and_the_wire_keeps_it(stages):
     x, weights = updates(scale=0.3), torch.arange(1.0, 9.0)
-    together, apart = fitted(stages, heaviest=8.0), fitted(stages, heaviest=8.0)
+    together, apart = fitted(stages, max_weight=8.0), fitted(stages, max_weight=8.0)
     me = Clients(
         NAMES,
         2,
@@ -359,10 +364,12 @@ def test_a_stack_of_clients_and_each_alone_send_the_same_and_the_wire_keeps_it(s
         together.state,
         3,
     )
-    down = {"w": torch.zeros(40), **apart.sent()}
+    down = {"w": torch.zeros(40), **apart.server_message()}
     w, rows = together.out(weights, {"delta": x}, down, me)
     for i, name in enumerate(NAMES):
-        weight, sent, _ = apart.give(name, 2, float(weights[i]), {"delta": x[i]}, down, apart.client_state())
+        weight, sent, _ = apart.encode_upload(
+            name, 2, float(weights[i]), {"delta": x[i]}, down, apart.client_state()
+        )
         assert weight == float(w[i])
         assert torch.allclose(apart.unpack(sent, 2).double(), rows[i].double(), rtol=1e-6, atol=1e-7)
 
@@ -374,7 +381,7 @@ def test_a_stack_of_clients_and_each_alone_send_the_same_and_the_wire_keeps_it(s
 )
 def test_a_guard_that_takes_nothing_away_gives_the_weighted_mean(stages):
     x, weights = updates(scale=0.3), torch.arange(1.0, 9.0)
-    mean, _ = through(fitted(stages, heaviest=8.0), x, weights)
+    mean, _ = through(fitted(stages, max_weight=8.0), x, weights)
     assert torch.allclose(mean.double(), (weights.double()[:, None] * x).sum(0) / weights.sum(), atol=2e-6)
 
 
@@ -387,7 +394,7 @@ def test_under_noise_every_client_counts_the_same():
 def test_a_weight_above_what_was_agreed_counts_as_what_was_agreed():
     stages, x = [Clip(1000.0), Quantize(bits=40, stochastic=False), SecAgg()], updates()
     more, most = (
-        through(fitted(stages, heaviest=4.0), x, w)[0]
+        through(fitted(stages, max_weight=4.0), x, w)[0]
         for w in (torch.arange(1.0, 9.0), torch.arange(1.0, 9.0).clamp(max=4.0))
     )
     assert torch.equal(more, most)
@@ -396,8 +403,8 @@ def test_a_weight_above_what_was_agreed_counts_as_what_was_agreed():
 def test_an_update_that_is_not_finite_is_refused():
     with pytest.raises(
         ValueError,
-        match=r"guard: an update of round 1 is not finite, so it cannot be bounded\. Use a smaller learning "
-        r"rate\.",
+        match=r"guard: an update of round 1 contains NaN or infinite values, so its norm cannot be bounded\. "
+        r"Use a smaller learning rate\.",
     ):
         through(fitted([Clip(1.0)]), torch.full((8, 40), torch.nan))
 
@@ -405,8 +412,8 @@ def test_an_update_that_is_not_finite_is_refused():
 def test_too_few_bits_for_the_sum_say_so():
     with pytest.raises(
         BadParameter,
-        match=r"has 4 bits for the sum of 8 clients of 41 numbers, which leaves each number 1 points\. Give "
-        r"it more bits",
+        match=r"has 4 bits for the sum of 8 clients of 41 numbers: each number has 1 points, which are too few\. "
+        r"Use more bits",
     ):
         fitted([Clip(1.0), Quantize(bits=4), SecAgg()])
 
@@ -427,17 +434,17 @@ def test_packed_numbers_come_back_and_take_no_spare_byte(data, bits, count):
 @pytest.mark.parametrize(
     ("sent", "words"),
     [
-        ({"real": torch.zeros(4)}, r"an upload holds \['real'\], and \['whole'\] was agreed"),
+        ({"real": torch.zeros(4)}, r"an upload has the fields \['real'\]; \['whole'\] were agreed"),
         ({"whole": torch.zeros(3, dtype=torch.uint8)}, "3 bytes for 4 numbers of 8 bits, which take 4"),
         ({"whole": torch.zeros(4)}, "bytes for 4 numbers"),
-        ({"whole": torch.full((4,), 255, dtype=torch.uint8)}, "numbers outside ±100, the range agreed"),
+        ({"whole": torch.full((4,), 255, dtype=torch.uint8)}, "numbers outside ±100, the agreed range"),
         (
             {"whole": torch.zeros(2, dtype=torch.uint8), "at": torch.tensor([1, 1], dtype=torch.int32)},
-            r"places outside 0 … 3, or one of them twice",
+            r"positions outside 0 … 3, or one of them twice",
         ),
         (
             {"whole": torch.zeros(1, dtype=torch.uint8), "at": torch.tensor([4], dtype=torch.int32)},
-            r"places outside 0 … 3",
+            r"positions outside 0 … 3",
         ),
     ],
 )
@@ -454,6 +461,6 @@ def test_real_numbers_that_are_none_are_refused():
 def test_a_client_that_never_spoke_cannot_be_silent():
     guard = fitted([Lazy()])
     with pytest.raises(
-        ProtocolError, match="'a' sent nothing, and nothing it sent before is there to be taken again"
+        ProtocolError, match="'a' sent an empty upload, and there is no earlier upload of it to reuse"
     ):
-        guard.take({"a": (1.0, {})}, {"w": torch.zeros(40)}, 0)
+        guard.decode_uploads({"a": (1.0, {})}, {"w": torch.zeros(40)}, 0)

@@ -17,7 +17,7 @@ import tacit
 from tacit import aggregate, algorithms, data, guard, selection
 from tacit.algorithms import CFL, FedAvg
 from tacit.errors import BadParameter, PartyFailed
-from tacit.jobs.train.clustered import Book
+from tacit.jobs.train.clustered import Clusters
 from tacit.jobs.train.plan import make_plan
 
 
@@ -147,15 +147,17 @@ def test_a_run_goes_on_to_the_same_bits_from_before_and_after_a_cut(runtime, opt
 
 def test_what_is_kept_comes_back():
     p = make_plan(permuted(), **{**JOB, "per_round": 4})
-    book = Book(p)
-    book.hear([0, 1, 2, 3, 4, 5], [1.0, 2.0, 3.0, 1.0, 1.0, 1.0], list(torch.tensor([[1.0], [-1.0]] * 3)))
-    book.sort([0, 1, 2, 3, 4, 5])
-    book.hear([2, 3], [3.0, 1.0], [torch.ones(1), torch.zeros(1)])
-    again = Book(p)
-    again.load(book.save())
-    assert again.of.tolist() == book.of.tolist()
+    clusters = Clusters(p)
+    clusters.add([0, 1, 2, 3, 4, 5], [1.0, 2.0, 3.0, 1.0, 1.0, 1.0], list(torch.tensor([[1.0], [-1.0]] * 3)))
+    clusters.split([0, 1, 2, 3, 4, 5])
+    clusters.add([2, 3], [3.0, 1.0], [torch.ones(1), torch.zeros(1)])
+    again = Clusters(p)
+    again.load(clusters.save())
+    assert again.of.tolist() == clusters.of.tolist()
     assert (
-        (again.numbers, again.born, again.reach) == (book.numbers, book.born, book.reach) == ([1, 2], 3, 1.0)
+        (again.numbers, again.total, again.reach)
+        == (clusters.numbers, clusters.total, clusters.reach)
+        == ([1, 2], 3, 1.0)
     )
     assert {k: (v.tolist(), w) for k, (v, w) in again.last.items()} == {2: ([1.0], 3.0), 3: ([0.0], 1.0)}
 
@@ -191,8 +193,8 @@ def test_the_report_draws_the_tree(tmp_path: Path):
     [
         (
             dict(guard=[guard.Clip(1.0), guard.Quantize(bits=16), guard.SecAgg()]),
-            r"guard: SecAgg hides each update from the server, and CFL must see each of them to tell who is "
-            r"like whom\. Use another algorithm, such as IFCA",
+            r"guard: SecAgg hides each update from the server, and CFL must see each of them to cluster "
+            r"the parties\. Use another algorithm, such as IFCA",
         ),
         (
             dict(guard=[guard.Clip(1.0)]),

@@ -230,7 +230,7 @@ def test_2_a_weight_is_a_share_of_an_agreed_number_and_of_nothing_a_server_sends
 
     gained, ended = play(attack, tmp_path, GUARDED)
     assert gained is None
-    assert "the server sends a state 'heaviest' that this guard does not have" in refusals(ended)[0]
+    assert "the server's state 'heaviest' is unexpected" in refusals(ended)[0]
     with pytest.raises(
         BadJob, match=r"its weight is a share of a number that all parties agree on\. Give SecAgg max_rows"
     ):
@@ -259,7 +259,7 @@ def test_2_guard_state_of_a_round_that_was_abandoned_is_not_kept(tmp_path: Path)
 
     gained, ended = play(attack, tmp_path, job)
     assert gained is None
-    assert "a state 'clip' that this guard does not have, or none that it has" in refusals(ended)[0]
+    assert "the server's state 'clip' is unexpected, missing" in refusals(ended)[0]
 
 
 @pytest.mark.parametrize(

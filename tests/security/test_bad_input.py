@@ -121,13 +121,13 @@ def spoiled(v: torch.Tensor, value: float) -> torch.Tensor:
         ),
         (
             lambda w, v: (w, {k: spoiled(x, float("nan")) for k, x in v.items()}),
-            "its vector 'delta' holds NaN or infinity",
+            "its vector 'delta' contains NaN or infinity",
         ),
         (
             lambda w, v: (w, {k: spoiled(x, float("inf")) for k, x in v.items()}),
-            "its vector 'delta' holds NaN or infinity",
+            "its vector 'delta' contains NaN or infinity",
         ),
-        (lambda w, v: (w, {**v, "extra": torch.zeros(1)}), "its answer has a strange vector 'extra'"),
+        (lambda w, v: (w, {**v, "extra": torch.zeros(1)}), "its answer has an unexpected vector 'extra'"),
         (lambda w, v: (w, {}), "its answer has no vector 'delta'"),
         (lambda w, v: (float("nan"), v), "its update has the weight nan; it must be a number above 0"),
         (lambda w, v: (-5.0, v), "its update has the weight -5.0"),
@@ -175,7 +175,7 @@ def answers(
         ),
         (
             lambda w, v: (w, {k: spoiled(x, float("nan")) for k, x in v.items()}),
-            "its vector 'delta' holds NaN or infinity",
+            "its vector 'delta' contains NaN or infinity",
         ),
         (lambda w, v: (0.0, v), "its update has the weight 0.0; it must be a number above 0"),
     ],

@@ -233,7 +233,7 @@ def test_the_opened_figures_of_neighbors_carry_the_claimed_noise(placement: str)
     p, guard = fitted(PLACEMENTS[placement])
     figures = fit_figures(p, guard)
     assert figures is not None
-    form, noise = figures.leaves(), figures.noise
+    form, noise = figures.output_form(), figures.noise
     claimed = (
         1.5
         * form.bound
@@ -300,7 +300,7 @@ def test_a_partys_figures_are_bounded_whatever_its_counts() -> None:
     assert exact is not None
     assert figures is not None
     row = exact.unpack(add_noise(exact, "p0", 0, outcomes(20, 20), 2), 0)
-    assert float(row.double().norm()) * exact.leaves().step <= exact.leaves().bound
+    assert float(row.double().norm()) * exact.output_form().step <= exact.output_form().bound
 
 
 def test_the_estimates_lie_within_their_ranges_and_err_as_they_say() -> None:
@@ -313,7 +313,7 @@ def test_the_estimates_lie_within_their_ranges_and_err_as_they_say() -> None:
     assert figures is not None
     everyone = torch.stack([compute_figures(outcomes(15, 20), 2)] * 300 + [compute_figures({}, 2)] * 100)
     loss = float(outcomes(15, 20)["loss"]) / 20
-    whole = torch.round(everyone / figures.leaves().step).to(torch.int64).sum(0)
+    whole = torch.round(everyone / figures.output_form().step).to(torch.int64).sum(0)
     outside = 0
     for k in range(200):
         found = estimate(figures, figures.back(whole, 400.0, {"w": torch.zeros(1)}, k), 2, False)

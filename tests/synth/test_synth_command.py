@@ -216,7 +216,7 @@ def test_a_columns_file_declares_domains_and_constraints(folder, capsys):
         *(
             (
                 ("table.csv", option, "semi.csv"),
-                "tacit: semi.csv is already there. Give another name, or --force to write over it.",
+                "tacit: semi.csv already exists. Choose another name, or pass --force to overwrite it.",
             )
             for option in ("--out", "--save", "--report")
         ),

@@ -19,7 +19,8 @@ from .stack import Updates, WithMemory
 class Best(WithMemory):
     """The update with the lowest score that its party reports; of equal scores, the first party's.
 
-    It needs an algorithm that sends scores (FedPSO). Breakdown point 0: a party that reports a false score wins.
+    It needs an algorithm that sends scores (FedPSO). Breakdown point 0: a party that reports a false score
+    wins.
     """
 
     remembers = False  # its memory only tells whose update was taken in the round

@@ -31,9 +31,9 @@ class Distill(ModelRule):
     It assumes honest parties and rows like theirs: breakdown point 0.
 
     `rows` is a tensor of rows without labels, or "test" for the federation's test rows. It has no default,
-    because the server has to choose them. `samples=0` is FedDF: the mean of the models' outputs is the teacher.
-    `samples` > 0 is FedBE: that many more models are drawn from the Gaussian that fits the parties' models, the
-    mean model joins them, and the mean of their probabilities is the teacher.
+    because the server has to choose them. `samples=0` is FedDF: the mean of the models' outputs is the
+    teacher. `samples` > 0 is FedBE: that many more models are drawn from the Gaussian that fits the
+    parties' models, the mean model joins them, and the mean of their probabilities is the teacher.
     """
 
     rows: Any = field(default=None, compare=False)

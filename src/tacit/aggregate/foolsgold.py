@@ -20,8 +20,8 @@ from .stack import Updates, WithMemory
 class FoolsGold(WithMemory):
     """Parties whose updates point in the same direction share one vote.
 
-    It assumes that honest parties differ from each other more than sybils do. With `history`, the sums of each
-    party's updates so far are compared: the memory is one vector for every party that has taken part.
+    It assumes that honest parties differ from each other more than sybils do. With `history`, the sums of
+    each party's updates so far are compared: the memory is one vector for every party that has taken part.
     """
 
     confidence: float = real(1.0, above=0, doc="κ, the steepness of the weights")

@@ -1,7 +1,7 @@
 """The geometric median, by the smoothed Weiszfeld algorithm.
 
-K. Pillutla, S. M. Kakade, Z. Harchaoui: "Robust Aggregation for Federated Learning" (RFA), IEEE Transactions on
-Signal Processing 70, 2022, Algorithm 2.
+K. Pillutla, S. M. Kakade, Z. Harchaoui: "Robust Aggregation for Federated Learning" (RFA), IEEE
+Transactions on Signal Processing 70, 2022, Algorithm 2.
 """
 
 from __future__ import annotations

@@ -58,7 +58,8 @@ class MultiKrum(Krum):
 
 @dataclass(frozen=True)
 class Bulyan(SeesEach):
-    """Krum selects n − 2f updates one by one; each coordinate is the mean of the values nearest to the median.
+    """Krum selects n − 2f updates one by one; each coordinate is the mean of the values nearest to the
+    median.
 
     Breakdown: f parties of n ≥ 4f + 3.
     """
@@ -87,8 +88,8 @@ def max_malicious(rule: Krum | Bulyan, n: int, times: int) -> int:
     f = int(rule.byzantine * n)
     if n < times * f + 3 and f:
         raise BadParameter(
-            f"{type(rule).__name__}: byzantine is {rule.byzantine:g}, so {f} of {n} parties in a round may be "
-            f"malicious, and it then needs at least {times * f + 3} parties. "
+            f"{type(rule).__name__}: byzantine is {rule.byzantine:g}, so {f} of {n} parties in a round may "
+            f"be malicious, and it then needs at least {times * f + 3} parties. "
             "Ask more parties in each round, or set a smaller byzantine."
         )
     return f

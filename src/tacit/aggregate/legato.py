@@ -1,9 +1,9 @@
 """LEGATO: layers with varying norms are averaged with earlier rounds.
 
-K. Varma, Y. Zhou, N. Baracaldo, A. Anwar: "LEGATO: A LayerwisE Gradient AggregaTiOn Algorithm for Mitigating
-Byzantine Attacks in Federated Learning", 2021. The robustness of a layer is the stability of its norms in the
-log; here it is relative to the most stable layer, and the log holds the mean of each round, which suffices for
-the mean of all parties over the log.
+K. Varma, Y. Zhou, N. Baracaldo, A. Anwar: "LEGATO: A LayerwisE Gradient AggregaTiOn Algorithm for
+Mitigating Byzantine Attacks in Federated Learning", 2021. The robustness of a layer is the stability of its
+norms in the log; here it is relative to the most stable layer, and the log holds the mean of each round,
+which suffices for the mean of all parties over the log.
 """
 
 from __future__ import annotations

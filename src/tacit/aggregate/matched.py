@@ -1,10 +1,10 @@
 """Match hidden units before averaging, because their order in a layer is arbitrary.
 
 H. Wang, M. Yurochkin, Y. Sun, D. Papailiopoulos, Y. Khazaeni: "Federated Learning with Matched Averaging"
-(FedMA), ICLR 2020: layer by layer, by the Hungarian method. There the model may grow and parties train on after
-every layer; here its size is fixed and all layers are matched at once. S. Ek, F. Portet, P. Lalanda, G. Vega: "A
-Federated Learning Aggregation Algorithm for Pervasive Computing: Evaluation and Comparison" (FedDist), PerCom
-2021: Euclidean distances between units.
+(FedMA), ICLR 2020: layer by layer, by the Hungarian method. There the model may grow and parties train on
+after every layer; here its size is fixed and all layers are matched at once. S. Ek, F. Portet, P. Lalanda,
+G. Vega: "A Federated Learning Aggregation Algorithm for Pervasive Computing: Evaluation and Comparison"
+(FedDist), PerCom 2021: Euclidean distances between units.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ def chain(module: nn.Module) -> list[Layer]:
 
 def _unsupported(why: str) -> BadParameter:
     return BadParameter(
-        f"Matched: {why}. It supports chains of linear layers, convolutions, batch norms and layers that treat "
-        "every unit alike. Use model='mlp' or 'cnn', an nn.Sequential of these, or another rule."
+        f"Matched: {why}. It supports chains of linear layers, convolutions, batch norms and layers that "
+        "treat every unit alike. Use model='mlp' or 'cnn', an nn.Sequential of these, or another rule."
     )
 
 

@@ -1,7 +1,7 @@
 """The coordinate-wise median and trimmed mean.
 
-D. Yin, Y. Chen, K. Ramchandran, P. Bartlett: "Byzantine-Robust Distributed Learning: Towards Optimal Statistical
-Rates", ICML 2018, definitions 1 and 2.
+D. Yin, Y. Chen, K. Ramchandran, P. Bartlett: "Byzantine-Robust Distributed Learning: Towards Optimal
+Statistical Rates", ICML 2018, definitions 1 and 2.
 
 All parties count equally: parties report their own weights, so a malicious party could report any weight.
 """

@@ -1,4 +1,6 @@
-"""Rules that combine the parties' models rather than their updates: they know the task and the server's model."""
+"""Rules that combine the parties' models rather than their updates: they know the task and the server's
+model.
+"""
 
 from __future__ import annotations
 
@@ -76,8 +78,8 @@ class BoundModelRule(SeesEach):
         keys = sorted(updates.chunks.keys() - {"buffers"})
         if keys not in (["delta"], ["w"]) or updates.shapes[keys[0]] != self.w.shape:
             raise BadParameter(
-                f"aggregate: {type(self.rule).__name__} works on the parties' models, but with this algorithm "
-                f"they send {', '.join(keys)}. "
+                f"aggregate: {type(self.rule).__name__} works on the parties' models, but with this "
+                f"algorithm they send {', '.join(keys)}. "
                 "Use an algorithm that sends only a model or its change, such as FedAvg or FedProx."
             )
         mean = {k: v.to(self.w.device) for k, v in self.rule.aggregate(updates).items()}

@@ -26,8 +26,8 @@ RULE = Kind("an aggregation rule", MEMBERS, Rule)
 class Momentum(Rule):
     """A rule whose result is accumulated from round to round.
 
-    Breakdown point: that of the inner rule. An attack that passes once has an effect for about 1/(1 − β) rounds.
-    The memory is one vector and that of the inner rule.
+    Breakdown point: that of the inner rule. An attack that passes once has an effect for about 1/(1 − β)
+    rounds. The memory is one vector and that of the inner rule.
     """
 
     rule: Rule = part(Mean(), doc="the inner rule", of=RULE)
@@ -70,9 +70,9 @@ class Momentum(Rule):
         keys = sorted(mean.keys() - {"buffers"})
         if keys not in (["delta"], ["w"]):
             raise BadParameter(
-                f"aggregate: Momentum works on models or their changes, but with this algorithm parties send "
-                f"{', '.join(keys)}. Use an algorithm that sends only a model or its change, such as FedAvg or "
-                "FedProx."
+                "aggregate: Momentum works on models or their changes, but with this algorithm parties send "
+                f"{', '.join(keys)}. Use an algorithm that sends only a model or its change, such as FedAvg "
+                "or FedProx."
             )
         key = keys[0]
         base = down[key] if key in down else torch.zeros_like(mean[key])

@@ -1,11 +1,11 @@
 """Weights by the reliability of an update, layer by layer or by how coarsely it was quantized.
 
-K. Varma, Y. Zhou, N. Baracaldo, A. Anwar: "LEGATO: A LayerwisE Gradient AggregaTiOn Algorithm for Mitigating
-Byzantine Attacks in Federated Learning", 2021: there a layer's reliability comes from how its norm varies
-over rounds (`Legato`); here from how it varies over the parties of one round. S. Chen, C. Shen, L. Zhang, Y.
-Tang: "Dynamic Aggregation for Heterogeneous Quantization in Federated Learning" (FedHQ), IEEE Transactions on
-Wireless Communications 20, 2021: weights ∝ 1 / (1 + quantization error). There parties report the error; here it
-is estimated from the update's grid.
+K. Varma, Y. Zhou, N. Baracaldo, A. Anwar: "LEGATO: A LayerwisE Gradient AggregaTiOn Algorithm for
+Mitigating Byzantine Attacks in Federated Learning", 2021: there a layer's reliability comes from how its
+norm varies over rounds (`Legato`); here from how it varies over the parties of one round. S. Chen, C. Shen,
+L. Zhang, Y. Tang: "Dynamic Aggregation for Heterogeneous Quantization in Federated Learning" (FedHQ), IEEE
+Transactions on Wireless Communications 20, 2021: weights ∝ 1 / (1 + quantization error). There parties
+report the error; here it is estimated from the update's grid.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ Total = dict[str, Any]
 class Rule(ABC):
     """An aggregation rule: how the server combines the updates of one round.
 
-    A rule is a frozen dataclass with `add` and `result`, two pure functions. R runs may be aggregated together;
-    tensors of results then have a leading dimension R. Everything else below has a default.
+    A rule is a frozen dataclass with `add` and `result`, two pure functions. R runs may be aggregated
+    together; tensors of results then have a leading dimension R. Everything else below has a default.
     """
 
     # False only for a weighted mean, which secure aggregation can compute from masked updates.
@@ -44,8 +44,8 @@ class Rule(ABC):
     ) -> tuple[State, list[Total]]:
         """The aggregate of each run, and what the rule keeps of it for later rounds.
 
-        `parties` [S] are the indices of the parties, in the order of their updates. `memories` has one entry for
-        each run, {} before the first round. `down` is what the servers sent, [R, …].
+        `parties` [S] are the indices of the parties, in the order of their updates. `memories` has one
+        entry for each run, {} before the first round. `down` is what the servers sent, [R, …].
         """
         return self.result(total), memories
 

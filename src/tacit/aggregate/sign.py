@@ -1,7 +1,8 @@
 """Majority vote on signs.
 
-J. Bernstein, J. Zhao, K. Azizzadenesheli, A. Anandkumar: "signSGD with Majority Vote is Communication Efficient
-and Fault Tolerant", ICLR 2019. There every step has a fixed size; here it is the mean of the majority's values.
+J. Bernstein, J. Zhao, K. Azizzadenesheli, A. Anandkumar: "signSGD with Majority Vote is Communication
+Efficient and Fault Tolerant", ICLR 2019. There every step has a fixed size; here it is the mean of the
+majority's values.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Rules that look at single updates, and the matrix of updates they work on.
 
-Most such rules need only the distances between updates. One pass over the updates computes the matrix of their
-inner products, block of columns by block of columns. What follows (Krum's scores, Weiszfeld's steps) works on
-n × n numbers, and a second pass computes a weighted sum of the updates. Beyond `MEMORY_LIMIT` bytes, updates are
-stored in unnamed temporary files, which the operating system caches while memory is free.
+Most such rules need only the distances between updates. One pass over the updates computes the matrix of
+their inner products, block of columns by block of columns. What follows (Krum's scores, Weiszfeld's steps)
+works on n × n numbers, and a second pass computes a weighted sum of the updates. Beyond `MEMORY_LIMIT`
+bytes, updates are stored in unnamed temporary files, which the operating system caches while memory is
+free.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ class SeesEach(Rule):
 class WithMemory(SeesEach):
     """A rule whose result depends on earlier rounds.
 
-    The engine keeps the memory of each run and saves it with the run's state. Without a memory, outside a job,
-    the rule is its `aggregate`.
+    The engine keeps the memory of each run and saves it with the run's state. Without a memory, outside a
+    job, the rule is its `aggregate`.
     """
 
     remembers = True

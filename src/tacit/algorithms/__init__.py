@@ -1,7 +1,7 @@
 """Federated algorithms, one paper in each file.
 
-An algorithm is two pure functions of one flat vector: `local` is what a client computes, and `merge` is what the
-server does with the mean of the uploads.
+An algorithm is two pure functions of one flat vector: `local` is what a client computes, and `merge` is
+what the server does with the mean of the uploads.
 """
 
 from . import schedules, solvers

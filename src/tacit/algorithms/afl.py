@@ -1,9 +1,8 @@
-"""Agnostic federated learning. M. Mohri, G. Sivek, A. T. Suresh: "Agnostic Federated Learning", ICML 2019,
-Algorithm 1.
+"""AFL. M. Mohri, G. Sivek, A. T. Suresh: "Agnostic Federated Learning", ICML 2019, Algorithm 1.
 
-The paper projects the mixture λ back to the simplex after each step; here λ_k is multiplied by exp(γ F_k),
-which stays in it by itself. So each party keeps its own log λ_k, its weight in the mean is λ_k, and sums are
-all the server needs.
+The paper projects the mixture λ onto the simplex after each step; here λ_k is multiplied by exp(γ F_k), and
+the mean normalizes it. Each party keeps its own log λ_k, its weight in the mean is λ_k, and the server
+needs only sums.
 """
 
 from __future__ import annotations
@@ -22,20 +21,17 @@ from .types import Algorithm, Batch, Batches, LocalState, LocalTask, Solver, Sta
 
 @dataclass(frozen=True)
 class AFL(Algorithm):
-    """Find the model that is best for the worst mixture of the parties: those with a large loss come to count
-    for more and more.
-    """
+    """Minimize the loss of the worst mixture of the parties: the weight of a party grows with its loss."""
 
     lr: float = real(0.1, above=0, doc="γ_w, the clients' learning rate")
-    mixture_lr: float = real(0.1, above=0, doc="γ_λ, how fast the mixture follows the losses")
+    mixture_lr: float = real(0.1, above=0, doc="γ_λ, the learning rate of the mixture")
     solver: Solver = part(SGD(), doc="the local step: SGD(…)", of=SOLVER)
     sends: ClassVar[tuple[str, ...]] = ("level",)
     scales: ClassVar[bool] = False
 
     def server_state(self, w: Tensor) -> State:
-        return {
-            "level": torch.zeros_like(w[0])
-        }  # the mean log λ of the last round: weights are told relative to it, so that they stay of a size
+        # the mean log λ of the last round: weights are relative to it, so that they stay bounded
+        return {"level": torch.zeros_like(w[0])}
 
     def client_state(self, w: Tensor) -> State:
         return {"log": torch.zeros_like(w[0])}

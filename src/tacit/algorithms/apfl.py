@@ -15,12 +15,12 @@ from .types import Batch, Batches, LocalState, LocalTask, State, Upload
 
 @dataclass(frozen=True)
 class APFL(Personal):
-    """A party uses a mixture v̄ = αv + (1 − α)w of a model of its own and its copy of the global one; α is
+    """A party uses a mixture v̄ = αv + (1 − α)w of its own model and its copy of the global one; α is
     learned.
     """
 
-    alpha: float = real(0.5, least=0, most=1, doc="α to begin with: 0 is the global model, 1 a party's own")
-    adaptive: bool = flag(True, doc="learn α as well")
+    alpha: float = real(0.5, least=0, most=1, doc="the initial α: 0 is the global model, 1 the party's own")
+    adaptive: bool = flag(True, doc="learn α")
 
     def client_state(self, w: Tensor) -> State:
         return {"v": w, "alpha": torch.zeros_like(w[0]) + self.alpha, "w": w}

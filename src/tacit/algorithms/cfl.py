@@ -1,11 +1,11 @@
-"""Clustered federated learning. F. Sattler, K.-R. Müller, W. Samek: "Clustered Federated Learning:
+"""CFL. F. Sattler, K.-R. Müller, W. Samek: "Clustered Federated Learning:
 Model-Agnostic Distributed Multi-Task Optimization Under Privacy Constraints", IEEE Transactions on Neural
 Networks and Learning Systems 32, 2021 (arXiv 1910.01991, 2019), Algorithms 1 and 2.
 
-Where a model has come to rest for all together and parties still pull at it, they pull against each other:
-the parties are cut in two where their updates are least alike, and each part goes on as a federation of its
-own, from the same model. The paper's ε₁ and ε₂ are lengths; here they are in units of how long an update was
-when it was longest, so that they do not depend on the model and the learning rate.
+If the mean update is small while single updates are large, the parties' objectives conflict. The cluster is
+then split in two where its updates have the smallest cosine similarity, and each part trains on as a
+federation of its own, from the same model. The paper's ε₁ and ε₂ are norms; here they are relative to the
+largest norm of an update so far, so that they do not depend on the model and the learning rate.
 """
 
 from __future__ import annotations
@@ -22,42 +22,37 @@ from .types import Batches, LocalTask, State, Upload
 
 
 class Cut(NamedTuple):
-    """Parties in two: `side` [n] is true for those of the second part, `alike` the largest cosine between a
-    party of one and a party of the other.
-    """
+    """A split of n parties in two."""
 
-    side: Tensor
-    alike: float
+    side: Tensor  # [n]: whether a party is in the second part
+    alike: float  # the largest cosine similarity between parties of different parts
 
 
 @dataclass(frozen=True)
 class CFL(Personal):
-    """FedAvg in each cluster; the server looks at every party's update, and cuts a cluster in two where its
-    parties pull against each other.
+    """FedAvg in each cluster; the server splits a cluster whose parties' objectives conflict.
 
-    It must see each update, so it does not go with secure aggregation; it learns which parties are alike. A
-    party gets its own cluster's model alone.
+    The server must see each update, so it cannot be combined with secure aggregation, and it learns which
+    parties are similar. A party receives only the model of its cluster.
     """
 
     eps1: float = real(
         0.5,
         above=0,
         below=1,
-        doc="ε₁: a cluster has come to rest where its mean update is shorter than this part of an update at "
-        "its longest",
+        doc="ε₁: a cluster is stationary if the norm of its mean update is below this share of the largest "
+        "norm of an update so far",
     )
     eps2: float = real(
         0.6,
         above=0,
-        doc="ε₂: and its parties pull at it where the longest of their updates is longer than this part of "
-        "that",
+        doc="ε₂: its parties conflict if the largest norm of their updates is above this share of it",
     )
     gamma: float = real(
         0.75,
         least=0,
         below=1,
-        doc="γ: how noisy an update may be; across a cut no two may have a cosine of 1 − 2γ² (−0.125) or "
-        "more",
+        doc="γ, the noise of updates: parties of different parts must have cosines below 1 − 2γ² (−0.125)",
     )
     sees_each: ClassVar[bool] = True
 
@@ -66,8 +61,9 @@ class CFL(Personal):
         return self.upload(batches, current.w - down["w"], current.buffers), mine
 
     def split(self, deltas: Tensor, weights: Tensor, reach: float) -> Cut | None:
-        """The cut of a cluster whose parties sent these updates [n, D]; None where it stays whole. `reach`:
-        how long an update was when it was longest.
+        """The split of a cluster whose parties sent these updates [n, D]; None if it stays whole.
+
+        `reach` is the largest norm of an update so far.
         """
         if len(deltas) < 2:
             return None
@@ -84,24 +80,24 @@ class CFL(Personal):
                 "eps2",
                 self.eps2,
                 f"at least eps1, which is {self.eps1:g}",
-                "A mean is never longer than the longest update.",
+                "The norm of a mean is never above the largest norm.",
             )
 
 
 def cosines(deltas: Tensor) -> Tensor:
-    """[n, n]"""
+    """[n, n] cosine similarities."""
     x = deltas.double()
     x = x / x.norm(dim=1, keepdim=True).clamp(min=1e-30)
     return x @ x.T
 
 
 def bipartition(alike: Tensor) -> Cut:
-    """The two parts whose most alike parties, one of each, are the least alike (Algorithm 1): join the most
-    alike first until two parts are left. What joins parties last is the weakest link of a maximum spanning
-    tree.
+    """The split in two that minimizes the largest cosine similarity across the parts (Algorithm 1).
+
+    Merging the most similar parties first leaves the weakest link of a maximum spanning tree for last.
     """
     n = len(alike)
-    best, link = alike[0].clone(), torch.zeros(n, dtype=torch.int64)  # Prim: how each is linked to the tree
+    best, link = alike[0].clone(), torch.zeros(n, dtype=torch.int64)  # Prim: each party's link to the tree
     best[0] = -torch.inf
     outside = torch.ones(n, dtype=torch.bool)
     outside[0] = False
@@ -115,7 +111,7 @@ def bipartition(alike: Tensor) -> Cut:
         best = torch.where(nearer.to(best.device), alike[k], best)
     weakest = min(range(n - 1), key=lambda i: links[i][0])
     side = torch.zeros(n, dtype=torch.bool)
-    side[links[weakest][2]] = True  # whoever came by the weakest link, and whoever hangs on it
+    side[links[weakest][2]] = True  # the party behind the weakest link, and its subtree
     for _, at, k in links[weakest + 1 :]:
         side[k] = side[at]
     return Cut(side, links[weakest][0])

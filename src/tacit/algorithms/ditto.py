@@ -16,12 +16,10 @@ from .types import Batch, Batches, LocalState, LocalTask, State, Upload
 
 @dataclass(frozen=True)
 class Ditto(Personal):
-    """A global model by FedAvg; beside it each party trains a model of its own that is held near the global
-    one.
-    """
+    """A global model by FedAvg; each party also trains its own model, regularized towards the global one."""
 
-    lam: float = real(0.1, least=0, doc="λ: how near; 0 is each party alone, ∞ is the global model")
-    own_lr: float | None = real(None, above=0, none=True, doc="η of a party's own model; None: as lr")
+    lam: float = real(0.1, least=0, doc="λ, the regularization: 0 is local training, ∞ the global model")
+    own_lr: float | None = real(None, above=0, none=True, doc="η of a party's own model; None: lr")
 
     def client_state(self, w: Tensor) -> State:
         return {"v": w}

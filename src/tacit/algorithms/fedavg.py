@@ -1,8 +1,7 @@
 """FedAvg. H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas:
 "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017, Algorithm 1.
 
-Local SGD (S. U. Stich, ICLR 2019, Algorithm 1) and parallel mini-batch SGD are the same page with other
-settings.
+Local SGD (S. U. Stich, ICLR 2019, Algorithm 1) and parallel mini-batch SGD are special cases.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from .types import Algorithm, Batch, Batches, LocalState, LocalTask, Solver, Sta
 
 @dataclass(frozen=True)
 class FedAvg(Algorithm):
-    """Each client walks E epochs of SGD from the server's model; the server averages where they arrive.
+    """Each client runs E epochs of SGD from the server's model; the server averages the results.
 
-    Option I sends the model and averages the models; option II sends the way it went and averages the ways,
-    which a server learning rate η_g can scale. With η_g = 1 the two are one.
+    With option I clients send models; with option II they send updates, whose mean a server learning rate η_g
+    scales. With η_g = 1 both options are the same.
     """
 
     lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
@@ -39,9 +38,8 @@ class FedAvg(Algorithm):
         )  # ClientUpdate: w ← w − η∇ℓ(w; b)
 
     def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
-        current = batches.fold(
-            self.step, self.solver.start(down), task, down, mine
-        )  # for each local epoch, for each batch b
+        # for each local epoch, for each batch b
+        current = batches.fold(self.step, self.solver.start(down), task, down, mine)
         sent = {"w": current.w} if self.option == "I" else {"delta": current.w - down["w"]}
         return Upload(share(batches, self.weighted), {**sent, **current.buffers}), mine
 
@@ -56,23 +54,23 @@ class FedAvg(Algorithm):
                 type(self).__name__,
                 "server_lr",
                 self.server_lr,
-                "1 with option 'I', which averages models and has no step to scale",
+                "1 with option 'I', which averages models and has no update to scale",
                 "Use option='II'.",
             )
 
 
 @dataclass(frozen=True)
 class LocalSGD(FedAvg):
-    """Local SGD: every party takes H steps between two averages, all parties alike."""
+    """Local SGD: every party takes H steps between two averages, and all have the same weight."""
 
     weighted: bool = flag(False, doc="weight clients by their rows n_k (else equally)")
-    local_steps: int = whole(1, least=1, doc="H, the steps between two averages")
+    local_steps: int = whole(1, least=1, doc="H, the local steps between two averages")
 
 
 @dataclass(frozen=True)
 class ParallelSGD(LocalSGD):
-    """Parallel mini-batch SGD: one step, then average; the same as one SGD step on the union of the
+    """Parallel mini-batch SGD: one local step in a round, equal to one SGD step on the union of the
     batches.
     """
 
-    local_steps: int = whole(1, least=1, most=1, doc="H = 1, by definition; LocalSGD takes more")
+    local_steps: int = whole(1, least=1, most=1, doc="H = 1 by definition; LocalSGD allows more")

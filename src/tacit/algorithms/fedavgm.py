@@ -17,7 +17,7 @@ from .types import Algorithm, Batches, LocalTask, Solver, State, Upload
 
 @dataclass(frozen=True)
 class FedAvgM(Algorithm):
-    """FedAvg whose server keeps a momentum over the rounds, so that one odd cohort does not turn it round."""
+    """FedAvg with server momentum, which reduces the influence of an unusual cohort."""
 
     lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
     server_lr: float = real(1.0, above=0, doc="η_g, the server's learning rate")
@@ -33,4 +33,4 @@ class FedAvgM(Algorithm):
 
     def merge(self, w: Tensor, state: State, mean: State, fraction: Tensor | float) -> tuple[Tensor, State]:
         v = self.beta * state["v"] + mean["delta"]  # v ← βv + Δw
-        return w + self.server_lr * v, {"v": v}  # w ← w + η_g·v (their Δw is ours with the sign turned)
+        return w + self.server_lr * v, {"v": v}  # w ← w + η_g·v (their Δw has the opposite sign)

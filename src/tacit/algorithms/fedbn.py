@@ -16,14 +16,12 @@ from .types import Batches, LocalTask, State, Upload
 
 @dataclass(frozen=True)
 class FedBN(Personal):
-    """Everything is averaged but the normalisation layers, whose parameters and running statistics stay with
-    each party.
-    """
+    """All layers are averaged except normalization layers, which stay local with their running statistics."""
 
     own_buffers: ClassVar[bool] = True
 
     def client_state(self, w: Tensor) -> State:
-        return {"v": w}  # of it only the normalisation's places are used; the engine adds the model's buffers
+        return {"v": w}  # only the normalization layers' part is used; the engine adds the model's buffers
 
     def begin(self, task: LocalTask, down: State, mine: State) -> State:
         kept = {"buffers": mine["buffers"]} if "buffers" in mine else {}

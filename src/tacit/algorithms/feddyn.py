@@ -16,12 +16,10 @@ from .types import Algorithm, Batch, Batches, LocalState, LocalTask, Solver, Sta
 
 @dataclass(frozen=True)
 class FedDyn(Algorithm):
-    """Each client's penalty is moved every round so that, once all agree, the local optima are the global
-    one.
-    """
+    """Dynamic regularization: at convergence the optima of the local objectives are the global optimum."""
 
     lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
-    alpha: float = real(0.01, above=0, doc="α, the strength of the regulariser")
+    alpha: float = real(0.01, above=0, doc="α, the strength of the regularizer")
     solver: Solver = part(SGD(), doc="the local step: SGD(…)", of=SOLVER)
     weighted = False
 
@@ -29,9 +27,7 @@ class FedDyn(Algorithm):
         return {"h": torch.zeros_like(w)}
 
     def client_state(self, w: Tensor) -> State:
-        return {
-            "grad": torch.zeros_like(w)
-        }  # ∇L_k(θ_k), as the first-order condition of the last local problem gives it
+        return {"grad": torch.zeros_like(w)}  # ∇L_k(θ_k), by the first-order condition of the local problem
 
     def step(
         self, current: LocalState, batch: Batch, task: LocalTask, down: State, mine: State
@@ -42,9 +38,8 @@ class FedDyn(Algorithm):
         )
 
     def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
-        current = batches.fold(
-            self.step, self.solver.start(down), task, down, mine
-        )  # line 5: θ_k ≈ argmin of the local problem
+        # line 5: θ_k ≈ argmin of the local problem
+        current = batches.fold(self.step, self.solver.start(down), task, down, mine)
         delta = current.w - down["w"]
         return Upload(share(batches, False), {"delta": delta, **current.buffers}), {
             "grad": mine["grad"] - self.alpha * delta

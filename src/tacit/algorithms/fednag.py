@@ -17,7 +17,7 @@ from .types import Algorithm, Batch, Batches, LocalState, LocalTask, State, Uplo
 
 @dataclass(frozen=True)
 class FedNAG(Algorithm):
-    """Clients run Nesterov's method, and the server averages their momenta as well as their models."""
+    """Clients use Nesterov momentum, and the server averages their momenta as well as their models."""
 
     lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
     gamma: float = real(0.9, least=0, below=1, doc="γ, the momentum")

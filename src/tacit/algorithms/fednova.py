@@ -18,41 +18,40 @@ from .types import Algorithm, Batch, Batches, LocalState, LocalTask, Solver, Sta
 
 @dataclass(frozen=True)
 class FedNova(Algorithm):
-    """Clients that take more steps must not count for more: average the directions d_k, then current τ_eff of
-    them.
+    """Normalized averaging: the mean direction d_k of the clients, times τ_eff steps.
 
-    The local change is −η·G_k·a_k, where a_k says how often each of the τ_k gradients counts: all ones for
-    plain SGD, more with momentum ρ, less with a proximal pull μ. ‖a_k‖₁ is found by running the solver's own
-    recursion beside it with every gradient set to one, so that momentum and μ together are exact too.
+    Clients that take more steps do not count for more. The update of a client is −η·G_k·a_k, where a_k is
+    the weight of each of the τ_k gradients: all ones for plain SGD, more with momentum ρ, less with a
+    proximal term μ. ‖a_k‖₁ comes from the solver's own recursion with every gradient set to one, so that it
+    is exact for momentum and μ together.
 
-    That needs a solver whose steps are sums of gradients. `count="steps"` divides by τ_k whatever the solver,
-    which for plain SGD is the same; `count="epochs"` divides by the passes over a client's rows, as some
-    published code does: there clients with more rows still count for more.
+    This needs a solver whose steps are sums of gradients. `count="steps"` divides by τ_k for any solver,
+    which is the same for plain SGD. `count="epochs"` divides by the passes over a client's rows, as some
+    published code does; clients with more rows then still count for more.
 
-    τ_eff is the clients' mean way, as in the paper's experiments; its theory leaves it open. The step is then
-    a weighted mean of what the clients walked, times Σ p_k·τ_k · Σ p_k/τ_k. That is never below 1, and above
-    2 where a few clients have most of the rows: the model overshoots more in every round
-    (`benchmarks/fednova_step.py`). `tau="harmonic"` takes 1 / Σ p_k/τ_k, and the step is that mean. In it
-    p_k/τ_k counts, with either τ_eff: clients that current equally many epochs count nearly alike, whatever
-    their rows.
+    τ_eff is the mean of the τ_k, as in the paper's experiments; its theory leaves the choice open. The step
+    is then a weighted mean of the clients' updates, times Σ p_k·τ_k · Σ p_k/τ_k. This factor is at least 1,
+    and above 2 if a few clients have most of the rows: the model then overshoots more in every round
+    (`benchmarks/fednova_step.py`). With `tau="harmonic"`, τ_eff is 1 / Σ p_k/τ_k, and the factor is 1. With
+    either τ_eff, the weight of a client is p_k/τ_k: clients that train for equally many epochs count nearly
+    equally, whatever their number of rows.
     """
 
     lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
-    mu: float = real(0.0, least=0, doc="μ, a proximal pull as in FedProx")
+    mu: float = real(0.0, least=0, doc="μ, the proximal term, as in FedProx")
     solver: Solver = part(SGD(), doc="the local step: SGD(…), with or without momentum", of=SOLVER)
     count: str = choice(
         "gradients",
         ("gradients", "steps", "epochs"),
-        doc="what a client's way is divided by: ‖a_k‖₁, its steps, its epochs",
+        doc="what a client's update is divided by: ‖a_k‖₁, its steps, or its epochs",
     )
     tau: str = choice(
         "mean",
         ("mean", "harmonic"),
-        doc="τ_eff, the server's way: the mean of the clients', or the harmonic mean, no further than they "
-        "walked",
+        doc="τ_eff, the server's number of steps: the mean of the clients', or their harmonic mean",
     )
 
-    scales: ClassVar[bool] = False  # a direction and a length go up: scaled, both would shrink
+    scales: ClassVar[bool] = False  # a direction and a number of steps are sent: scaling would reduce both
 
     @property
     def divides(self) -> bool:  # type: ignore[override]
@@ -66,9 +65,8 @@ class FedNova(Algorithm):
         assert isinstance(self.solver, SGD)  # `check` has ensured it
         memory = dict(current.memory)
         v, a = memory.pop("a_v"), memory.pop("a")
-        v = (
-            self.solver.momentum * v + 1 - lr * self.mu * a
-        )  # the solver's step for a gradient of one: w − w_t is −η·a
+        # the solver's step for a gradient of one: w − w_t is −η·a
+        v = self.solver.momentum * v + 1 - lr * self.mu * a
         a = a + (1 - lr * self.mu * a + self.solver.momentum * v if self.solver.nesterov else v)
         current = self.solver.step(current._replace(memory=memory), g + self.mu * (current.w - down["w"]), lr)
         return current._replace(memory={**current.memory, "a_v": v, "a": a})
@@ -94,11 +92,9 @@ class FedNova(Algorithm):
         return w - tau * mean["d"], state  # w_{t+1} = w_t − τ_eff Σ p_k·η·d_k
 
     def check(self) -> None:
-        if (
-            self.lr * self.mu >= 1
-        ):  # beyond, a gradient's share in the way walked turns negative, and ‖a_k‖₁ may pass through zero
+        if self.lr * self.mu >= 1:  # the weight of a gradient would become negative, and ‖a_k‖₁ could be zero
             raise BadParameter(
-                f"FedNova: lr·mu is {self.lr * self.mu:g}; it must be below 1, or the proximal pull "
+                f"FedNova: lr·mu is {self.lr * self.mu:g}; it must be below 1, or the proximal term "
                 "overshoots. Lower lr or mu."
             )
         if self.count == "gradients" and (not isinstance(self.solver, SGD) or self.solver.weight_decay):

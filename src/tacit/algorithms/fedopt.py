@@ -17,12 +17,12 @@ from .types import Algorithm, Batches, LocalTask, Solver, State, Upload
 
 @dataclass(frozen=True)
 class FedAdagrad(Algorithm):
-    """Clients as in FedAvg; the server treats the mean change Δ_t as a gradient for an adaptive optimiser."""
+    """Clients as in FedAvg; the server uses the mean update Δ_t as the gradient of an adaptive optimizer."""
 
     lr: float = real(0.1, above=0, doc="η_l, the clients' learning rate")
     server_lr: float = real(0.1, above=0, doc="η, the server's learning rate")
     beta1: float = real(0.0, least=0, below=1, doc="β₁, the server's momentum")
-    tau: float = real(1e-3, above=0, doc="τ, the degree of adaptivity: small adapts more")
+    tau: float = real(1e-3, above=0, doc="τ, the degree of adaptivity: smaller adapts more")
     weighted: bool = flag(True, doc="weight clients by their rows n_k (else equally)")
     solver: Solver = part(SGD(), doc="the local step: SGD(…) or Adam(…)", of=SOLVER)
 
@@ -46,7 +46,7 @@ class FedAdagrad(Algorithm):
 
 @dataclass(frozen=True)
 class FedAdam(FedAdagrad):
-    """The server's optimiser is Adam, without bias correction."""
+    """The server's optimizer is Adam, without bias correction."""
 
     beta1: float = real(0.9, least=0, below=1, doc="β₁, the server's momentum")
     beta2: float = real(0.99, least=0, below=1, doc="β₂, the decay of the second moment")
@@ -57,7 +57,7 @@ class FedAdam(FedAdagrad):
 
 @dataclass(frozen=True)
 class FedYogi(FedAdam):
-    """The server's optimiser is Yogi: the second moment moves by steps of bounded size."""
+    """The server's optimizer is Yogi: the second moment changes by steps of bounded size."""
 
     def second(self, v: Tensor, delta: Tensor) -> Tensor:
         return v - (1 - self.beta2) * delta**2 * torch.sign(v - delta**2)  # line 13 (FedYogi)

@@ -16,12 +16,12 @@ from .types import Batches, LocalTask, State, Upload
 
 @dataclass(frozen=True)
 class FedPer(Personal):
-    """The first layers are everyone's, the last ones each party's own; both are trained together."""
+    """The first layers are shared, the last layers are each party's own; both are trained together."""
 
     head: int = whole(1, least=1, doc="how many of the last layers with parameters are a party's own")
 
     def client_state(self, w: Tensor) -> State:
-        return {"v": w}  # of it only the head's places are used
+        return {"v": w}  # only the head's part is used
 
     def start(self, task: LocalTask, down: State, mine: State) -> Tensor:
         return torch.where(last_layers(task, self.head), mine["v"], down["w"])
@@ -31,7 +31,7 @@ class FedPer(Personal):
         current = batches.fold(self.step, self.solver.start({**down, "w": begin}), task, down, mine)
         delta = torch.where(
             last_layers(task, self.head), torch.zeros_like(begin), current.w - begin
-        )  # the head stays
+        )  # the head is not sent
         return self.upload(batches, delta, current.buffers), {"v": current.w}
 
     def personal(self, task: LocalTask, down: State, mine: State) -> State:

@@ -17,13 +17,13 @@ from .types import Batch, Batches, LocalState, LocalTask, State, Upload
 
 @dataclass(frozen=True)
 class FedRep(FedPer):
-    """As FedPer, but a party first fits its head to the common layers, then the common layers to its head."""
+    """As FedPer, but a party first trains its head, then the shared layers."""
 
     head_steps: float = real(
         0.5,
         above=0,
         below=1,
-        doc="the share of a round's local steps that go to the head, before the rest go to the common layers",
+        doc="the share of a round's local steps that train the head; the rest train the shared layers",
     )
 
     def turn(
@@ -34,9 +34,8 @@ class FedRep(FedPer):
         after = self.solver.step(
             current, torch.where(own, g, torch.zeros_like(g)), self.solver.rate(self.lr, down)
         )
-        return after._replace(
-            w=torch.where(own, after.w, current.w)
-        )  # whatever momentum or weight decay would do to the part at rest
+        # momentum and weight decay must not change the other part
+        return after._replace(w=torch.where(own, after.w, current.w))
 
     def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         head, begin = last_layers(task, self.head), self.start(task, down, mine)

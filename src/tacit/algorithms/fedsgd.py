@@ -1,5 +1,5 @@
 """FedSGD. H. B. McMahan et al.: "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-AISTATS 2017, Section 2: the baseline that FedAvg is measured against.
+AISTATS 2017, Section 2: the baseline of FedAvg.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from .types import Algorithm, Batch, Batches, LocalState, LocalTask, State, Uplo
 
 @dataclass(frozen=True)
 class FedSGD(Algorithm):
-    """Each client sends the gradient over all its rows; the server takes one step: centralised gradient
-    descent, to rounding.
+    """Each client sends the gradient over all its rows, and the server takes one gradient step.
+
+    It equals centralized gradient descent up to rounding.
     """
 
-    lr: float = real(0.1, above=0, doc="η, the learning rate, at the server")
+    lr: float = real(0.1, above=0, doc="η, the server's learning rate")
     takes_steps: ClassVar[bool] = False
     local_epochs = 1  # one pass is the whole gradient; batches only limit the memory it takes
 
     def step(self, current: LocalState, batch: Batch, task: LocalTask, down: State) -> LocalState:
-        g, current = task.gradient(
-            current, batch
-        )  # the mean over the batch's live rows, at w_t: the current does not move
+        g, current = task.gradient(current, batch)  # the mean over the batch's live rows, at w_t
         return current._replace(memory={"sum": current.memory["sum"] + batch.live.sum() * g})
 
     def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:

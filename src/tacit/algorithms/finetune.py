@@ -1,4 +1,4 @@
-"""Local fine-tuning: the baseline of personalised federated learning. K. Wang, R. Mathews, C. Kiddon, H.
+"""Local fine-tuning, the baseline of personalized federated learning. K. Wang, R. Mathews, C. Kiddon, H.
 Eichner, F. Beaufays, D. Ramage: "Federated Evaluation of On-device Personalization", 2019.
 """
 
@@ -14,9 +14,7 @@ from .types import Batches, LocalTask, State, Upload
 
 @dataclass(frozen=True)
 class FineTune(Personal):
-    """FedAvg, in which a party keeps for itself where its own current last led: the common model, tuned on its
-    rows.
-    """
+    """FedAvg; a party uses the model of its last local training, which is fine-tuned to its rows."""
 
     def client_state(self, w: Tensor) -> State:
         return {"v": w}

@@ -1,9 +1,9 @@
 """IFCA. A. Ghosh, J. Chung, D. Yin, K. Ramchandran: "An Efficient Framework for Clustered Federated
 Learning", NeurIPS 2020, Algorithm 1 (model averaging).
 
-Which cluster a party is in goes up as a row of zeros with a one in it, and its update in that cluster's
-place: sums of these are all the server needs. It is refused beside stages that hide single updates all the
-same: a cluster with one party shows its update in the sum.
+A party sends its cluster as a one-hot vector and its update in that cluster's row; the server needs only
+the sums. It cannot be combined with stages that hide single updates, because the sum of a cluster with one
+party is that party's update.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from .types import Batch, Batches, LocalState, LocalTask, State, Upload, share
 
 @dataclass(frozen=True)
 class IFCA(Personal):
-    """Several models; each party trains the one that fits its rows best, and uses that one."""
+    """Several models; each party trains and uses the one with the lowest loss on its rows."""
 
-    clusters: int = whole(2, least=2, doc="k, how many models")
+    clusters: int = whole(2, least=2, doc="k, the number of models")
     spread: float = real(
-        0.1, above=0, doc="how far apart the models begin, in deviations of the first one's weights"
+        0.1,
+        above=0,
+        doc="the initial distance of the models, in standard deviations of the first model's weights",
     )
     sends: ClassVar[tuple[str, ...]] = ("centers",)
     divides: ClassVar[bool] = True
@@ -46,13 +48,13 @@ class IFCA(Personal):
         centers = down["centers"]
         buffers = {"buffers": down["buffers"]} if "buffers" in down else {}
         zero = torch.zeros_like(down["w"][0])
-        looked = batches.fold(
+        evaluated = batches.fold(
             self.losses,
             LocalState(down["w"], buffers, {"loss": torch.zeros_like(centers[:, 0])}, zero),
             task,
             centers,
         )
-        choice = looked.memory["loss"].argmin()  # line 6
+        choice = evaluated.memory["loss"].argmin()  # line 6
         mark = one_hot(choice, self.clusters).to(centers.dtype)
         begin = mark @ centers
         current = batches.fold(
@@ -63,12 +65,10 @@ class IFCA(Personal):
 
     def merge(self, w: Tensor, state: State, mean: State, fraction: Tensor | float) -> tuple[Tensor, State]:
         of = mean["member"][:, None]
-        centers = state["centers"] + mean["delta"] / of.clamp(
-            min=1e-12
-        )  # line 10: over those who chose it; nobody's delta is zero
-        return (mean["member"] / mean["member"].sum()) @ centers, {
-            "centers": centers
-        }  # the server's own model: the mean over who uses which
+        # line 10: the mean over the parties of each cluster; the delta of an empty cluster is zero
+        centers = state["centers"] + mean["delta"] / of.clamp(min=1e-12)
+        # the server's own model is the mean of the models over the parties
+        return (mean["member"] / mean["member"].sum()) @ centers, {"centers": centers}
 
     def personal(self, task: LocalTask, down: State, mine: State) -> State:
         return {

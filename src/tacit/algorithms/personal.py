@@ -1,6 +1,4 @@
-"""What personalised algorithms share: a model for everyone, and something of each party's own that never
-leaves it.
-"""
+"""What personalized algorithms share: a global model, and a part that stays with each party."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ from .types import Algorithm, Batch, Batches, LocalState, LocalTask, Solver, Sta
 
 @dataclass(frozen=True)
 class Personal(Algorithm):
-    """FedAvg's current and mean. `personal` gives the model a party uses for itself, from the server's and from
-    what it keeps.
-    """
+    """FedAvg's local step and mean; `personal` computes a party's model from the global one and its state."""
 
     lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
     weighted: bool = flag(True, doc="weight clients by their rows n_k (else equally)")
@@ -45,15 +41,15 @@ def last_layers(task: LocalTask, many: int) -> Tensor:
     owners = list(dict.fromkeys(s.name.rpartition(".")[0] for s in task.parameters))
     if many >= len(owners):
         raise BadParameter(
-            f"head is {many}, and the model has {len(owners)} layers with parameters; at least one must be "
-            "shared. Give a smaller head."
+            f"head is {many}, and the model has {len(owners)} layers with parameters, of which at least one "
+            "must be shared. Use a smaller head."
         )
     own = set(owners[-many:])
-    return _marked(task, [s.name for s in task.parameters if s.name.rpartition(".")[0] in own])
+    return _mask(task, [s.name for s in task.parameters if s.name.rpartition(".")[0] in own])
 
 
 def norms(task: LocalTask) -> Tensor:
-    """[D]: whether a coordinate belongs to a normalisation layer."""
+    """[D]: whether a coordinate belongs to a normalization layer."""
     kinds = (
         nn.modules.batchnorm._BatchNorm,
         nn.LayerNorm,
@@ -62,10 +58,10 @@ def norms(task: LocalTask) -> Tensor:
         nn.modules.instancenorm._InstanceNorm,
     )
     own = {name for name, m in task.module.named_modules() if isinstance(m, kinds)}
-    return _marked(task, [s.name for s in task.parameters if s.name.rpartition(".")[0] in own])
+    return _mask(task, [s.name for s in task.parameters if s.name.rpartition(".")[0] in own])
 
 
-def _marked(task: LocalTask, names: list[str]) -> Tensor:
+def _mask(task: LocalTask, names: list[str]) -> Tensor:
     mask = torch.zeros(task.dim, dtype=torch.bool, device=task.x.device)
     for s in task.parameters:
         if s.name in names:

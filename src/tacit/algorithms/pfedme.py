@@ -16,20 +16,20 @@ from .types import Batch, Batches, LocalState, LocalTask, State, Upload
 
 @dataclass(frozen=True)
 class PFedMe(Personal):
-    """Each step finds a personal model near the local one by a few inner steps, and moves the local one
-    towards it.
+    """Each step finds a personal model near the local one by inner steps, and moves the local one towards
+    it.
     """
 
-    lr: float = real(0.02, above=0, doc="η, the step of the local model")
-    lam: float = real(15.0, above=0, doc="λ: how near the personal model stays")
-    inner_lr: float = real(0.05, above=0, doc="the step of the personal model")
-    inner_steps: int = whole(5, least=1, doc="K, inner steps a batch")
-    beta: float = real(1.0, above=0, doc="β, how far the server follows the mean")
+    lr: float = real(0.02, above=0, doc="η, the learning rate of the local model")
+    lam: float = real(15.0, above=0, doc="λ, the regularization of the personal model")
+    inner_lr: float = real(0.05, above=0, doc="the learning rate of the personal model")
+    inner_steps: int = whole(5, least=1, doc="K, the inner steps of a batch")
+    beta: float = real(1.0, above=0, doc="β, the weight of the mean in the server's step")
 
     def client_state(self, w: Tensor) -> State:
         return {"v": w}
 
-    def near(self, current: LocalState, batch: Batch, task: LocalTask, down: State) -> LocalState:
+    def step_towards(self, current: LocalState, batch: Batch, task: LocalTask, down: State) -> LocalState:
         theta, moved = current.w, current
         for _ in range(self.inner_steps):  # line 7: θ̃ ≈ argmin f(θ; batch) + λ/2 ‖θ − w‖²
             g, moved = task.gradient(current._replace(w=theta), batch)
@@ -40,7 +40,7 @@ class PFedMe(Personal):
     def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         buffers = {"buffers": down["buffers"]} if "buffers" in down else {}
         current = batches.fold(
-            self.near,
+            self.step_towards,
             LocalState(down["w"], buffers, {"theta": down["w"]}, torch.zeros_like(down["w"][0])),
             task,
             down,

@@ -1,8 +1,8 @@
-"""Who trains in a round, and on which rows in which order: from (seed, round, name) alone.
+"""Who trains in a round, and in which order on which rows: it follows from (seed, round, name).
 
-A party can work out its own plan without being told, and a simulation can work out a thousand at once: every
-order is the order of hashes, so that one client's plan is the same whether it is made alone or in a stack.
-The hash is for shuffling; it guards no secret.
+A party computes its own plan, and a simulation computes thousands at once. Every order is the order of
+hashes, so a client's plan is the same alone and in a stack. The hash is for shuffling; it protects no
+secret.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from torch import Tensor
 
 from .types import Batches
 
-_GOLDEN = np.uint64(
-    0x9E3779B97F4A7C15
-)  # 2⁶⁴/φ: steps of a Weyl sequence, as in SplitMix64 (Steele, Lea, Flood 2014)
-_ORDER, _DROPOUT, _SAMPLE = 1, 2, 3  # what a hash is for, so that no two uses share one
+# 2⁶⁴/φ: the step of a Weyl sequence, as in SplitMix64 (Steele, Lea, Flood 2014)
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_ORDER, _DROPOUT, _SAMPLE = 1, 2, 3  # the purpose of a hash, so that no two uses share one
 
 
 def mix(*words: np.ndarray | int) -> np.ndarray:
-    """SplitMix64's finaliser, chained over the words; arrays broadcast."""
+    """SplitMix64's finalizer, chained over the words; arrays broadcast."""
     with np.errstate(over="ignore"):
         h: np.ndarray = np.zeros((), dtype=np.uint64)
         for word in words:
@@ -35,7 +34,7 @@ def mix(*words: np.ndarray | int) -> np.ndarray:
 
 
 def identify(names: tuple[str, ...] | list[str]) -> np.ndarray:
-    """A number for each name, the same everywhere."""
+    """A number for each name, the same on every machine."""
     return np.array(
         [int.from_bytes(hashlib.blake2b(n.encode(), digest_size=8).digest(), "little") for n in names],
         dtype=np.uint64,
@@ -43,16 +42,16 @@ def identify(names: tuple[str, ...] | list[str]) -> np.ndarray:
 
 
 def sample(seed: int, round: int, ids: np.ndarray, per_round: int) -> np.ndarray:
-    """`per_round` of the parties, uniformly without replacement, as ascending positions in `ids`."""
+    """`per_round` of the parties, uniformly without replacement, as ascending indices of `ids`."""
     if per_round >= len(ids):
         return np.arange(len(ids))
     return np.sort(np.argpartition(mix(seed, round, _SAMPLE, ids), per_round - 1)[:per_round])
 
 
 class Plans(NamedTuple):
-    """The plans of several clients, padded to the longest: `steps[s]` of the T steps are client s's own."""
+    """The plans of several clients, padded to the longest: client s has `steps[s]` of the T steps."""
 
-    # [S, T, B] positions in the client's own rows; padding repeats the client's own rows, with live = 0
+    # [S, T, B] indices of the client's rows; padding repeats rows of the client, with live = 0
     index: Tensor  # type: ignore[assignment]
     live: Tensor  # [S, T, B]
     key: Tensor  # [S, T]
@@ -82,11 +81,9 @@ def plan(
     batch_size: int | None,
     local_steps: int | None = None,
 ) -> Plans:
-    """Each client shuffles its rows anew for every epoch and takes them `batch_size` at a time (None: all at
-    once).
+    """The batches of each client: its rows, shuffled for every epoch, `batch_size` at a time (None: all).
 
-    `local_steps`, if given, replaces the epochs: that many batches, starting another pass whenever the rows
-    run out.
+    `local_steps`, if given, replaces the epochs: that many batches, over as many passes as they need.
     """
     sizes = np.asarray(sizes, dtype=np.int64)
     seeds = np.broadcast_to(np.asarray(seeds, dtype=np.uint64), sizes.shape)
@@ -99,18 +96,16 @@ def plan(
     step = np.arange(t_max)
     index = np.zeros((n, t_max, width), dtype=np.int64)
     live = np.zeros((n, t_max, width), dtype=np.float32)
-    for size, tau in {
-        (int(a), int(b)) for a, b in zip(sizes, steps)
-    }:  # clients of one shape at once: usually one or few shapes
+    # clients with the same number of rows and steps together: there are usually few such groups
+    for size, tau in {(int(a), int(b)) for a, b in zip(sizes, steps)}:
         who = np.flatnonzero((sizes == size) & (steps == tau))
         per = int(a_pass[who[0]])
         passes = -(-tau // per)
         mine = (seeds[who, None, None], rounds[who, None, None], _ORDER, ids[who, None, None])
         rank = mix(*mine, np.arange(passes)[None, :, None], np.arange(size)[None, None, :])
         order = np.argsort(rank, axis=-1)  # [who, passes, size]
-        place = (step[:tau, None] % per) * width + np.arange(width)[
-            None, :
-        ]  # [tau, width] positions within the pass
+        # [tau, width] indices within the pass
+        place = (step[:tau, None] % per) * width + np.arange(width)[None, :]
         index[who, :tau] = order[:, step[:tau, None] // per, place % size]
         live[who, :tau] = place < size
     key = mix(seeds[:, None], rounds[:, None], _DROPOUT, ids[:, None], step[None, :]).astype(np.int64)

@@ -17,7 +17,7 @@ from .types import Algorithm, Batch, Batches, LocalState, LocalTask, Solver, Sta
 
 @dataclass(frozen=True)
 class Scaffold(Algorithm):
-    """Control variates c and c_k tell each client which way the others go, and it corrects its drift by c −
+    """Control variates c and c_k estimate the update directions; each client corrects its drift by c −
     c_k.
     """
 
@@ -26,7 +26,7 @@ class Scaffold(Algorithm):
     option: str = choice(
         "ii",
         ("i", "ii"),
-        doc="how c_k is renewed: i: the gradient at the server's model; ii: the way walked (no extra pass)",
+        doc="the new c_k; i: the gradient at the server's model; ii: the mean local gradient (no extra pass)",
     )
     solver: Solver = part(SGD(), doc="the local step: SGD(…)", of=SOLVER)
     sends: ClassVar[tuple[str, ...]] = ("c",)
@@ -46,23 +46,20 @@ class Scaffold(Algorithm):
             current, g - mine["c_k"] + down["c"], self.solver.rate(self.lr, down)
         )  # line 10
 
-    def pull(self, current: LocalState, batch: Batch, task: LocalTask, x: State) -> LocalState:
-        g, _ = task.gradient(
-            current._replace(w=x["w"]), batch
-        )  # line 12 (i): g_k(x) over all rows, at the server's model
+    def add_gradient(self, current: LocalState, batch: Batch, task: LocalTask, x: State) -> LocalState:
+        g, _ = task.gradient(current._replace(w=x["w"]), batch)  # line 12 (i): g_k(x) at the server's model
         return current._replace(memory={"sum": current.memory["sum"] + batch.live.sum() * g})
 
     def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         x, c, c_k = down["w"], down["c"], mine["c_k"]  # line 7
         current = batches.fold(self.step, self.solver.start(down), task, down, mine)  # lines 8-11
         if self.option == "i":
-            seen = batches.fold(self.pull, start(down, "sum"), task, {"w": x})
-            c_new = seen.memory["sum"] / batches.live.sum()
+            total = batches.fold(self.add_gradient, start(down, "sum"), task, {"w": x})
+            c_new = total.memory["sum"] / batches.live.sum()
         else:
-            way = (current.steps * self.solver.rate(self.lr, down)).clamp(
-                min=1e-30
-            )  # K·η_l; a schedule that ends at η_l = 0 must not give 0/0
-            c_new = c_k - c + (x - current.w) / way  # line 12 (ii)
+            # K·η_l; a schedule that ends at η_l = 0 must not give 0/0
+            k_eta = (current.steps * self.solver.rate(self.lr, down)).clamp(min=1e-30)
+            c_new = c_k - c + (x - current.w) / k_eta  # line 12 (ii)
         sent = {"dx": current.w - x, "dc": c_new - c_k, **current.buffers}  # line 13
         return Upload(share(batches, weighted=False), sent), {"c_k": c_new}  # line 14
 
@@ -76,6 +73,6 @@ class Scaffold(Algorithm):
                 "Scaffold",
                 "solver",
                 self.solver,
-                "SGD without momentum under option 'ii', which reads the mean gradient off the way walked",
+                "SGD without momentum with option 'ii', which computes the mean gradient from the update",
                 "Use option='i', or FedAvg with this solver.",
             )

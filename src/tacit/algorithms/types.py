@@ -15,8 +15,8 @@ State = dict[str, Tensor]
 class Batch(NamedTuple):
     """The rows of one local step.
 
-    `index` are rows of the party's data. `live` is 0 for padding, which comes after the live rows. `key` seeds
-    dropout.
+    `index` are rows of the party's data. `live` is 0 for padding, which comes after the live rows. `key`
+    seeds dropout.
     """
 
     index: Tensor  # type: ignore[assignment]  # the rows, not tuple.index
@@ -35,8 +35,8 @@ class Batches(NamedTuple):
     def fold(self, step: Callable[..., Any], carry: Any, *fixed: Any) -> Any:
         """carry ← step(carry, batch, *fixed), over the T batches in order.
 
-        `step` must use nothing but its arguments (its own `self` included). An engine can then run one step for
-        all stacked clients as one tensor program, or record the step once and replay it.
+        `step` must use nothing but its arguments (its own `self` included). An engine can then run one step
+        for all stacked clients as one tensor program, or record the step once and replay it.
         """
         for t in range(self.index.shape[0]):
             carry = step(carry, Batch(self.index[t], self.live[t], self.key[t]), *fixed)
@@ -97,12 +97,13 @@ class Solver(ABC):
 
 
 class Algorithm(ABC):
-    """A federated algorithm: `local` at a client and `merge` at the server, pure functions of one flat vector.
+    """A federated algorithm: `local` at a client and `merge` at the server, pure functions of one flat
+    vector.
 
     An algorithm is a frozen dataclass. `down` is what the server sends: `w`, the number of the `round`, the
-    model's `buffers` if it has any, and the parts of the server's state that `sends` names. `mine` is the state
-    that this client kept from the last round in which it took part. `mean` is the weighted mean of the clients'
-    uploads, and `fraction` the share of all parties that took part.
+    model's `buffers` if it has any, and the parts of the server's state that `sends` names. `mine` is the
+    state that this client kept from the last round in which it took part. `mean` is the weighted mean of
+    the clients' uploads, and `fraction` the share of all parties that took part.
     """
 
     # parameters that an algorithm may declare as fields; training and comparisons read them

@@ -105,8 +105,9 @@ def extra_packages() -> dict[str, list[str]]:
 
 
 def place_of(name: str, data_dir: str | None = None) -> dict[str, Any]:
-    """Where a data set's files are. Only looked at, not read: that would take seconds and gigabytes for the
-    large ones.
+    """Where a data set's files are.
+
+    Only looked at, not read: that would take seconds and gigabytes for the large ones.
     """
     from .. import data
     from ..data.sources import folders

@@ -17,8 +17,9 @@ WORDS = {"accuracy": "accuracy", "loss": "loss", "r2": "R²", "epsilon": "ε"}
 
 
 def summary(values: dict[str, Any]) -> str:
-    """'accuracy 91.3%  loss 0.301', of what was measured; a noisy figure with its standard error, 'accuracy
-    91.3% ± 2.0%'.
+    """'accuracy 91.3% loss 0.301', of what was measured.
+
+    A noisy figure with its standard error, 'accuracy 91.3% ± 2.0%'.
     """
 
     def figure(key: str) -> str:
@@ -29,8 +30,9 @@ def summary(values: dict[str, Any]) -> str:
 
 
 class Watch:
-    """Give it to a job as `watch`. `rounds` is known beforehand when a run is resumed; `began` is called once
-    the run can be resumed.
+    """Give it to a job as `watch`.
+
+    `rounds` is known beforehand when a run is resumed; `began` is called once the run can be resumed.
     """
 
     def __init__(

@@ -1,5 +1,6 @@
-"""Tables as a terminal shows them. Every name is text, never markup: [brackets] or escape codes in one come
-from somebody else's data.
+"""Tables as a terminal shows them.
+
+Every name is text, never markup: [brackets] or escape codes in one come from somebody else's data.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Data: data sets, and the ways their rows come to lie with parties.
+"""Data sets, and how their rows are partitioned across parties.
 
 fed = data.digits().split(10, skew=data.Dirichlet(0.5), seed=0)
 fed = data.from_csv("patients.csv", label="ill").by("hospital")

@@ -1,5 +1,8 @@
-"""Adult (census income): who earns more than 50,000 dollars? 32,561 + 16,281 people (B. Becker, R. Kohavi
-1996, UCI, CC BY 4.0).
+"""Adult (census income): whether a person earns more than 50,000 dollars.
+
+32,561 + 16,281 rows.
+
+B. Becker, R. Kohavi 1996, UCI, CC BY 4.0.
 """
 
 from __future__ import annotations
@@ -52,8 +55,9 @@ def adult(
     verify: bool = True,
     download: bool = True,
 ) -> Dataset:
-    """The authors' training and test files, missing values marked. The survey weight (fnlwgt) is no trait of
-    a person and no feature.
+    """The authors' training and test files, missing values marked.
+
+    The survey weight (fnlwgt) is no trait of a person and no feature.
     """
     import pandas as pd
 

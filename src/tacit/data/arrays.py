@@ -1,6 +1,4 @@
-"""A data set from arrays in memory, and the global test split every data set without one of its own goes
-through.
-"""
+"""Data sets from arrays in memory, and the split into training rows and a global test set."""
 
 from __future__ import annotations
 
@@ -32,13 +30,13 @@ def from_arrays(
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
-    """Rows from numpy arrays, tensors or lists.
+    """Make a data set from numpy arrays, tensors or lists.
 
-    Whole numbers (1.0 is one, too), true/false or text in `y` are classes; numbers of which any has a
-    fraction are targets of a regression, and `regression=True` makes whole ones so. Labels other than 0, 1,
-    2, … are numbered in their order and their names kept. `tokens=True` keeps `x` as whole numbers, and `y`
-    may then have a label for each token, [N, T], −1 for none. Without `test`, a stratified `test_fraction` of
-    the rows becomes the global test set.
+    Integers (1.0 counts as one), booleans or text in `y` are classes; if any number has a fraction, all are
+    regression targets, and `regression=True` makes integers targets too. Labels other than 0, 1, 2, … are
+    numbered in sorted order, and their names are kept. With `tokens=True`, `x` stays integer, and `y` may
+    have a label for each token, [N, T], −1 for none. Without `test`, a stratified `test_fraction` of the rows
+    becomes the global test set.
     """
     xs, ys = _features(name, "x", x, tokens), _array(name, "y", y)
     xt, yt = (
@@ -90,7 +88,10 @@ def from_arrays(
 
 
 def split_test_set(data: Dataset, fraction: float, seed: int, strata: np.ndarray | None = None) -> Dataset:
-    """Move a stratified share of the rows, by label unless told otherwise, into the global test set."""
+    """Move a stratified fraction of the rows into the global test set.
+
+    Strata are labels by default.
+    """
     if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction < 1:
         raise bad(data.name, "test_fraction", fraction, "a number at least 0 and below 1")
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
@@ -107,7 +108,7 @@ def split_test_set(data: Dataset, fraction: float, seed: int, strata: np.ndarray
 
 
 def select_rows(data: Dataset, rest: np.ndarray, tested: np.ndarray) -> Dataset:
-    """The same data set with the rows `rest` to train on and the rows `tested` as the global test set."""
+    """Return the data set with `rest` as training rows and `tested` as global test set."""
     return Dataset(
         data.name,
         _take(data.rows, rest),
@@ -122,7 +123,7 @@ def select_rows(data: Dataset, rest: np.ndarray, tested: np.ndarray) -> Dataset:
 
 
 def sample_stratified(strata: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """`count` rows in random order, each stratum in proportion (largest remainders), none emptied."""
+    """Draw `count` rows in proportion to the strata, without emptying any of them."""
     _, place, sizes = np.unique(strata, return_inverse=True, return_counts=True)
     exact = sizes * count / max(len(strata), 1)
     take = np.minimum(np.floor(exact).astype(np.int64), sizes - 1)
@@ -141,10 +142,11 @@ def load_bundled(
     scale: float | None = None,
     shape: tuple[int, ...] = (),
 ) -> Dataset:
-    """One of the small sets that come inside scikit-learn; features divided by `scale`, or else standardised.
+    """Load a data set bundled with scikit-learn.
 
-    The mean and deviation are those of everyone's training rows together: the global test rows have no say in
-    them.
+    Features are divided by `scale`, or standardized.
+
+    The mean and standard deviation are those of all training rows; test rows are not used.
     """
     try:
         from sklearn import datasets
@@ -153,7 +155,7 @@ def load_bundled(
     raw = getattr(datasets, loader)()
     x = np.asarray(raw.data, dtype=np.float64)
     x = x / scale if scale else x
-    made = from_arrays(
+    dataset = from_arrays(
         x.reshape(len(x), *shape) if shape else x,
         raw.target,
         name=name,
@@ -163,11 +165,11 @@ def load_bundled(
         seed=seed,
     )
     if scale:
-        return made
-    std, mean = torch.std_mean(made.rows.x.double(), dim=0, correction=0)
-    std = torch.where(std > 0, std, 1.0)  # so few rows may be trained on that a feature does not vary
-    rows, test = (Rows(((r.x.double() - mean) / std).float(), r.y) for r in (made.rows, made.test))
-    return replace(made, rows=rows, test=test)
+        return dataset
+    std, mean = torch.std_mean(dataset.rows.x.double(), dim=0, correction=0)
+    std = torch.where(std > 0, std, 1.0)  # with few training rows a feature may be constant
+    rows, test = (Rows(((r.x.double() - mean) / std).float(), r.y) for r in (dataset.rows, dataset.test))
+    return replace(dataset, rows=rows, test=test)
 
 
 def _take(rows: Rows, index: np.ndarray) -> Rows:
@@ -179,11 +181,11 @@ def _array(name: str, what: str, values: Any) -> np.ndarray:
     try:
         a = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
     except ValueError as error:
-        raise BadData(f"{name}: {what} is no array: {error}. Give every row the same shape.") from None
+        raise BadData(f"{name}: {what} is not an array: {error}. Give every row the same shape.") from None
     if a.dtype == object and what.endswith("y"):
         import pandas as pd
 
-        if (gaps := pd.isna(a)).any():  # else 'None' and 'nan' would be classes
+        if (gaps := pd.isna(a)).any():  # otherwise 'None' and 'nan' would be classes
             raise BadData(
                 f"{name}: {what} has {int(gaps.sum())} missing labels, the first in row "
                 f"{int(gaps.argmax())}. Fill or drop them first."
@@ -191,7 +193,8 @@ def _array(name: str, what: str, values: Any) -> np.ndarray:
         a = a.astype(str)
     if a.dtype.kind not in "biufUS":
         raise BadData(
-            f"{name}: {what} holds {a.dtype} values, not numbers{' or text' if what.endswith('y') else ''}. "
+            f"{name}: {what} contains {a.dtype} values, not numbers"
+            f"{' or text' if what.endswith('y') else ''}. "
             "Encode them first, "
             "or read the table with from_csv."
         )
@@ -202,7 +205,7 @@ def _features(name: str, what: str, values: Any, tokens: bool) -> Tensor:
     a = _array(name, what, values)
     if a.dtype.kind in "US":
         raise BadData(
-            f"{name}: {what} holds text, e.g. {str(a.flat[0])!r}. Encode it first, or read the table with "
+            f"{name}: {what} contains text, e.g. {str(a.flat[0])!r}. Encode it first, or read the table with "
             "from_csv."
         )
     if a.ndim < 2 and not tokens:
@@ -212,19 +215,19 @@ def _features(name: str, what: str, values: Any, tokens: bool) -> Tensor:
         )
     if tokens:
         if a.dtype.kind not in "biu":
-            raise BadData(f"{name}: {what} holds {a.dtype} values; tokens are whole numbers.")
+            raise BadData(f"{name}: {what} contains {a.dtype} values; tokens must be integers.")
         if a.size and a.min() < 0:
             row = int((a < 0).reshape(len(a), -1).any(1).argmax())
             raise BadData(
-                f"{name}: {what} has the token {a.min()} in row {row}; tokens count from 0. Behind the end "
-                "of a row put any, and −1 as its label."
+                f"{name}: {what} has the token {a.min()} in row {row}; tokens count from 0. After the end "
+                "of a row put any token, with the label −1."
             )
         return torch.from_numpy(a.astype(np.int64))
     x = torch.from_numpy(np.ascontiguousarray(a, dtype=np.float32))
     if not torch.isfinite(x).all():
         row = int((~torch.isfinite(x)).reshape(len(x), -1).any(1).nonzero()[0])
         raise BadData(
-            f"{name}: {what} has a value that is missing or infinite in row {row}. Fill it, or read the "
+            f"{name}: {what} has a NaN or infinite value in row {row}. Fill it, or read the "
             "table with from_csv."
         )
     return x
@@ -233,8 +236,9 @@ def _features(name: str, what: str, values: Any, tokens: bool) -> Tensor:
 def _of_tokens(
     name: str, ys: np.ndarray, yt: np.ndarray, classes: int | None, regression: bool
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """Labels of tokens, −1 where there is none; as many classes as are given, or as the largest label
-    says.
+    """Check labels of tokens, −1 for none.
+
+    The number of classes is given, or the largest label plus 1.
     """
     y = np.concatenate([ys, yt])
     if regression is not False:
@@ -244,18 +248,18 @@ def _of_tokens(
     if y.dtype.kind not in "iuf" or not np.isfinite(y).all() or (y != np.floor(y)).any():
         what = "text" if y.dtype.kind in "US" else y.dtype
         raise BadData(
-            f"{name}: labels of tokens are whole numbers from 0, and −1 for none; these are {what}. Number "
+            f"{name}: labels of tokens must be integers from 0, and −1 for none; these are {what}. Number "
             "them."
         )
     many = int(y.max(initial=0)) + 1 if classes is None else classes
     if y.dtype.kind == "u" and classes is None and many - 1 == np.iinfo(y.dtype).max:
         raise BadData(
-            f"{name}: the label {many - 1} is what −1 becomes in {y.dtype}. Give labels of tokens in a type "
-            "with a sign, such as int64."
+            f"{name}: the label {many - 1} is what −1 becomes in {y.dtype}. Use a signed type for labels of "
+            "tokens, such as int64."
         )
     if y.size and (y.min() < -1 or y.max() >= many):
         raise BadData(
-            f"{name}: a token's label is a whole number from 0 to {many - 1}, or −1 for none; found "
+            f"{name}: a token's label must be an integer from 0 to {many - 1}, or −1 for none; found "
             f"{int(y.min())} to {int(y.max())}."
         )
     if many < 2:
@@ -272,7 +276,7 @@ def _of_tokens(
 def _targets(
     name: str, y: np.ndarray, classes: int | None, regression: bool
 ) -> tuple[Tensor, tuple[str, ...] | None]:
-    """Labels as numbers 0, 1, … and their names; (targets, None) for a regression."""
+    """Return labels as numbers 0, 1, … and their names; (targets, None) for a regression."""
     if not isinstance(regression, bool):
         raise bad(name, "regression", regression, "True or False")
     if regression and (classes is not None or y.dtype.kind not in "iuf"):
@@ -295,7 +299,7 @@ def _targets(
         t = torch.from_numpy(y.astype(np.float32))
         if not torch.isfinite(t).all():
             raise BadData(
-                f"{name}: a target is missing or infinite in row {int((~torch.isfinite(t)).nonzero()[0])}. "
+                f"{name}: a target is NaN or infinite in row {int((~torch.isfinite(t)).nonzero()[0])}. "
                 "Fill or drop it."
             )
         return t, None

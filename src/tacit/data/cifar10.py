@@ -1,13 +1,15 @@
-"""CIFAR-10: 50,000 + 10,000 colour pictures of 32×32 pixels, ten classes (A. Krizhevsky 2009).
+"""CIFAR-10: 50,000 + 10,000 color images of 32×32 pixels, ten classes (A.
 
-Read from whichever form lies in the folder, in this order:
+Krizhevsky 2009).
+
+Read from the first of these forms that is in the folder:
     data_batch_1.bin …, test_batch.bin        the binary version
-    data_batch_1.webp …, labels.npz           the same pictures as lossless mosaics of tiles (needs Pillow)
-    data_batch_1 …, test_batch                the python version
-    cifar-10-binary.tar.gz                    the archive as published; what a download brings
-The python version is a pickle, and loading a pickle runs whatever program it holds. None is loaded here:
-`pickletools` lists its instructions without carrying them out, and the one long string (the pixels) and the
-numbers after 'labels' are picked from the list.
+    data_batch_1.webp …, labels.npz           the same images as lossless mosaics of tiles (needs Pillow)
+    data_batch_1 …, test_batch                the Python version
+    cifar-10-binary.tar.gz                    the archive as published and downloaded
+The Python version is a pickle, and loading a pickle can execute arbitrary code. It is not loaded:
+`pickletools` lists its instructions without executing them, and the pixels (the one long string) and the
+numbers after 'labels' are taken from the list.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import torch
 
 from ..errors import BadData, MissingExtra
 from .federation import Dataset, Rows
-from .idx import scaled
+from .idx import scale_pixels
 from .sources import Published, confirm, fetch, folders
 
 LABELS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -50,8 +52,9 @@ def cifar10(
     verify: bool = True,
     download: bool = True,
 ) -> Dataset:
-    """[N, 3, 32, 32]: `scale` "unit" in [0, 1], "half" in [−1, 1], "standard" by the training set's mean and
-    deviation of each channel.
+    """Load [N, 3, 32, 32]; `scale` is "unit" (to [0, 1]), "half" (to [−1, 1]) or "standard".
+
+    "standard" uses the training set's mean and standard deviation of each channel.
     """
     places = folders("cifar10", data_dir, ("cifar-10-batches-bin", "cifar-10-batches-py"))
     batches = _found(places, verify)
@@ -61,7 +64,7 @@ def cifar10(
     *train, test = batches
     rows, tested = (
         Rows(
-            scaled(b[:, 1:].reshape(-1, 3, 32, 32), scale, CHANNELS),
+            scale_pixels(b[:, 1:].reshape(-1, 3, 32, 32), scale, CHANNELS),
             torch.from_numpy(b[:, 0].astype(np.int64)),
         )
         for b in (np.concatenate(train), test)
@@ -91,7 +94,7 @@ def _binary(path: Path, data: bytes, md5: str) -> np.ndarray:
         confirm("cifar10", path, data, md5)
     if not data or len(data) % ROW:
         raise BadData(
-            f"cifar10: {path} has {len(data)} bytes, no multiple of {ROW}. It is cut short; get the file "
+            f"cifar10: {path} has {len(data)} bytes, not a multiple of {ROW}. It is truncated; get the file "
             "again."
         )
     return _labelled(path, np.frombuffer(data, np.uint8).reshape(-1, ROW))
@@ -154,7 +157,7 @@ def _python(path: Path, md5: str) -> np.ndarray:
                 labels.append(int(str(value)))
     except ValueError as error:
         raise BadData(
-            f"cifar10: {path} is no python batch ({error}). Get it again, or use cifar-10-binary.tar.gz."
+            f"cifar10: {path} is not a Python batch ({error}). Get it again, or use cifar-10-binary.tar.gz."
         ) from None
     if not labels or len(pixels) != len(labels) * (ROW - 1):
         raise BadData(
@@ -177,5 +180,5 @@ def _archive(path: Path, verify: bool) -> list[np.ndarray]:
             ]
     except (tarfile.TarError, EOFError, KeyError) as error:
         raise BadData(
-            f"cifar10: {path} is no whole cifar-10-binary.tar.gz ({error}). Delete it and get it again."
+            f"cifar10: {path} is not a complete cifar-10-binary.tar.gz ({error}). Delete it and get it again."
         ) from None

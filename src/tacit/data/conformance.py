@@ -1,6 +1,4 @@
-"""What every data set and every skew must hold to: plain assertions, public as `tacit.testing.check_dataset`
-and `check_skew`.
-"""
+"""Conformance checks of data sets and skews, public in `tacit.testing`."""
 
 # ruff: noqa: PT017, PT018  (those rules are for tests; this is the library that tests call)
 from __future__ import annotations
@@ -19,8 +17,9 @@ from .skews import IID, ByColumn, ConceptDrift, Dirichlet, LabelsPerParty, Skew
 
 
 def check_dataset(dataset: Dataset | Callable[[], Dataset]) -> Dataset:
-    """Types, shapes, labels and groups fit together, the set can be dealt, and (given a constructor) two
-    builds are the same.
+    """Check types, shapes, labels, groups and partitions.
+
+    Given a constructor, that two calls agree.
     """
     if callable(dataset):
         with _NoGlobalRandomness(getattr(dataset, "__name__", "the constructor")):
@@ -30,11 +29,11 @@ def check_dataset(dataset: Dataset | Callable[[], Dataset]) -> Dataset:
             f"{dataset.name}: two builds with the same arguments differ"
         )
     name = dataset.name
-    assert isinstance(dataset, Dataset), f"{dataset!r} is no Dataset"
+    assert isinstance(dataset, Dataset), f"{dataset!r} is not a Dataset"
     assert name and isinstance(name, str), "a data set needs a name"
     assert len(dataset) >= 2, f"{name}: fewer than two rows"
     for what, rows in (("rows", dataset.rows), ("test", dataset.test)):
-        _check_rows(f"{name}.{what}", rows, dataset.classes, may_miss=dataset.table is not None)
+        _check_rows(f"{name}.{what}", rows, dataset.classes, may_be_missing=dataset.table is not None)
     assert dataset.rows.x.shape[1:] == dataset.test.x.shape[1:], (
         f"{name}: test rows have another shape than training rows"
     )
@@ -60,9 +59,7 @@ def check_dataset(dataset: Dataset | Callable[[], Dataset]) -> Dataset:
 
 
 def check_federation(fed: Federation, rows: int, min_size: int = 1, exact: bool = True) -> Federation:
-    """Every row has exactly one owner and one use (train or held), everyone can train, and the summary adds
-    up.
-    """
+    """Check owners and uses of the rows, that every party can train, and the summary."""
     parties = len(fed)
     assert len(set(fed.parties)) == parties, f"{fed.name}: two parties have the same name"
     assert len(fed.train.start) == len(fed.held.start) == parties + 1, (
@@ -72,7 +69,7 @@ def check_federation(fed: Federation, rows: int, min_size: int = 1, exact: bool 
     once = torch.equal(index.sort().values, torch.arange(len(fed.rows.y)))
     assert once, f"{fed.name}: a row has no owner, or two, or is trained on and held"
     assert len(index) == rows if exact else len(index) <= rows, (
-        f"{fed.name}: {len(index)} rows dealt of {rows}"
+        f"{fed.name}: {len(index)} of {rows} rows partitioned"
     )
     assert int(fed.sizes.min()) >= min_size, (
         f"{fed.name}: a party has {int(fed.sizes.min())} rows, fewer than {min_size}"
@@ -87,7 +84,7 @@ def check_federation(fed: Federation, rows: int, min_size: int = 1, exact: bool 
     if fed.classes is not None:
         labels = (
             (fed.rows.y >= 0).reshape(len(fed.rows.y), -1).sum(1)
-        )  # of a row: one, or one for each of its tokens that has any
+        )  # labels of a row: one, or one for each labeled token
         held = torch.zeros(parties, dtype=torch.int64).index_add_(0, fed.owner, labels)
         assert [sum(row) for row in summary["counts"]] == held.tolist(), (
             f"{fed.name}: the summary's label counts do not add up"
@@ -96,8 +93,10 @@ def check_federation(fed: Federation, rows: int, min_size: int = 1, exact: bool 
 
 
 def check_skew(skew: Skew, parties: int = 4) -> None:
-    """Every row dealt once, nobody below the minimum, the same seed the same federation, nothing global
-    touched, bad requests refused.
+    """Check a skew.
+
+    It must partition every row once, respect the minimum size, depend on the seed alone, use no global
+    randomness, and refuse bad arguments.
     """
     dataset, parties = _rows_for(skew, parties)
     n = len(dataset)
@@ -113,9 +112,7 @@ def check_skew(skew: Skew, parties: int = 4) -> None:
     assert not _equal(fed, other), f"{skew}: another seed gave the same federation"
     none_held = dataset.split(parties, skew, seed=3, held_fraction=0, min_size=5)
     assert none_held.held.sizes.sum() == 0, f"{skew}: held_fraction=0 held rows back"
-    assert torch.equal(none_held.owner, fed.owner), (
-        f"{skew}: another held_fraction dealt the rows differently"
-    )
+    assert torch.equal(none_held.owner, fed.owner), f"{skew}: another held_fraction changed the partition"
     check_federation(dataset.split(parties, skew, held_fraction=0.99, min_size=5), n, exact=exact)
     for round in (0, 1, 7, 50):
         rows = fed.at(round)
@@ -132,7 +129,7 @@ def check_skew(skew: Skew, parties: int = 4) -> None:
     assert isinstance(skew, ConceptDrift) or fed.at(50) is fed.rows, f"{skew}: rows change over rounds"
     table = to_table(skew)
     back = from_table(table, {type(skew).__name__: type(skew)}, "skew")
-    assert repr(back) == repr(skew), f"{skew}: {back} after the way through a job file"
+    assert repr(back) == repr(skew), f"{skew}: {back} after a round trip through a job file"
     good: dict[str, Any] = {"parties": parties, "skew": skew}
     wrong: list[dict[str, Any]] = [{"parties": p} for p in (0, -1, n + 1, 2.5, "three", True)]
     for request in (*wrong, {"min_size": n}, {"min_size": 0}, {"held_fraction": 1.0}, {"seed": -1}):
@@ -147,7 +144,7 @@ def check_skew(skew: Skew, parties: int = 4) -> None:
 
 
 def _rows_for(skew: Skew, parties: int) -> tuple[Dataset, int]:
-    """Rows that suit the skew: a data set with as many labels as it names and the column it deals by."""
+    """Make a data set that suits the skew: with as many labels as it needs, and its column."""
     classes, n = 6, 600
     if isinstance(skew, LabelsPerParty) and not isinstance(skew.labels, int):
         classes, parties = sum(skew.labels), len(skew.labels)
@@ -162,11 +159,11 @@ def _rows_for(skew: Skew, parties: int) -> tuple[Dataset, int]:
     return from_arrays(x, y, test=(x[:20], y[:20]), name="conformance", groups=groups), parties
 
 
-def _check_rows(where: str, rows: Rows, classes: int | None, may_miss: bool = False) -> None:
+def _check_rows(where: str, rows: Rows, classes: int | None, may_be_missing: bool = False) -> None:
     x, y = rows
     assert len(x) == len(y), f"{where}: {len(x)} examples and {len(y)} labels"
     assert x.dtype in (torch.float32, torch.int64), f"{where}: x is {x.dtype}, not float32 (or int64 tokens)"
-    assert may_miss or not x.is_floating_point() or bool(torch.isfinite(x).all()), (
+    assert may_be_missing or not x.is_floating_point() or bool(torch.isfinite(x).all()), (
         f"{where}: x has NaN or infinite values"
     )
     if classes is None:
@@ -191,7 +188,7 @@ def _equal(a: Federation, b: Federation) -> bool:
 
 
 class _NoGlobalRandomness:
-    """Inside, nothing may draw from or seed the global generators of numpy and torch."""
+    """Asserts that the code inside does not touch the global generators of numpy and torch."""
 
     def __init__(self, what: str):
         self.what = what

@@ -1,5 +1,6 @@
-"""Digits: 1,797 handwritten digits of 8×8 pixels (E. Alpaydin, C. Kaynak 1998; the copy inside
-scikit-learn).
+"""Digits: 1,797 handwritten digits of 8×8 pixels.
+
+E. Alpaydin, C. Kaynak 1998; the copy in scikit-learn.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Fashion-MNIST: 60,000 + 10,000 pictures of clothes, 28×28 pixels (H. Xiao, K. Rasul, R. Vollgraf 2017)."""
+"""Fashion-MNIST: 60,000 + 10,000 images of clothes, 28×28 pixels.
+
+H. Xiao, K. Rasul, R. Vollgraf 2017.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +47,9 @@ def fashion_mnist(
     verify: bool = True,
     download: bool = True,
 ) -> Dataset:
-    """[N, 1, 28, 28]: `scale` "unit" in [0, 1], "half" in [−1, 1], "standard" by the training set's mean
-    .2860 and deviation .3530.
+    """Load [N, 1, 28, 28]; `scale` is "unit" (to [0, 1]), "half" (to [−1, 1]) or "standard".
+
+    "standard" uses the training set's mean and standard deviation (.2860, .3530.).
     """
     return images(
         "fashion_mnist",

@@ -1,4 +1,4 @@
-"""Who holds which rows: a data set, and the same rows dealt out to parties."""
+"""Data sets, and federations: the same rows partitioned across parties."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 
 class Rows(NamedTuple):
-    """Examples and their labels, one per row. `x` is float32 (or int64 tokens), `y` int64 classes or float32
-    targets. Rows of tokens may have a class for each token, [N, T]; −1 is none.
+    """Examples and their labels, one per row.
+
+    `x` is float32 (or int64 tokens), `y` int64 classes or float32 targets. Rows of tokens may have a class
+    for each token, [N, T]; −1 is none.
     """
 
     x: Tensor
@@ -29,9 +31,9 @@ class Rows(NamedTuple):
 
 
 class Holdings(NamedTuple):
-    """Which rows each party holds, without a list per party: party k has `index[start[k]:start[k + 1]]`.
+    """Which rows each party holds: party k has `index[start[k]:start[k + 1]]`.
 
-    Two flat arrays stay small and fast with 100,000 parties, where 100,000 little tensors do not.
+    Two flat arrays stay small and fast with 100,000 parties; 100,000 small tensors do not.
     """
 
     index: Tensor  # type: ignore[assignment]  # the rows, not tuple.index
@@ -57,7 +59,10 @@ class Holdings(NamedTuple):
 
     @classmethod
     def from_owners(cls, index: np.ndarray, owner: np.ndarray, parties: int) -> Holdings:
-        """`owner[i]` holds row `index[i]`; the order within a party is kept."""
+        """Build from an owner for each row: `owner[i]` holds row `index[i]`.
+
+        Keeps the order within a party.
+        """
         order = np.argsort(owner, kind="stable")
         start = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=parties))])
         return cls(
@@ -68,12 +73,11 @@ class Holdings(NamedTuple):
 
 @dataclass(frozen=True)
 class Federation:
-    """The rows of all parties in one stack, and who holds which.
+    """The rows of all parties in one tensor, and which party holds which of them.
 
-    `rows` are everyone's training and held-out rows together; `train` and `held` say which of them belong to
-    whom and are disjoint. `test` is the global test set. In a simulation one process has it all; a real party
-    has only its own. `notes` say what a reader of the results should know about how the rows were dealt and
-    encoded.
+    `rows` are the training and held-out rows of all parties; `train` and `held` say which rows belong to
+    which party, and are disjoint. `test` is the global test set. In a simulation one process has all rows; a
+    real party has only its own. `notes` are remarks about how the rows were partitioned and encoded.
     """
 
     name: str
@@ -95,15 +99,15 @@ class Federation:
     def __repr__(self) -> str:
         sizes = (
             f"{self.sizes.min()} to {self.sizes.max()} rows each" if len(self) else "no rows"
-        )  # and not the rows themselves, which are people's
+        )  # never the rows themselves, which may be personal data
         return (
             f"<Federation {self.name!r}: {len(self)} parties, {sizes}, {len(self.test.y)} test rows, "
-            f"{_learnt(self.classes)}>"
+            f"{_task_name(self.classes)}>"
         )
 
     @property
     def sizes(self) -> Tensor:
-        """How many rows each party has, held-out ones included."""
+        """The number of rows of each party, held-out rows included."""
         return self.train.sizes + self.held.sizes
 
     @property
@@ -115,17 +119,15 @@ class Federation:
         return owner
 
     def at(self, round: int) -> Rows:
-        """The rows as they are in this round; only ConceptDrift changes them from round to round."""
+        """Return the rows of this round. Only ConceptDrift changes them over rounds."""
         return self.rows if self.skew is None else self.skew.at(self, round)
 
     def test_at(self, round: int) -> Rows:
-        """The global test set as it is in this round: under ConceptDrift it moves with the rows."""
+        """Return the global test set of this round. Only ConceptDrift changes it over rounds."""
         return self.test if self.skew is None else self.skew.test_at(self, round)
 
     def party(self, k: int | str) -> Federation:
-        """What party k alone has: its own rows, and no one else's; the global test set is the server's and is
-        left out.
-        """
+        """Return the rows of party k, without the global test set, which is the server's."""
         if isinstance(k, str):
             if k not in self.parties:
                 raise BadData(f"{self.name}: there is no party {k!r}. {nearest(k, list(self.parties[:50]))}")
@@ -134,8 +136,8 @@ class Federation:
         index = torch.cat([mine, held])
         rows = Rows(self.rows.x[index], self.rows.y[index])
         here = torch.arange(len(index))
-        # The skew stays: a concept drifts at a real party as it does in simulation. What `deal` and `alter`
-        # did is in the rows.
+        # The skew stays, because a concept drifts at a real party as in simulation. The rows already have the
+        # effects of `partition` and `alter`.
         return replace(
             self,
             rows=rows,
@@ -146,8 +148,9 @@ class Federation:
         )
 
     def outline(self) -> dict[str, Any]:
-        """Who takes part and what is learned: of `summary`, what is not computed from the rows. For runs
-        whose ε would not cover more.
+        """Return the part of `summary` that does not depend on the rows.
+
+        For private runs: publishing more would not be covered by ε.
         """
         labels = self.labels or tuple(str(c) for c in range(self.classes or 0))
         return {
@@ -160,9 +163,7 @@ class Federation:
         }
 
     def summary(self) -> dict[str, Any]:
-        """Who holds what, as plain values: sizes, labels × parties, and how far each party's features lie
-        from the pooled mean.
-        """
+        """Return sizes, label counts and feature shift of each party, as plain values."""
         counts = None
         if self.classes is not None:
             y, owner = self.rows.y, self.owner
@@ -176,7 +177,9 @@ class Federation:
         return {**self.outline(), "sizes": self.sizes.tolist(), "counts": counts, "shift": self._shift()}
 
     def _shift(self) -> list[float] | None:
-        """Per party: |its mean − the pooled mean| in pooled standard deviations, averaged over the features that vary."""
+        """Return |mean − pooled mean| / pooled standard deviation of each party.
+
+        Averaged over the features that vary."""
         if not self.rows.x.is_floating_point():
             return None  # tokens have no mean
         x = self.rows.x.reshape(len(self.rows.y), -1)
@@ -186,7 +189,7 @@ class Federation:
             return [0.0] * len(self)
         rows = Holdings.from_owners(np.arange(len(x)), self.owner.numpy(), len(self))
         shift = []
-        many = max(1, 2**22 // x.shape[1])  # 16 MiB at a time, however many rows and parties there are
+        many = max(1, 2**22 // x.shape[1])  # 16 MiB at a time, for any number of rows and parties
         for first in range(0, len(self), many):
             start = rows.start[first : first + many + 1]
             sizes = start[1:] - start[:-1]
@@ -198,8 +201,9 @@ class Federation:
         return shift
 
     def plot(self, path: Any = None) -> Any:
-        """The heat map of labels × parties, the sizes and the feature shift as a drawing; with `path` it is
-        saved too.
+        """Draw labels × parties as a heat map, with sizes and feature shift.
+
+        Save it if `path` is given.
         """
         from ..report import figures
 
@@ -211,12 +215,13 @@ class Federation:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Rows nobody has dealt out yet. `groups` keeps columns that say where a row came from (a hospital, a
-    writer).
+    """Rows that are not partitioned yet.
 
-    A data set made of a table keeps the raw `table` too: its rows are then laid out but not yet standardised
-    (a missing number is NaN), because whose statistics to use is only known once the rows have owners;
-    `split`, `by` and `centralize` do it.
+    `groups` are columns that say where a row came from (a hospital).
+
+    A data set made from a table keeps the raw `table`. Its rows are encoded but not standardized (a missing
+    number is NaN), because the statistics depend on who holds the rows. `split`, `by` and `centralize`
+    standardize them.
     """
 
     name: str
@@ -234,12 +239,12 @@ class Dataset:
 
     def __repr__(self) -> str:
         return (
-            f"<Dataset {self.name!r}: {len(self)} rows to deal, {len(self.test.y)} test rows, "
-            f"{_learnt(self.classes)}>"
+            f"<Dataset {self.name!r}: {len(self)} rows, {len(self.test.y)} test rows, "
+            f"{_task_name(self.classes)}>"
         )
 
     def column(self, name: str, test: bool = False) -> np.ndarray | None:
-        """The values that say where a row came from, as text; None when the test set does not have them."""
+        """Return a column's values as text; None if the test set does not have it."""
         groups = self.test_groups if test else self.groups
         if name in groups:
             return groups[name].astype(str)
@@ -249,7 +254,7 @@ class Dataset:
                 [] if self.table is None else [str(c) for c in self.table.frame.columns]
             )
             raise BadData(
-                f"{self.name} has no column {name!r} to deal by. "
+                f"{self.name} has no column {name!r} to partition by. "
                 + (nearest(name, known) if known else "It has none at all.")
             )
         return values
@@ -262,12 +267,12 @@ class Dataset:
         held_fraction: float = 0.1,
         min_size: int | None = None,
     ) -> Federation:
-        """Deal the rows out to `parties`, as `skew` says (IID when None).
+        """Partition the rows across `parties` by `skew` (default: IID).
 
-        Every row goes to exactly one party (`Dirichlet(variant="party")` alone leaves rows unused). Each
-        party keeps back `held_fraction` of its rows to measure itself by; it always has a row to train on.
-        `min_size` is the fewest rows a party may have: by default 10, as NIID-Bench has it, or half of an
-        equal share where that is less.
+        Every row goes to exactly one party; only `Dirichlet(variant="party")` leaves rows unused. Each party
+        holds out `held_fraction` of its rows for evaluation and keeps at least one row for training.
+        `min_size` is the smallest number of rows of a party: by default 10, as in NIID-Bench, or half of an
+        equal share if that is less.
         """
         from .skews import IID, SKEWS, ByColumn, Skew
 
@@ -318,42 +323,42 @@ class Dataset:
             or not 0 <= held_fraction < 1
         ):
             raise bad("split", "held_fraction", held_fraction, "a number at least 0 and below 1")
-        return _dealt(data, parties, skew, int(seed), float(held_fraction), int(min_size))
+        return _partition(data, parties, skew, int(seed), float(held_fraction), int(min_size))
 
     def centralize(self) -> Dataset:
-        """Rows as one holder of all of them trains on them: a table's numbers standardised by the rows to
-        train on, a missing one at their mean.
+        """Return the data set for training in one place.
+
+        Numbers of a table are standardized by the training rows, and a missing number becomes their mean.
         """
         return self if self.table is None else self.table.centralize(self)
 
     def vertical(self, into: Mapping[str, Iterable[Any]], label_at: str) -> Vertical:
-        """The columns dealt to parties that share the people: `into={"bank": ["age"], "shop": ["basket"]}`.
-        The label is at `label_at`.
+        """Split the columns across parties, like `into={"bank": ["age"], "shop": ["basket"]}`.
 
-        Columns are named as the table has them, or, in data without names, by their place. One that nobody is
-        given is left out.
+        Columns are given by name, or by position in data without names; columns of no party are dropped.
+        The label is at `label_at`.
         """
         from .vertical import split_columns
 
         return split_columns(self, into, label_at)
 
     def by(self, column: str, seed: int = 0, held_fraction: float = 0.1, min_size: int = 1) -> Federation:
-        """The natural federation: one party for each value of `column`, named after it."""
+        """Make one party for each value of `column`, named after it."""
         from .skews import ByColumn
 
         return self.split(None, ByColumn(column), seed=seed, held_fraction=held_fraction, min_size=min_size)
 
 
 def check_one_label(owner: str, data: Federation | Dataset) -> None:
-    """Refuse rows that have a label for each of their tokens, where only a row's own label makes sense."""
+    """Raise BadData if rows have a label for each token, where one label per row is needed."""
     if data.rows.y.dim() > 1:
         raise BadData(
-            f"{owner}: every row of {data.name} has a label for each of its tokens, and this takes one "
-            "label a row. Use data that has one."
+            f"{owner}: every row of {data.name} has a label for each token, and one label per row is needed. "
+            "Use another data set."
         )
 
 
-def _learnt(classes: int | None) -> str:
+def _task_name(classes: int | None) -> str:
     return "a number to predict" if classes is None else f"{classes} classes"
 
 
@@ -363,25 +368,25 @@ def _is_whole(value: Any, least: int, most: int | None) -> bool:
 
 
 def party_names(parties: int) -> tuple[str, ...]:
-    """p00, p01, …: padded so that they sort."""
+    """Return p00, p01, …, padded so that they sort."""
     width = len(str(parties))
     return tuple(f"p{k:0{width}d}" for k in range(parties))
 
 
-def _dealt(
+def _partition(
     data: Dataset, parties: int, skew: Skew, seed: int, held_fraction: float, min_size: int
 ) -> Federation:
     from .skews import top_up
 
-    # One stream for each decision, so that a different held-out share does not deal the rows differently.
+    # One random stream for each decision: another held-out share must not change the partition.
     dealing, holding, altering = (np.random.default_rng([seed, stream]) for stream in range(3))
     names = skew.names(data, parties)
     lists = skew.partition(data, parties, dealing, min_size)
     notes: list[str] = []
     if skew.tops_up and min(map(len, lists)) < min_size:
         notes.append(
-            f"{skew}: no draw gave all {parties} parties {min_size} rows; the smallest were topped up from "
-            "the largest."
+            f"{skew}: no draw gave all {parties} parties {min_size} rows; the smallest parties got "
+            "rows of the largest."
         )
         lists = top_up(lists, min_size, dealing)
     sizes = np.fromiter(map(len, lists), dtype=np.int64, count=parties)
@@ -390,19 +395,17 @@ def _dealt(
         raise BadData(
             f"{skew} gives party {names[small]!r} {sizes[small]} rows of {data.name}; each needs at least "
             f"{min_size}. "
-            "Ask for fewer parties, a smaller min_size or a milder skew."
+            "Use fewer parties, a smaller min_size or a milder skew."
         )
     index, owner = np.concatenate(lists), np.repeat(np.arange(parties), sizes)
     rows = data.rows
-    if len(index) < len(
-        data
-    ):  # only Dirichlet's party variant leaves rows over: they belong to no one and go
+    if len(index) < len(data):  # only Dirichlet's party variant leaves rows over
         rows = Rows(rows.x[torch.from_numpy(index)], rows.y[torch.from_numpy(index)])
         notes.append(
             f"{skew}: not all rows are used; the others belong to no party."
-        )  # how many is in no note: private runs show their notes
+        )  # without their number: private runs publish their notes
         index = np.arange(len(index))
-    order = np.lexsort((holding.random(len(index)), owner))  # each party's rows in an order of its own
+    order = np.lexsort((holding.random(len(index)), owner))  # a random order within each party
     index, owner = index[order], owner[order]
     at_least_one = (sizes > 1) & (held_fraction > 0)
     n_held = np.minimum(

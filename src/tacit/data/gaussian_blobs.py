@@ -1,4 +1,4 @@
-"""Gaussian blobs: as many rows as you like, for tests and for federations of very many parties."""
+"""Gaussian blobs: any number of rows, for tests and for federations of many parties."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def gaussian_blobs(
     seed: int = 0,
     test_fraction: float = 0.2,
 ) -> Dataset:
-    """Each class is a round Gaussian of deviation `spread` around a centre drawn with deviation 3; classes of
-    equal size.
+    """Draw classes of equal size, each a Gaussian with standard deviation `spread`.
+
+    Their centers are drawn with standard deviation 3.
     """
     check(GaussianBlobs(rows, classes, features, spread, seed))
     rng = np.random.default_rng([seed, 5])

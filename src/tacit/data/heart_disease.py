@@ -1,11 +1,10 @@
-"""Heart disease: 740 patients of four hospitals (A. Janosi, W. Steinbrunn, M. Pfisterer, R. Detrano 1989,
-UCI, CC BY 4.0).
+"""Heart disease: 740 patients of four hospitals, FLamby's Fed-Heart-Disease.
 
-The natural federation of FLamby's Fed-Heart-Disease (J. Ogier du Terrail et al. 2022), by its rule: the three
-columns that most hospitals did not fill in (slope, ca, thal) go, then every patient with a missing value: 303
-+ 261 + 46 + 130 patients. Label: any disease (1 to 4 in the files) or none. A test set of 34% of each
-hospital, rounded up: 104, 89, 16 and 45 patients. The four files (40 kB) are part of this package; `data_dir`
-or TACIT_DATA may point to others.
+A. Janosi, W. Steinbrunn, M. Pfisterer, R. Detrano 1989, UCI, CC BY 4.0. Preprocessed as in FLamby (J. Ogier
+du Terrail et al. 2022): the three columns that most hospitals did not fill in (slope, ca, thal) are dropped,
+then every patient with a missing value, which leaves 303 + 261 + 46 + 130 patients. The label is any disease
+(1 to 4 in the files) or none. The test set is 34% of each hospital, rounded up: 104, 89, 16 and 45 patients.
+The four files (40 kB) are part of this package; `data_dir` or TACIT_DATA may point to others.
 """
 
 from __future__ import annotations
@@ -70,8 +69,9 @@ def heart_disease(
     data_dir: str | os.PathLike[str] | None = None,
     verify: bool = True,
 ) -> Dataset:
-    """15 features, two labels, `.by("hospital")`. `split="flamby"` has the very test patients of FLamby
-    (needs scikit-learn).
+    """15 features, two labels, `.by("hospital")`.
+
+    `split="flamby"` has the very test patients of FLamby (needs scikit-learn).
     """
     import pandas as pd
 
@@ -108,8 +108,9 @@ def heart_disease(
 
 
 def _flamby(sick: np.ndarray) -> np.ndarray:
-    """The test patients of one hospital: two thirds to train on, shuffled from 43, stratified where there are
-    three of each label.
+    """Return FLamby's test patients of one hospital.
+
+    Two thirds are for training, shuffled with seed 43, stratified if there are three of each label.
     """
     try:
         from sklearn.model_selection import train_test_split

@@ -1,12 +1,10 @@
-"""Who is who: an identifier as text by one stated rule, and as a digest of 16 bytes, which is what protocols
-compare.
+"""Record ids: the rule by which they are compared, and their digests of 16 bytes.
 
-The rule, in this order: Unicode NFKC (so that full-width and composed letters are one), no difference between
-capital and small letters (case folding), no white space at either end. Leading zeros, signs and white space
-inside stay: 007 is not 7. Whole numbers are taken as their decimal digits. Nothing else is guessed:
-fractions, dates and truth values are refused, because two programs write them in two ways. An empty id, and a
-word by which programs write that there is none (`NULL_IDS`), is nobody's: two such rows are not the same
-person.
+The rule, in this order: Unicode NFKC (full-width and composed letters become one form), case folding, and no
+white space at either end. Leading zeros, signs and inner white space stay: 007 is not 7. Integers become
+their decimal digits. Floats, dates and booleans are refused, because programs write them in different ways.
+An id that is a null token (`NULL_IDS`, such as an empty cell or NA) is missing: two such rows are not the
+same record.
 """
 
 from __future__ import annotations
@@ -27,20 +25,19 @@ from .table_files import NULLS
 DIGEST = 16  # bytes: two of 10 million ids on each side collide by chance with probability 2^-81
 _MARK = "\x00"
 _ABOUT = b"tacit identifier 1|"
-_AT_ONCE = (
-    1 << 16
-)  # ids made into text at a time, so that a file of ten million never stands in memory as text
+_AT_ONCE = 1 << 16  # ids per step, so that ten million ids are never in memory as text
 
 
 @dataclass(frozen=True)
 class IdSet:
-    """`digests[k]` is the id of row `rows[k]`; each id once, rows without an id left out, and `notes` say how
-    many of either there were.
+    """Distinct ids: `digests[k]` is the id of row `rows[k]`. Rows without an id are left out.
+
+    `notes` say how many ids were missing or repeated.
     """
 
     digests: np.ndarray  # (ids, 16), uint8
     rows: np.ndarray  # (ids,), int64
-    total: int  # rows given
+    total: int  # rows of the table
     notes: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -48,8 +45,8 @@ class IdSet:
 
 
 def normal(text: str) -> str:
-    """The id as it is compared."""
-    if text.isascii():  # the same rule: NFKC changes no ASCII
+    """Return the id in the form in which it is compared."""
+    if text.isascii():  # NFKC changes no ASCII
         return text.lower().strip()
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).strip()
 
@@ -58,18 +55,19 @@ NULL_IDS = frozenset(map(normal, NULLS))  # a table's null tokens, compared by t
 
 
 def _normal_all(chunk: list[str]) -> list[str]:
-    """`normal` of each: plain text takes one pass over all of it."""
+    """Apply `normal` to each id; ASCII text takes one pass."""
     joined = _MARK.join(chunk)
     if joined.isascii():
         texts = joined.lower().split(_MARK)
-        if len(texts) == len(chunk):  # no id holds the mark itself
+        if len(texts) == len(chunk):  # no id contains the mark
             return [text.strip() for text in texts]
     return [normal(text) for text in chunk]
 
 
 def identify(ids: Iterable[Any], where: str = "ids") -> IdSet:
-    """Every id by the rule, each once. Duplicates, missing ids and mixed kinds are noted; what is no id at
-    all is refused, with its row.
+    """Return the distinct ids.
+
+    Duplicates, missing ids and mixed types are noted; other types are refused.
     """
     digests, total, empty, words, kinds = _digests(ids, where)
     rows = np.arange(total, dtype=np.int64)
@@ -77,42 +75,40 @@ def identify(ids: Iterable[Any], where: str = "ids") -> IdSet:
     if empty:
         how = ", ".join(["empty"] * ("" in words) + [repr(word) for word in sorted(words - {""})])
         notes.append(
-            f"{where}: {len(empty)} of {total} ids are missing ({how}; {show_rows(empty)}); these rows take "
-            "no part."
+            f"{where}: {len(empty)} of {total} ids are missing ({how}; {show_rows(empty)}); these rows are "
+            "left out."
         )
         rows = np.delete(rows, empty)
     first = _first_of_each(digests[rows])
     if len(first) < len(rows):
         again = np.setdiff1d(np.arange(len(rows)), first)
         notes.append(
-            f"{where}: {len(again)} of {total} rows have an id that stands in an earlier row "
+            f"{where}: {len(again)} of {total} rows have the id of an earlier row "
             f"({show_rows(rows[again].tolist())}); "
-            "the first row stands for the id."
+            "the first row of each id is used."
         )
         rows = rows[first]
     if len(kinds) > 1:
         notes.append(
-            f"{where}: text and whole numbers are mixed; whole numbers are compared by their digits, so 7 "
+            f"{where}: text and integers are mixed; integers are compared by their digits, so 7 "
             "is '7' and not '007'."
         )
     return IdSet(digests if len(rows) == total else digests[rows], rows, total, tuple(notes))
 
 
 def identify_rows(ids: Iterable[Any], where: str = "ids") -> tuple[np.ndarray, np.ndarray]:
-    """(digests, rows) of every row that has an id, duplicates too."""
+    """Return (digests, rows) of every row that has an id, including duplicates."""
     digests, total, empty, _, _ = _digests(ids, where)
     rows = np.delete(np.arange(total, dtype=np.int64), empty)
     return digests[rows], rows
 
 
 def _digests(ids: Iterable[Any], where: str) -> tuple[np.ndarray, int, list[int], set[str], set[str]]:
-    """(a digest for each row, how many rows, rows whose id is missing, the words that say so, kinds of
-    values).
-    """
+    """Return (digests, number of rows, rows with a null id, null tokens, types)."""
     if isinstance(ids, str | bytes | dict):
         raise BadData(
-            f"{where}: {type(ids).__name__} is no list of ids. Give a list, an array or a column of whole "
-            "numbers or text."
+            f"{where}: {type(ids).__name__} is not a list of ids. Give a list, an array or a column of "
+            "integers or text."
         )
     out, total = bytearray(), 0
     empty: list[int] = []
@@ -124,7 +120,7 @@ def _digests(ids: Iterable[Any], where: str) -> tuple[np.ndarray, int, list[int]
         if seen != {str}:
             chunk = [_text(value, total + k, where) for k, value in enumerate(chunk)]
         kinds |= {
-            "text" if issubclass(kind, str) else "whole numbers"
+            "text" if issubclass(kind, str) else "integers"
             for kind in seen
             if not issubclass(kind, float | type(None))
         }
@@ -132,9 +128,9 @@ def _digests(ids: Iterable[Any], where: str) -> tuple[np.ndarray, int, list[int]
         out += b"".join(
             [sha(_ABOUT + text.encode("utf-8", "surrogatepass")).digest()[:DIGEST] for text in texts]
         )
-        if found := NULL_IDS.intersection(texts):
-            words |= found
-            empty += [total + k for k, text in enumerate(texts) if text in found]
+        if nulls := NULL_IDS.intersection(texts):
+            words |= nulls
+            empty += [total + k for k, text in enumerate(texts) if text in nulls]
         total += len(chunk)
     return np.frombuffer(out, np.uint8).reshape(-1, DIGEST), total, empty, words, kinds
 
@@ -147,19 +143,17 @@ def _text(value: Any, row: int, where: str) -> str:
     if isinstance(value, int | np.integer) and not isinstance(value, bool | np.bool_):
         return str(int(value))
     raise BadData(
-        f"{where}: row {row} has {value!r:.80}, a {type(value).__name__}; an id must be text or a whole "
-        "number. "
-        "Read the column as text, so that leading zeros stay and nothing becomes a fraction."
+        f"{where}: row {row} has {value!r:.80}, a {type(value).__name__}; an id must be text or an "
+        "integer. "
+        "Read the column as text, so that leading zeros stay and integers do not become floats."
     )
 
 
 def _first_of_each(digests: np.ndarray) -> np.ndarray:
-    """Places of the first of equal digests, in order."""
+    """Return the positions of the first of equal digests, in order."""
     begin = np.sort(np.ascontiguousarray(digests[:, :8]).view(np.uint64)[:, 0])
     if not (begin[1:] == begin[:-1]).any():
-        return np.arange(
-            len(digests)
-        )  # no two begin alike, so no two are alike: the usual case, without looking at the rest
+        return np.arange(len(digests))  # the first 8 bytes are distinct, so the digests are: the usual case
     seen: set[bytes] = set()
     flat, places = digests.tobytes(), []
     for k in range(len(digests)):
@@ -171,6 +165,6 @@ def _first_of_each(digests: np.ndarray) -> np.ndarray:
 
 
 def show_rows(rows: list[int]) -> str:
-    """The first few row numbers, for a message."""
+    """Format the first few row numbers for a message."""
     shown = ", ".join(map(str, rows[:5]))
     return f"row{'s' if len(rows) > 1 else ''} {shown}" + (", …" if len(rows) > 5 else "")

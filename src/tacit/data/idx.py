@@ -14,17 +14,17 @@ from .sources import Published, contents, folders
 
 
 def parse(name: str, data: bytes) -> np.ndarray:
-    """The array of unsigned bytes in an idx file."""
+    """Return the array of unsigned bytes in an IDX file."""
     if len(data) < 8 or data[:3] != b"\x00\x00\x08":
         raise BadData(
-            f"{name} is no idx file of bytes: it starts with {data[:4].hex() or 'nothing'}, not 000008. Get "
-            "the file again."
+            f"{name} is not an IDX file of bytes: it starts with {data[:4].hex() or 'nothing'}, not 000008. "
+            "Get the file again."
         )
     shape = tuple(np.frombuffer(data, ">u4", count=data[3], offset=4).tolist())
     body = np.frombuffer(data, np.uint8, offset=4 + 4 * data[3])
     if body.size != np.prod(shape):
         raise BadData(
-            f"{name} says it holds {'×'.join(map(str, shape))} bytes and has {body.size}. It is cut short; "
+            f"{name} says it holds {'×'.join(map(str, shape))} bytes and has {body.size}. It is truncated; "
             "get the file again."
         )
     return body.reshape(shape)
@@ -41,7 +41,7 @@ def images(
     verify: bool,
     download: bool,
 ) -> Dataset:
-    """Train images, train labels, test images, test labels: four idx files as a data set of [N, 1, H, W]."""
+    """Load images [N, 1, H, W] and labels from four IDX files, for training and test."""
     x, y, xt, yt = (
         parse(f"{name}: {f.name}", data)
         for f, data in zip(files, contents(name, files, folders(name, data_dir, also), verify, download))
@@ -58,16 +58,14 @@ def images(
                 "all four files again."
             )
     rows, test = (
-        Rows(scaled(p[:, None], scale, standard), torch.from_numpy(m.astype(np.int64)))
+        Rows(scale_pixels(p[:, None], scale, standard), torch.from_numpy(m.astype(np.int64)))
         for p, m in ((x, y), (xt, yt))
     )
     return Dataset(name, rows, test, len(labels), labels=labels)
 
 
-def scaled(pixels: np.ndarray, scale: str, standard: tuple[list[float], list[float]]) -> torch.Tensor:
-    """Bytes [N, C, H, W] as numbers: "unit" in [0, 1], "half" in [−1, 1] (mean and deviation 0.5), "standard"
-    by the channels' own.
-    """
+def scale_pixels(pixels: np.ndarray, scale: str, standard: tuple[list[float], list[float]]) -> torch.Tensor:
+    """Scale bytes [N, C, H, W] to [0, 1], to [−1, 1], or by mean and deviation."""
     if scale not in ("unit", "half", "standard"):
         raise bad("scale", "scale", scale, "one of 'unit', 'half', 'standard'")
     x = torch.from_numpy(pixels.astype(np.float32)).div_(255)

@@ -1,4 +1,7 @@
-"""Iris: 150 flowers of three species, four measurements (R. A. Fisher 1936; the copy inside scikit-learn)."""
+"""Iris: 150 flowers of three species, four measurements.
+
+R. A. Fisher 1936; the copy in scikit-learn.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""MNIST: 60,000 + 10,000 handwritten digits of 28×28 pixels (Y. LeCun, C. Cortes, C. Burges 1998)."""
+"""MNIST: 60,000 + 10,000 handwritten digits of 28×28 pixels.
+
+Y. LeCun, C. Cortes, C. Burges 1998.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +51,9 @@ def mnist(
     verify: bool = True,
     download: bool = True,
 ) -> Dataset:
-    """[N, 1, 28, 28]: `scale` "unit" in [0, 1], "half" in [−1, 1], "standard" by the training set's mean
-    .1307 and deviation .3081.
+    """Load [N, 1, 28, 28]; `scale` is "unit" (to [0, 1]), "half" (to [−1, 1]) or "standard".
+
+    "standard" uses the training set's mean and standard deviation (.1307, .3081.).
     """
     return images(
         "mnist",

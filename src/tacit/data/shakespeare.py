@@ -1,11 +1,11 @@
-"""Shakespeare: the lines of 37 plays, a client for every speaking role (McMahan et al. 2017; J. Bosak's
-edition of the Moby text, public domain).
+"""Shakespeare: the lines of 37 plays, one client for every speaking role.
 
-A row is one line of verse or prose: its characters, and after each of them the one that comes next, up to the
-end of the line. The last fifth of a role's lines, at least one, is the global test set. The file has a line
-of JSON for each role of each play, {"play": …, "role": …, "speeches": […]}, and newlines between the lines of
-a speech; `data_dir` or TACIT_DATA says where it is. It has no address to download it from: it was made of
-Bosak's XML, a file a play, and with `verify=False` one that you make is as good.
+McMahan et al. 2017; J. Bosak's edition of the Moby text, public domain. A row is one line of verse or prose:
+its characters, and for each of them the next character, up to the end of the line. The last fifth of a role's
+lines, at least one, is the global test set. The file has a line of JSON for each role of each play, {"play":
+…, "role": …, "speeches": […]}, with newlines between the lines of a speech; `data_dir` or TACIT_DATA says
+where it is. It cannot be downloaded: it was made from Bosak's XML, one file per play. With `verify=False` you
+can use a file that you made in the same way.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from .sources import Published, contents, folders
 FILE = Published(
     "shakespeare_by_role.jsonl.gz", inside="03c93d4c67999b0a6fa0d1c161ee403b0b647f9293961d45c79a3054b4790bc4"
 )
-NONE = -1  # the label of what stands behind the end of a line
-# characters of a row, as many as the paper's network looks back; a longer line goes on in the next row
+NONE = -1  # the label after the end of a line
+# characters per row, the context of the paper's network; a longer line continues in the next row
 LONGEST = 80
 
 
@@ -36,12 +36,13 @@ def shakespeare(
     data_dir: str | os.PathLike[str] | None = None,
     verify: bool = True,
 ) -> Dataset:
-    """Characters [N, 65] and what comes after each of them; `.by("role")`. `least` is how many lines a role
-    must have; one keeps a line to train on.
+    """Load characters [N, 65] and the next character of each; `.by("role")`.
+
+    Roles with fewer than `least` lines are left out. Every role keeps at least one line for training.
     """
     if isinstance(least, bool) or not isinstance(least, int) or least < 2:
         raise bad(
-            "shakespeare", "least", least, "a whole number at least 2: a line to train on, and one to test"
+            "shakespeare", "least", least, "a whole number at least 2: one line for training, one for testing"
         )
     if (
         isinstance(test_fraction, bool)
@@ -64,7 +65,7 @@ def shakespeare(
                 (whole[j : j + LONGEST + 1], name) for j in range(0, len(whole) - 1, LONGEST)
             ]
     width = max(len(row) for part in rows.values() for row, _ in part) - 1
-    (x, y), test = (_laid(part, width) for part in rows.values())
+    (x, y), test = (_to_arrays(part, width) for part in rows.values())
     return from_arrays(
         x,
         y,
@@ -78,19 +79,19 @@ def shakespeare(
 
 
 def _roles(text: bytes) -> dict[str, list[str]]:
-    """The lines of every role, by its play and name."""
+    """Return the lines of every role, by its play and name."""
     out: dict[str, list[str]] = {}
     for i, line in enumerate(text.splitlines(), 1):
         try:
-            said = json.loads(line)
-            if not isinstance(said["speeches"], list):
-                raise TypeError("its speeches are no list")
-            out.setdefault(f"{said['play']}: {said['role']}", []).extend(
-                part for speech in said["speeches"] for part in speech.splitlines() if part
+            record = json.loads(line)
+            if not isinstance(record["speeches"], list):
+                raise TypeError("speeches is not a list")
+            out.setdefault(f"{record['play']}: {record['role']}", []).extend(
+                part for speech in record["speeches"] for part in speech.splitlines() if part
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise BadData(
-                f"shakespeare: line {i} of {FILE.name} is no role with its speeches "
+                f"shakespeare: line {i} of {FILE.name} is not a role with speeches "
                 f"({type(error).__name__}: {error}). Get the file again."
             ) from None
     if not out:
@@ -98,7 +99,7 @@ def _roles(text: bytes) -> dict[str, list[str]]:
     return out
 
 
-def _laid(rows: list[tuple[list[int], str]], width: int) -> tuple[np.ndarray, np.ndarray]:
+def _to_arrays(rows: list[tuple[list[int], str]], width: int) -> tuple[np.ndarray, np.ndarray]:
     x, y = np.zeros((len(rows), width), dtype=np.int64), np.full((len(rows), width), NONE, dtype=np.int64)
     for i, (row, _) in enumerate(rows):
         x[i, : len(row) - 1], y[i, : len(row) - 1] = row[:-1], row[1:]

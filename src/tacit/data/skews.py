@@ -1,14 +1,14 @@
-"""Skews: how the rows of one data set come to lie differently with different parties.
+"""Skews: how the rows of a data set are partitioned across parties.
 
-A skew is a frozen dataclass with up to three verbs. `deal` says who holds which rows. `alter` changes rows
-after they were dealt (noise, permuted labels). `at` says what the rows are in a given round. Most skews have
-only the first.
+A skew is a frozen dataclass with up to three methods. `partition` says which party holds which rows. `alter`
+changes the rows after that (noise, permuted labels). `at` returns the rows of a given round. Most skews have
+only `partition`.
 
 Label skew          Dirichlet, LabelsPerParty
 Quantity skew       Quantity
 Feature skew        FeatureNoise, CovariateShift
 Concept shift       ConceptShift (between parties), ConceptDrift (over rounds)
-As it came          IID, ByColumn
+No added skew       IID, ByColumn
 
 Hsu, Qi, Brown 2019 (Dirichlet); McMahan et al. 2017 and Li, Diao, Chen, He 2021 "NIID-Bench" (labels per
 party, quantity, noise).
@@ -31,18 +31,18 @@ from .federation import Rows, check_one_label, party_names
 if TYPE_CHECKING:
     from .federation import Dataset, Federation
 
-DRAWS = 50  # draws before the smallest parties are topped up; at 10 parties and alpha 0.5 a handful is enough
-MANY = 1000  # parties among which someone always falls short: one draw, then topping up
+DRAWS = 50  # draws before the smallest parties are topped up; 10 parties with alpha 0.5 need a handful
+MANY = 1000  # with more parties some are always too small: one draw, then topping up
 
 
 @dataclass(frozen=True, repr=False)
 class Skew:
-    """What every skew can do; the defaults deal the rows evenly and at random."""
+    """The interface of all skews. The defaults partition the rows evenly and at random."""
 
     tops_up: ClassVar[bool] = False  # sizes are drawn, so parties below the minimum may be topped up
 
     def __repr__(self) -> str:
-        """Its numbers, and the words that were chosen: Dirichlet(alpha=0.5)."""
+        """Show numbers, and options that differ from their default: Dirichlet(alpha=0.5)."""
         fields = [(f, getattr(self, f.name)) for f in dataclasses.fields(self)]
         shown = [
             f"{f.name}={value!r}"
@@ -57,11 +57,11 @@ class Skew:
     def partition(
         self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1
     ) -> list[np.ndarray]:
-        """The rows of each party. Every row has one owner."""
+        """Return the rows of each party. Every row has at most one owner."""
         return np.array_split(rng.permutation(len(dataset)), parties)
 
     def alter(self, fed: Federation, rng: np.random.Generator) -> Rows:
-        """The rows after they were dealt; the global test set stays as it is."""
+        """Return the changed rows of a partitioned data set. The global test set does not change."""
         return fed.rows
 
     def at(self, fed: Federation, round: int) -> Rows:
@@ -71,31 +71,32 @@ class Skew:
         return fed.test
 
     def test_owner(self, dataset: Dataset, names: tuple[str, ...]) -> np.ndarray | None:
-        """The party each test row came from (−1: none of them); None when that is not known."""
+        """Return the party of each test row (−1: none of them), or None if it is not known."""
         return None
 
 
 @dataclass(frozen=True, repr=False)
 class IID(Skew):
-    """Everyone draws from the same rows: equal sizes, the same labels up to chance."""
+    """No skew: equal sizes, and the same label distribution up to chance."""
 
 
 @dataclass(frozen=True, repr=False)
 class Dirichlet(Skew):
-    """Label skew: shares of each class drawn from Dir(α); small α means few classes a party.
+    """Label skew: shares of each class drawn from Dir(α).
 
-    variant "class":  each class is divided among the parties by p ~ Dir(α). An exact partition; the usual
-    one. variant "capped": the same, but a party that already has an equal share of the rows gets no more
-    (NIID-Bench). variant "party":  each party draws its class mix q ~ Dir(α) and takes the share q_c of the
-    rows of class c. With few parties most
-                      rows stay unused (3 parties of 10 even classes use 3/10). Where the parties together ask
-                      for more rows of a class than there are, their shares of it are scaled to fit, so that
-                      no row has two owners.
+    A small α gives each party few classes.
+
+    variant "class": each class is divided among the parties by p ~ Dir(α). An exact partition; the usual one.
+    variant "capped": the same, but a party that already has an equal share of the rows gets no more
+    (NIID-Bench).
+    variant "party": each party draws its class distribution q ~ Dir(α) and takes the share q_c of the rows of
+    class c. With few parties most rows stay unused (3 parties of 10 equal classes use 3/10). If the parties
+    draw more rows of a class than there are, their shares are scaled down, so that no row has two owners.
     """
 
     tops_up: ClassVar[bool] = True
     alpha: float = real(
-        0.5, above=0, doc="concentration of the Dirichlet; 100 is nearly IID, 0.1 nearly one class a party"
+        0.5, above=0, doc="concentration of the Dirichlet; 100 is nearly IID, 0.1 nearly one class per party"
     )
     variant: str = choice(
         "class", ("class", "capped", "party"), doc="who draws the shares, and whether a full party gets more"
@@ -114,31 +115,31 @@ class Dirichlet(Skew):
         return _lists(owner, parties)
 
     def _counts(self, available: np.ndarray, parties: int, rng: np.random.Generator) -> np.ndarray:
-        """[class, party]: how many rows of the class the party gets."""
+        """Return how many rows of each class each party gets, [class, party]."""
         if self.variant == "party":
-            wanted = np.floor(
+            counts = np.floor(
                 rng.dirichlet(np.full(len(available), self.alpha), parties).T * available[:, None]
             )
-            over = wanted.sum(1) / np.maximum(available, 1)
-            return np.floor(wanted / np.maximum(over, 1)[:, None]).astype(np.int64)
+            over = counts.sum(1) / np.maximum(available, 1)
+            return np.floor(counts / np.maximum(over, 1)[:, None]).astype(np.int64)
         counts = np.zeros((len(available), parties), dtype=np.int64)
         for c, n in enumerate(available):
             share = rng.dirichlet(np.full(parties, self.alpha))
             if self.variant == "capped":
                 open_ = share * (counts.sum(0) < available.sum() / parties)
                 share = open_ / open_.sum() if open_.sum() > 0 else share
-            counts[c] = _divided(share, n)
+            counts[c] = _divide(share, n)
         return counts
 
 
 @dataclass(frozen=True, repr=False)
 class LabelsPerParty(Skew):
-    """Label skew: each party holds given labels and no others.
+    """Label skew: each party holds some labels and no others.
 
-    A number n: each party holds n labels and the rows of a label are divided evenly among its holders (#C =
-    n); the labels are dealt from a shuffled deck, so that every label has an owner and about as many as any
-    other. Counts (2, 3, 5): the first party has the first two labels, the next the next three, and so on;
-    there is one count a party and together they name every label.
+    An integer n: each party holds n labels, and the rows of a label are divided evenly among its holders
+    (#C = n). Labels are assigned in shuffled order, so that every label has an owner and all have about the
+    same number of owners. A tuple (2, 3, 5): the first party has the first two labels, the second the next
+    three, and so on; there is one count per party, and the counts add up to the number of labels.
     """
 
     labels: int | tuple[int, ...] = 2
@@ -150,11 +151,11 @@ class LabelsPerParty(Skew):
         owner = np.empty(len(y), dtype=np.int64)
         for c, holders in enumerate(self._holders(classes, parties, rng)):
             rows = rng.permutation(np.flatnonzero(y == c))
-            owner[rows] = np.repeat(holders, _divided(np.full(len(holders), 1 / len(holders)), len(rows)))
+            owner[rows] = np.repeat(holders, _divide(np.full(len(holders), 1 / len(holders)), len(rows)))
         return _lists(owner, parties)
 
     def _holders(self, classes: int, parties: int, rng: np.random.Generator) -> list[np.ndarray]:
-        """For each class, the parties that hold it."""
+        """Return the parties that hold each class."""
         n = self.labels
         if isinstance(n, tuple | list):
             counts = [k for k in n if isinstance(k, int) and not isinstance(k, bool) and k > 0]
@@ -171,7 +172,7 @@ class LabelsPerParty(Skew):
                 "LabelsPerParty",
                 "labels",
                 n,
-                f"a whole number from 1 to {classes}, the number of labels, or one count a party",
+                f"a whole number from 1 to {classes}, the number of labels, or one count per party",
             )
         if n * parties < classes:
             raise bad(
@@ -179,13 +180,13 @@ class LabelsPerParty(Skew):
                 "labels",
                 n,
                 f"at least {-(-classes // parties)} when {parties} parties share {classes} labels",
-                "Otherwise the rows of some labels would belong to no one.",
+                "Otherwise the rows of some labels would belong to no party.",
             )
-        hands: list[list[int]] = []
-        deck: list[int] = []
+        hands: list[list[int]] = []  # labels of each party
+        deck: list[int] = []  # shuffled labels that are not assigned yet
         for _ in range(parties):
             hand, deck = deck[:n], deck[n:]
-            if len(hand) < n:  # a new deck, its labels that this party already has at the bottom
+            if len(hand) < n:  # shuffle again; labels that this party already has come last
                 fresh = rng.permutation(classes).tolist()
                 deck = [c for c in fresh if c not in hand] + [c for c in fresh if c in hand]
                 missing = n - len(hand)
@@ -197,7 +198,7 @@ class LabelsPerParty(Skew):
 
 @dataclass(frozen=True, repr=False)
 class Quantity(Skew):
-    """Quantity skew: the same labels everywhere, sizes drawn from Dir(α)."""
+    """Quantity skew: the same label distribution everywhere, sizes drawn from Dir(α)."""
 
     tops_up: ClassVar[bool] = True
     alpha: float = real(0.5, above=0, doc="concentration of the Dirichlet; small means a few large parties")
@@ -206,7 +207,7 @@ class Quantity(Skew):
         self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1
     ) -> list[np.ndarray]:
         n = len(dataset)
-        sizes = _first_draw(lambda: _divided(rng.dirichlet(np.full(parties, self.alpha)), n)[None], min_size)[
+        sizes = _first_draw(lambda: _divide(rng.dirichlet(np.full(parties, self.alpha)), n)[None], min_size)[
             0
         ]
         return np.split(rng.permutation(n), np.cumsum(sizes)[:-1])
@@ -214,10 +215,9 @@ class Quantity(Skew):
 
 @dataclass(frozen=True, repr=False)
 class FeatureNoise(Skew):
-    """Feature skew: rows dealt IID, then party i of N (i = 1 … N) sees its features under Gaussian noise of
-    σ·i/N.
+    """Feature skew: IID rows, and noise of σ·i/N on the features of party i = 1 … N.
 
-    `of` says whether σ·i/N is the noise's standard deviation or, as NIID-Bench writes it, its variance.
+    `of` says whether σ·i/N is the standard deviation of the noise or, as in NIID-Bench, its variance.
     """
 
     sigma: float = real(0.1, least=0, doc="noise of the last party")
@@ -238,10 +238,12 @@ class FeatureNoise(Skew):
 
 @dataclass(frozen=True, repr=False)
 class CovariateShift(Skew):
-    """Feature skew: rows lie sorted along a direction and parties take consecutive pieces, p(x) differs and p(y|x) does not.
+    """Feature skew: rows sorted along a direction.
 
-    `strength` 1 sorts fully, 0 is IID, between them a row's place is strength · its rank + (1 − strength)
-    · chance. The direction is the feature with the given number, or the first principal component.
+    P(x) differs between parties and p(y|x) does not.
+
+    Parties take consecutive parts. `strength` 1 sorts fully and 0 is IID; in between, the sort key is
+    strength · rank + (1 − strength) · random. The direction is a feature, or the first principal component.
     """
 
     strength: float = real(1.0, least=0, most=1, doc="0 is IID, 1 fully sorted")
@@ -261,11 +263,11 @@ class CovariateShift(Skew):
 
 @dataclass(frozen=True, repr=False)
 class ConceptShift(Skew):
-    """Concept shift between parties: the same features mean different labels.
+    """Concept shift between parties: the same features have different labels.
 
-    Rows are dealt IID. Party k belongs to group k mod `groups`; the first group keeps the labels, each other
-    group has every label renamed by a permutation of its own that leaves none in place. The global test set
-    keeps the labels of the first group.
+    The rows are partitioned IID. Party k belongs to group k mod `groups`. The first group keeps its labels;
+    each other group permutes them, without a fixed point. The global test set keeps the labels of the first
+    group.
     """
 
     groups: int = whole(2, least=1, doc="how many different concepts there are")
@@ -284,7 +286,7 @@ class ConceptShift(Skew):
     def alter(self, fed: Federation, rng: np.random.Generator) -> Rows:
         assert fed.classes is not None
         meaning = np.stack(
-            [np.arange(fed.classes)] + [_no_label_stays(fed.classes, rng) for _ in range(1, self.groups)]
+            [np.arange(fed.classes)] + [_derangement(fed.classes, rng) for _ in range(1, self.groups)]
         )
         return Rows(fed.rows.x, torch.from_numpy(meaning)[fed.owner % self.groups, fed.rows.y])
 
@@ -294,16 +296,14 @@ _DRIFTED: dict[Any, tuple[torch.Tensor, Rows]] = {}
 
 @dataclass(frozen=True, repr=False)
 class ConceptDrift(Skew):
-    """Concept drift over rounds: every `every` rounds, `labels` of the labels, drawn anew, trade places in a
-    ring.
+    """Concept drift: every `every` rounds, `labels` random labels are permuted in a cycle.
 
-    Rows are dealt IID. The change holds for all parties and for the global test set, and adds to the changes
-    before it. It depends on the seed and the round alone, so that a run that resumes, and a party that joins
-    late, sees the same.
+    The rows are partitioned IID. A change applies to all parties and the global test set, on top of earlier
+    changes. It depends on the seed and the round alone, so a resumed run and a late party see the same.
     """
 
     every: int = whole(10, least=1, doc="rounds between two changes")
-    labels: int = whole(2, least=2, doc="how many labels trade places at a change")
+    labels: int = whole(2, least=2, doc="how many labels are permuted at a change")
 
     def partition(
         self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1
@@ -314,13 +314,16 @@ class ConceptDrift(Skew):
         return super().partition(dataset, parties, rng, min_size)
 
     def at(self, fed: Federation, round: int) -> Rows:
-        return self._renamed(fed, round, fed.rows)
+        return self._relabel(fed, round, fed.rows)
 
     def test_at(self, fed: Federation, round: int) -> Rows:
-        return self._renamed(fed, round, fed.test)
+        return self._relabel(fed, round, fed.test)
 
-    def _renamed(self, fed: Federation, round: int, rows: Rows) -> Rows:
-        """The same object until the next change, so that whoever laid the rows out need not do so again."""
+    def _relabel(self, fed: Federation, round: int, rows: Rows) -> Rows:
+        """Return the relabeled rows.
+
+        The same object until the next change, so that copies on a GPU stay valid.
+        """
         change = max(round - 1, 0) // self.every
         name = (self.every, self.labels, fed.seed, fed.classes, id(rows.y), change)
         if name not in _DRIFTED:
@@ -329,11 +332,11 @@ class ConceptDrift(Skew):
             _DRIFTED[name] = (
                 rows.y,
                 Rows(rows.x, self.meaning(fed, round)[rows.y]),
-            )  # the original keeps its id from being used again
+            )  # keeping the original prevents reuse of its id()
         return _DRIFTED[name][1]
 
     def meaning(self, fed: Federation, round: int) -> torch.Tensor:
-        """What each original label is called in this round (rounds count from 1; 0 is before training)."""
+        """Return the new label of each original label in this round (0: before training)."""
         assert fed.classes is not None
         meaning = np.arange(fed.classes)
         for change in range(1, max(round - 1, 0) // self.every + 1):
@@ -346,7 +349,7 @@ class ConceptDrift(Skew):
 
 @dataclass(frozen=True, repr=False)
 class ByColumn(Skew):
-    """The natural federation: one party for each value of a column (a hospital, a device), named after it."""
+    """One party for each value of a column (a hospital, a device), named after it."""
 
     column: str
 
@@ -385,30 +388,30 @@ def _labels(skew: Skew, dataset: Dataset) -> tuple[np.ndarray, int]:
     if dataset.classes is None:
         able = ", ".join(name for name in ("IID", "Quantity", "FeatureNoise", "CovariateShift", "ByColumn"))
         raise BadData(
-            f"{skew} goes by class labels, and {dataset.name} has none: it is a regression. Use one of "
-            f"{able}."
+            f"{skew} needs class labels, and {dataset.name} has none: it is a regression. Use one of {able}."
         )
     check_one_label(str(skew), dataset)
     return dataset.rows.y.numpy(), dataset.classes
 
 
 def _lists(owner: np.ndarray, parties: int) -> list[np.ndarray]:
-    """The rows of each owner, in order; rows owned by −1 are no one's."""
+    """Return the rows of each owner, in order; rows with owner −1 belong to no party."""
     order = np.argsort(owner, kind="stable")
     sizes = np.bincount(owner[owner >= 0], minlength=parties)
     return np.split(order[len(owner) - sizes.sum() :], np.cumsum(sizes)[:-1])
 
 
-def _divided(share: np.ndarray, n: int) -> np.ndarray:
-    """Whole counts in the given shares that add up to n: cuts at the rounded cumulative share."""
+def _divide(share: np.ndarray, n: int) -> np.ndarray:
+    """Divide n rows by shares, cutting at the rounded cumulative shares."""
     cuts = np.minimum(np.floor(np.cumsum(share) * n + 0.5), n).astype(np.int64)
     cuts[-1] = n
     return np.diff(cuts, prepend=0)
 
 
 def _first_draw(draw: Callable[[], np.ndarray], min_size: int) -> np.ndarray:
-    """Counts [·, party] where everyone has `min_size` rows, or the last that was drawn when none has; `split`
-    tops it up.
+    """Draw counts [·, party] until every party has `min_size` rows.
+
+    If none has, return the last draw.
     """
     for _ in range(DRAWS):
         counts = draw()
@@ -418,13 +421,11 @@ def _first_draw(draw: Callable[[], np.ndarray], min_size: int) -> np.ndarray:
 
 
 def top_up(lists: list[np.ndarray], min_size: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Give each party `min_size` rows: the largest parties are cut down to a common level and their rows
-    given away.
-    """
+    """Give each party `min_size` rows, by cutting the largest parties to one level."""
     sizes = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
     needed = np.maximum(min_size - sizes, 0)
     if needed.sum() > np.maximum(sizes - min_size, 0).sum():
-        return lists  # not enough rows: `split` says so
+        return lists  # not enough rows: `split` raises
     low, high = min_size, int(sizes.max())
     while low < high:  # the highest level that frees enough rows
         level = (low + high + 1) // 2
@@ -437,26 +438,26 @@ def top_up(lists: list[np.ndarray], min_size: int, rng: np.random.Generator) -> 
         freed.append(mixed[: spare[k]])
     pool = rng.permutation(np.concatenate(freed))
     poor = np.flatnonzero(needed)
-    *given, left = np.split(pool, np.cumsum(needed[poor]))
-    for k, rows in zip(poor, given):
+    *parts, left = np.split(pool, np.cumsum(needed[poor]))
+    for k, rows in zip(poor, parts):
         lists[k] = np.concatenate([lists[k], rows])
     back = np.flatnonzero(spare)[
         : len(left)
-    ]  # fewer than one row a giver: the level was the highest that frees enough
+    ]  # less than one row for each party that gave some, as the level was the highest possible
     for k, row in zip(back, left):
         lists[k] = np.append(lists[k], row)
     return lists
 
 
-def _no_label_stays(classes: int, rng: np.random.Generator) -> np.ndarray:
-    """A permutation without a fixed point; about one draw in e is one."""
+def _derangement(classes: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw a permutation without a fixed point; about one draw in e is one."""
     while (order := rng.permutation(classes))[order == np.arange(classes)].size:
         pass
     return order
 
 
 def _along(skew: CovariateShift, dataset: Dataset, rng: np.random.Generator) -> np.ndarray:
-    """Each row's place along the sorting direction."""
+    """Return each row's coordinate along the sorting direction."""
     if not dataset.rows.x.is_floating_point():
         raise BadData(
             f"{skew} needs features that are numbers; the rows of {dataset.name} are tokens. Use a label or "
@@ -471,17 +472,17 @@ def _along(skew: CovariateShift, dataset: Dataset, rng: np.random.Generator) -> 
             f"below {x.shape[1]}, the number of features of {dataset.name}",
         )
     if dataset.table is not None:
-        x = dataset.table.recipe.standardize(x)  # only to sort by: the parties still fit their own recipe
+        x = dataset.table.recipe.standardize(
+            x
+        )  # only for sorting: the parties still use their own statistics
     if skew.feature is not None:
         return x[:, skew.feature].numpy()
-    sample = x[
-        torch.from_numpy(rng.permutation(len(dataset))[:5000])
-    ]  # enough for a direction, and bounded for 50,000 images
+    sample = x[torch.from_numpy(rng.permutation(len(dataset))[:5000])]  # enough to estimate a direction
     sample = sample - sample.mean(0)
     direction = torch.from_numpy(rng.standard_normal(x.shape[1], dtype=np.float32))
     for _ in range(50):  # power iteration
         direction = torch.nn.functional.normalize(sample.T @ (sample @ direction), dim=0)
     direction = direction * torch.sign(
         direction[direction.abs().argmax()]
-    )  # the sign of a component is arbitrary: fix it
+    )  # the sign of a component is arbitrary
     return (x @ direction).numpy()

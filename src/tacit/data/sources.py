@@ -1,9 +1,8 @@
-"""Files of published data sets: where they may lie, whether they are the published ones, and how they are
-fetched.
+"""Files of published data sets: find them, verify them, download them.
 
-Looked for in DIR/<name>/ and DIR, where DIR is `data_dir` or else the environment's TACIT_DATA; without
-either in the user's cache. Packed (.gz) or not. What is not found is downloaded, when the network allows, and
-kept only if its sha256 is the published one.
+They are searched in DIR/<name>/ and DIR, where DIR is `data_dir` or the environment variable TACIT_DATA;
+without either, in the user's cache. They may be packed (.gz). A missing file is downloaded if the network
+allows, and kept only if its sha256 is the published one.
 """
 
 from __future__ import annotations
@@ -19,14 +18,15 @@ from pathlib import Path
 from ..errors import BadData, MissingFiles
 from ..progress import Progress
 
-TIMEOUT = 20  # seconds without a byte before a mirror is given up
+TIMEOUT = 20  # seconds without a byte before the next mirror is tried
 CHUNK = 1 << 18
 
 
 @dataclass(frozen=True)
 class Published:
-    """One file as its authors publish it. `inside` is the sum of the unpacked bytes: a .gz packed again by
-    others has another outside.
+    """A published file.
+
+    `inside` is the checksum of the unpacked bytes, which repacking does not change.
     """
 
     name: str
@@ -36,17 +36,17 @@ class Published:
 
 
 def folders(dataset: str, data_dir: str | os.PathLike[str] | None, also: tuple[str, ...] = ()) -> list[Path]:
-    """Where the files of a data set may lie, the best place first."""
-    given = data_dir if data_dir is not None else os.environ.get("TACIT_DATA")
-    if given:
-        root = Path(given).expanduser()
+    """Return the folders in which the files of a data set are searched, in order."""
+    directory = data_dir if data_dir is not None else os.environ.get("TACIT_DATA")
+    if directory:
+        root = Path(directory).expanduser()
         return [root / dataset, root, *(root / a for a in also), *(root / dataset / a for a in also)]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return [cache / "tacit" / dataset, *(cache / "tacit" / dataset / a for a in also)]
 
 
 def find(name: str, places: list[Path]) -> Path | None:
-    """The file, as named or with .gz put on or taken off."""
+    """Find a file by its name, with or without .gz."""
     other = name.removesuffix(".gz") if name.endswith(".gz") else name + ".gz"
     for folder in places:
         for candidate in (folder / name, folder / other):
@@ -58,9 +58,7 @@ def find(name: str, places: list[Path]) -> Path | None:
 def contents(
     dataset: str, files: tuple[Published, ...], places: list[Path], verify: bool, download: bool
 ) -> list[bytes]:
-    """The unpacked bytes of every file: all of them, or an error that says which are missing and where they
-    go.
-    """
+    """Return the unpacked bytes of all files, or raise an error that says which to put where."""
     found = [find(f.name, places) for f in files]
     if None in found:
         absent = tuple(f for f, path in zip(files, found) if path is None)
@@ -70,15 +68,15 @@ def contents(
 
 
 def read(dataset: str, file: Published, path: Path, verify: bool) -> bytes:
-    """The unpacked bytes of one file, held to the published sum."""
+    """Return the unpacked bytes of one file, after comparing the checksum."""
     data = path.read_bytes()
     packed = path.suffix == ".gz"
     try:
         plain = gzip.decompress(data) if packed else data
     except (OSError, EOFError) as error:
         raise BadData(
-            f"{dataset}: {path} cannot be unpacked ({error}): cut short, or no gzip file. Delete it and get "
-            "it again."
+            f"{dataset}: {path} cannot be unpacked ({error}): truncated, or not a gzip file. Delete it and "
+            "get it again."
         ) from None
     if verify:
         if file.inside:
@@ -89,7 +87,7 @@ def read(dataset: str, file: Published, path: Path, verify: bool) -> bytes:
 
 
 def confirm(dataset: str, path: Path | str, data: bytes, published: str) -> None:
-    """Refuse bytes whose md5 or sha256 (told apart by length) is not the published one."""
+    """Raise BadData if the md5 or sha256 (by its length) is not the published one."""
     algorithm = "md5" if len(published) == 32 else "sha256"
     found = hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()
     if found != published:
@@ -100,7 +98,7 @@ def confirm(dataset: str, path: Path | str, data: bytes, published: str) -> None
 
 
 def fetch(dataset: str, files: tuple[Published, ...], places: list[Path], download: bool) -> None:
-    """Download the files into the first place, or say which files to put where."""
+    """Download the files into the first folder, or say which files to put where."""
     why = "Downloading was turned off."
     for file in files if download else ():
         reasons = []
@@ -114,7 +112,7 @@ def fetch(dataset: str, files: tuple[Published, ...], places: list[Path], downlo
             why = (
                 f"The download failed ({'; '.join(reasons)})."
                 if reasons
-                else "They have no address to download them from."
+                else "There is no download address for them."
             )
             raise missing(dataset, files, places, why)
     if not download:
@@ -132,8 +130,9 @@ def missing(dataset: str, files: tuple[Published, ...], places: list[Path], why:
 
 
 def download_file(dataset: str, url: str, target: Path, sha256: str) -> None:
-    """Fetch into NAME.part, going on where an earlier try stopped; NAME appears only whole and with the right
-    sum.
+    """Download into NAME.part, resuming an earlier try.
+
+    NAME appears only complete and verified.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
@@ -159,12 +158,12 @@ def download_file(dataset: str, url: str, target: Path, sha256: str) -> None:
                     progress.update(out.tell())
         if length and part.stat().st_size < length:
             raise ConnectionError(
-                f"the connection ended after {part.stat().st_size} of {length} bytes; try again to go on "
+                f"the connection ended after {part.stat().st_size} of {length} bytes; try again to resume "
                 "from there"
             )
     try:
         confirm(dataset, url, part.read_bytes(), sha256)
     except BadData:
-        part.unlink()  # going on from wrong bytes would never end well
+        part.unlink()  # resuming from wrong bytes would fail again
         raise
     os.replace(part, target)

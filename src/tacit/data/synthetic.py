@@ -1,14 +1,13 @@
-"""Synthetic(α, β): a logistic model for each device (T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar,
-V. Smith 2020, "FedProx").
+"""Synthetic(α, β): a logistic model for each device, as in the FedProx paper.
 
-Section 5.1. For device k:
+T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith 2020, "FedProx", Section 5.1. For device k:
     u_k ~ N(0, α),  B_k ~ N(0, β)
-    W_k[i, j] ~ N(u_k, 1),  b_k[j] ~ N(u_k, 1)          a model of its own
-    v_k[i] ~ N(B_k, 1),  x ~ N(v_k, Σ),  Σ = diag(i^−1.2)   features of its own
+    W_k[i, j] ~ N(u_k, 1),  b_k[j] ~ N(u_k, 1)              its own model
+    v_k[i] ~ N(B_k, 1),  x ~ N(v_k, Σ),  Σ = diag(i^−1.2)   its own features
     y = argmax softmax(W_k x + b_k)
-β sets how much the features of two devices differ; their models differ by the draw of W_k. (α is meant to
-make them differ more, but u_k adds the same to the score of every class, so that the labels do not depend on
-it: a property of the model as published, kept.) As in the authors' code α and β are standard deviations and a
+β sets how much the features of two devices differ. The models differ by the draw of W_k. (α should make them
+differ more, but u_k adds the same to the score of every class, so the labels do not depend on it. This is a
+property of the published model, and kept.) As in the authors' code, α and β are standard deviations, and a
 device has 50 + ⌊lognormal(4, 2)⌋ rows, the paper's heavy tail.
 """
 
@@ -46,8 +45,9 @@ def synthetic(
     seed: int = 0,
     test_fraction: float = 0.2,
 ) -> Dataset:
-    """A natural federation, `.by("device")`, of at least `least` rows a device. `iid=True`: Synthetic-IID,
-    one model and p(x) for all.
+    """A natural federation, `.by("device")`, of at least `least` rows a device.
+
+    `iid=True`: Synthetic-IID, one model and p(x) for all.
     """
     check(Synthetic(alpha, beta, parties, features, classes, least, seed, iid))
     rng = np.random.default_rng([seed, 6])

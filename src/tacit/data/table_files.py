@@ -1,6 +1,9 @@
-"""Read and write tables. Every verb reads files through `read_table`, so a file has one meaning.
+"""Read and write tables.
 
-The format is taken from the content: Parquet, or else CSV (packed by gzip, bzip2 or xz where the name says so).
+Every verb reads files through `read_table`, so a file has one meaning.
+
+The format is taken from the content: Parquet, or else CSV (packed by gzip, bzip2 or xz where the name says
+so).
 
 CSV
     - UTF-8, with or without a byte order mark. The first line names the columns; each name is unique.
@@ -163,7 +166,9 @@ def find_decimal_comma(column: Series) -> str | None:
 def read_chunks(
     path: str | os.PathLike[str], columns: Sequence[str] | None = None, separator: str | None = None
 ) -> Iterator[DataFrame]:
-    """Read a CSV file as text, exactly, some rows at a time; the index counts the rows of the file.
+    """Read a CSV file as text, exactly, some rows at a time.
+
+    The index counts the rows of the file.
 
     For files larger than memory. A Parquet file comes in one piece, with `columns` as ids.
     """
@@ -195,7 +200,9 @@ def write_table(
     separator: str = ",",
     text_columns: Sequence[str] = (),
 ) -> Path:
-    """Write a table, or its parts one after the other, as CSV (.csv, .csv.gz) or Parquet; all or nothing.
+    """Write a table, or its parts one after the other, as CSV (.csv, .csv.gz) or Parquet.
+
+    All or nothing.
 
     Row labels are not written: they may identify omitted rows. `text_columns` are text in a Parquet file even
     if the first part has no value in them.
@@ -265,7 +272,8 @@ def _is_parquet(file: Path) -> bool:
         start = content.read(4)
     if start[:2] == b"PK":
         raise BadData(
-            f"{file} is a spreadsheet or a zip archive. Save the table as CSV or Parquet, and unpack it first."
+            f"{file} is a spreadsheet or a zip archive. Save the table as CSV or Parquet, and "
+            "unpack it first."
         )
     if start != b"PAR1" and file.suffix.lower() in PARQUET:
         raise BadData(f"{file} cannot be read as Parquet: it does not begin with the bytes PAR1.")
@@ -331,8 +339,8 @@ def _check_widths(file: Path, separator: str, width: int) -> None:
         for number, row in enumerate(row for row in rows if row):
             if len(row) != width:
                 raise BadData(
-                    f"{file}: row {number} has {len(row)} cells, and the table has {width} columns. Every row "
-                    "needs one cell for each column."
+                    f"{file}: row {number} has {len(row)} cells, and the table has {width} columns. Every "
+                    "row needs one cell for each column."
                 )
 
 

@@ -1,11 +1,11 @@
-"""Tables: rows of named columns, encoded by a recipe that no party needs another's rows to fit.
+"""Tables: rows of named columns, encoded by a recipe.
 
-What the parties must agree on before they start is the *layout*: which columns are numbers, which are
-categories and of what values, and which may be missing. Declare it (`Recipe(numbers=…, categories=…)`), or
-let it be read off the whole table: then the layout, and nothing else, has looked across parties, and the
-federation's notes say so. The *statistics* (mean and deviation of each number) are each party's own by
-default: fitted on its training rows, used for its training and held-out rows. The global test set uses the
-statistics of the party a row came from where that is known (`by`), and its own otherwise.
+The parties agree on the *layout* before they start: which columns are numbers, which are categories with
+which values, and which may have missing values. Declare it (`Recipe(numbers=…, categories=…)`), or let it be
+inferred from the whole table; the federation's notes then say that the layout was taken from all parties'
+rows. The *statistics* (mean and standard deviation of each number) are each party's own by default: computed
+on its training rows, applied to its training and held-out rows. A row of the global test set is standardized
+by the party it came from if that is known (`by`), and otherwise by the test set's own statistics.
 """
 
 from __future__ import annotations
@@ -32,20 +32,19 @@ if TYPE_CHECKING:
 
 FITS = ("party", "pooled", "none")
 INFERRED_LAYOUT = (
-    "The table's layout (kinds of columns, categories, what may be missing) was read off all "
+    "The table's layout (types of columns, categories, missing values) was inferred from all "
     "parties' rows together."
 )
-TOO_MANY = 100  # categories, when they are also more than half of the rows: an identifier, not a category
+TOO_MANY = 100  # more categories than this, and than half of the rows, are an identifier or free text
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a table becomes numbers: standardised numbers first, then one-hot categories, then a 0/1 for each
-    value that may be missing.
+    """How a table is encoded: numbers, one-hot categories, and missing indicators.
 
-    A missing number becomes the mean, a missing category no category; the indicator tells. `fit` says whose
-    statistics: "party", "pooled" (all training rows together), "none" (numbers as they are). With `mean` and
-    `std` given, those are used.
+    A missing number becomes the mean and a missing category all zeros; the indicator column is then 1. `fit`
+    says whose statistics are used: "party", "pooled" (all training rows together) or "none" (numbers as they
+    are). If `mean` and `std` are given, those are used.
     """
 
     numbers: tuple[str, ...] = ()
@@ -63,7 +62,7 @@ class Recipe:
 
     @classmethod
     def infer(cls, frame: DataFrame, categories: Sequence[str] = (), fit: str = "party") -> Recipe:
-        """The layout of a table, from its values."""
+        """Infer the layout of a table from its values."""
         numbers, kinds, many = [], {}, {}
         for name in map(str, frame.columns):
             column = frame[name]
@@ -79,13 +78,13 @@ class Recipe:
                     f"categories=[{name!r}]."
                 )
             kinds[name] = tuple(values.tolist())
-        if many:  # all of them at once, so that nobody has to drop one column after the other
+        if many:  # all of them in one message
             name, values = next(iter(many.items()))
             raise BadData(
                 f"the column {name!r} has {len(values)} different values in {len(frame)} rows: "
                 f"{_what_they_are(values)} "
                 f"Leave it out with drop={[name]!r}."
-                + (f" So have {', '.join(map(repr, list(many)[1:]))}." if len(many) > 1 else "")
+                + (f" The same holds for {', '.join(map(repr, list(many)[1:]))}." if len(many) > 1 else "")
             )
         missing = tuple(str(name) for name in frame.columns if frame[name].isna().any())
         return cls(tuple(numbers), kinds, missing, fit)
@@ -103,7 +102,7 @@ class Recipe:
         )
 
     def encode(self, frame: DataFrame) -> Tensor:
-        """Numbers as they are (NaN where missing), categories one-hot, indicators."""
+        """Encode a table without standardizing; a missing number is NaN."""
         parts = [np.zeros((len(frame), 0), dtype=np.float32)]
         for name in (*self.numbers, *self.categories, *self.missing):
             if name not in frame.columns:
@@ -114,17 +113,17 @@ class Recipe:
         for name in self.numbers:
             if not _is_number(name, frame[name]):
                 raise BadData(
-                    f"the recipe has {name!r} as a number; the table has text in it, e.g. "
+                    f"the recipe declares {name!r} as a number; the table contains text, e.g. "
                     f"{str(frame[name].dropna().iloc[0])!r}."
                 )
             parts.append(_numbers(frame[name])[:, None])
         for name, values in self.categories.items():
             known = frame[name].notna().to_numpy()
             text = _text(frame[name])
-            strange = sorted(set(text[known]) - set(values))
-            if strange:
+            unknown = sorted(set(text[known]) - set(values))
+            if unknown:
                 raise BadData(
-                    f"the column {name!r} has the value {strange[0]!r}, which the recipe does not know. "
+                    f"the column {name!r} has the value {unknown[0]!r}, which is not in the recipe. "
                     f"Known: {', '.join(values[:20])}."
                 )
             parts.append(
@@ -143,14 +142,12 @@ class Recipe:
         return torch.from_numpy(np.concatenate(parts, axis=1))
 
     def with_statistics(self, x: Tensor) -> Recipe:
-        """With the mean and deviation of laid-out rows."""
+        """Return the recipe with the mean and standard deviation of these encoded rows."""
         mean, std = self.statistics(x, torch.zeros(len(x), dtype=torch.int64), 1)
         return replace(self, mean=tuple(mean[0].tolist()), std=tuple(std[0].tolist()))
 
     def resolve(self, x: Tensor) -> Recipe:
-        """With statistics: those it was given, none where fit="none", or else those of these laid-out
-        rows.
-        """
+        """Return the recipe with statistics: its own, or those of these encoded rows."""
         if self.mean is not None and self.std is not None:
             return self
         n = len(self.numbers)
@@ -159,7 +156,7 @@ class Recipe:
         )
 
     def standardize(self, x: Tensor) -> Tensor:
-        """Laid-out rows by this recipe's statistics, or, when it has none, by their own."""
+        """Standardize encoded rows by the recipe's statistics, or by their own if it has none."""
         recipe = self if self.mean is not None and self.std is not None else self.with_statistics(x)
         return recipe.apply(
             x,
@@ -169,24 +166,29 @@ class Recipe:
         )
 
     def statistics(self, x: Tensor, owner: Tensor, parties: int) -> tuple[Tensor, Tensor]:
-        """[party, number]: mean and deviation of the values there are; a number that does not vary keeps
-        deviation 1.
+        """Return mean and standard deviation, [party, number], of the values that are not missing.
+
+        The standard deviation of a constant number is set to 1.
         """
         numbers = x[:, : len(self.numbers)].to(torch.float64)
-        there = ~numbers.isnan()
+        known = ~numbers.isnan()
         zeros = torch.zeros(parties, numbers.shape[1], dtype=torch.float64)
-        count = zeros.index_add(0, owner, there.to(torch.float64)).clamp(min=1)
+        count = zeros.index_add(0, owner, known.to(torch.float64)).clamp(min=1)
         mean = zeros.index_add(0, owner, numbers.nan_to_num()) / count
         off = (
             numbers - mean[owner]
-        ).nan_to_num() ** 2  # a second pass: the difference of two large sums would lose digits
+        ).nan_to_num() ** 2  # a second pass: the difference of two large sums loses digits
         std = (zeros.index_add(0, owner, off) / count).sqrt()
         return mean.float(), torch.where(std > 1e-9 * (1 + mean.abs()), std, 1.0).float()
 
     def apply(self, x: Tensor, mean: Tensor, std: Tensor, owner: Tensor) -> Tensor:
+        """Standardize encoded rows, each by the statistics of its owner.
+
+        A missing number becomes 0.
+        """
         out = x.clone()
         n = len(self.numbers)
-        out[:, :n] = ((x[:, :n] - mean[owner]) / std[owner]).nan_to_num(nan=0.0)  # the mean is 0 now
+        out[:, :n] = ((x[:, :n] - mean[owner]) / std[owner]).nan_to_num(nan=0.0)  # 0 is the mean
         return out
 
 
@@ -198,7 +200,7 @@ class Table:
     test: Any
     recipe: Recipe
     declared: bool = False
-    id: str = ""  # the column that says whose a row is
+    id: str = ""  # the column of ids
 
     def values(self, column: str, test: bool = False) -> np.ndarray | None:
         frame = self.test if test else self.frame
@@ -206,8 +208,8 @@ class Table:
             return None
         if not test and frame[column].isna().any():
             raise BadData(
-                f"{int(frame[column].isna().sum())} rows have no {column!r}, so no party holds them. Fill "
-                "or drop them first."
+                f"{int(frame[column].isna().sum())} rows have no {column!r}, so they belong to no party. "
+                "Fill or drop them first."
             )
         return _text(frame[column]).astype(str)
 
@@ -219,13 +221,13 @@ class Table:
         )
 
     def without(self, data: Dataset, column: str) -> Dataset:
-        """The data set without the column that deals it: at each party it would be the same in every row."""
+        """Return the data set without the column by which it is partitioned."""
         if column not in (*self.recipe.numbers, *self.recipe.categories):
             return data
         recipe = self.recipe.without(column)
         if not recipe.columns:
             raise BadData(
-                f"{data.name}: {column!r} is the only feature; dealt by it, there is nothing to learn from. "
+                f"{data.name}: {column!r} is the only feature; partitioned by it, no feature is left. "
                 "Use another column."
             )
         return replace(
@@ -236,62 +238,58 @@ class Table:
             table=replace(self, recipe=recipe),
         )
 
-    def _counters(self) -> list[str]:
-        """Numbers that look as if they only told rows apart: a network learns them by heart, and nobody meant
-        them as a measurement.
-        """
+    def _identifier_notes(self) -> list[str]:
+        """Notes about integers that differ in every row: a network would memorize them."""
         several = [
-            c for c in self.recipe.numbers if len(self.frame) > TOO_MANY and _tells_rows_apart(self.frame[c])
+            c for c in self.recipe.numbers if len(self.frame) > TOO_MANY and _is_counter(self.frame[c])
         ]
         return [
-            f"The column {c!r} has another whole number in every row, as an identifier has, and was used as "
-            "a number. "
+            f"The column {c!r} has a different integer in every row, like an identifier, and was used as a "
+            "number. "
             f"If it is one, leave it out with drop=[{c!r}]."
             for c in several
         ]
 
     def centralize(self, data: Dataset) -> Dataset:
-        """Rows and test rows by the statistics of the rows to train on: one holder has them all."""
+        """Standardize training and test rows by the statistics of the training rows."""
         recipe = self.recipe.resolve(data.rows.x)
         rows, test = (Rows(recipe.standardize(part.x), part.y) for part in (data.rows, data.test))
         return replace(data, rows=rows, test=test, table=None)
 
     @property
     def reads_rows(self) -> bool:
-        """Whether the encoding itself looks at the rows: at their mean and deviation, or at which columns and
-        categories there are.
-        """
+        """Whether the encoding depends on the rows: on their statistics, or on an inferred layout."""
         return not self.declared or (self.recipe.fit != "none" and self.recipe.mean is None)
 
     def standardize(self, fed: Federation, test_owner: np.ndarray | None) -> Federation:
-        """The dealt rows with their numbers standardised as the recipe says."""
+        """Standardize a partitioned data set as the recipe says."""
         recipe, n = self.recipe, len(self.recipe.numbers)
-        everyone, tested = (
+        one_owner, test_rows = (
             torch.zeros(len(fed.rows.y), dtype=torch.int64),
             torch.zeros(len(fed.test.y), dtype=torch.int64),
         )
-        notes = [] if self.declared else [INFERRED_LAYOUT, *self._counters()]
+        notes = [] if self.declared else [INFERRED_LAYOUT, *self._identifier_notes()]
         if recipe.mean is not None and recipe.std is not None:
             x, xt = recipe.standardize(fed.rows.x), recipe.standardize(fed.test.x)
         elif recipe.fit == "none":
             mean, std = torch.zeros(1, n), torch.ones(1, n)
             x, xt = (
-                recipe.apply(fed.rows.x, mean, std, everyone),
-                recipe.apply(fed.test.x, mean, std, tested),
+                recipe.apply(fed.rows.x, mean, std, one_owner),
+                recipe.apply(fed.test.x, mean, std, test_rows),
             )
         elif recipe.fit == "pooled":
             pooled = recipe.with_statistics(fed.rows.x[fed.train.index])
             x, xt = pooled.standardize(fed.rows.x), pooled.standardize(fed.test.x)
-            notes.append("Numbers were standardised by statistics pooled over all parties (fit='pooled').")
+            notes.append("Numbers were standardized by statistics pooled over all parties (fit='pooled').")
         else:
             mean, std = recipe.statistics(fed.rows.x[fed.train.index], fed.train.owner, len(fed))
             x = recipe.apply(fed.rows.x, mean, std, fed.owner)
-            own = recipe.with_statistics(fed.test.x)  # of test rows that came from no party
+            own = recipe.with_statistics(fed.test.x)  # for test rows that came from no party
             mean, std = (
                 torch.cat([mean, torch.tensor(own.mean)[None]]),
                 torch.cat([std, torch.tensor(own.std)[None]]),
             )
-            owner = tested - 1 if test_owner is None else torch.from_numpy(test_owner)
+            owner = test_rows - 1 if test_owner is None else torch.from_numpy(test_owner)
             xt = recipe.apply(fed.test.x, mean, std, owner)
         return replace(fed, rows=Rows(x, fed.rows.y), test=Rows(xt, fed.test.y), notes=(*fed.notes, *notes))
 
@@ -347,18 +345,16 @@ def from_frame(
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset | Columns:
-    """A data set from a pandas table.
+    """Make a data set from a pandas DataFrame.
 
-    `label` is the column to predict; `groups` say where a row came from and are no features; `drop` are left
-    out; `categories` are categories though they look like numbers. `fit` is "party" (each standardises by its
-    own statistics), "pooled", "none", or a `Recipe`. Any column can be given to `.by(…)`. Without a `test`
-    table, a stratified `test_fraction` of the rows becomes the test set. `id` is the column that says whose a
-    row is, and no feature: for `.vertical(…)` and `tacit.splitnn`. With an id and no label it gives
-    `Columns`, what a party that does not hold the label brings.
+    `label` is the column to predict. `groups` say where a row came from and are not features. Columns in
+    `drop` are left out; those in `categories` are categories even if they look like numbers. `fit` is "party"
+    (each party standardizes by its own statistics), "pooled", "none", or a `Recipe`. Any column can be given
+    to `.by(…)`. Without a `test` table, a stratified `test_fraction` of the rows becomes the test set. `id`
+    is the column of record ids, for `.vertical(…)` and `tacit.splitnn`; it is not a feature. With an id and
+    without a label, the result is `Columns`, the table of a party that does not hold the label.
     """
-    known = [
-        str(c) for c in frame.columns
-    ]  # pandas lets a column be named by a number; here all names are text
+    known = [str(c) for c in frame.columns]  # pandas allows column names that are numbers
     label, id = (None if c is None else str(c) for c in (label, id))
     groups, drop, categories = (
         c if isinstance(c, str) else [str(name) for name in c] for c in (groups, drop, categories)
@@ -405,8 +401,7 @@ def from_frame(
     features = [c for c in known if c not in (label, id) and c not in groups and c not in drop]
     if not features and (id is None or label is None):  # a party may bring ids and labels alone
         raise BadData(
-            f"{name}: no column is left to learn from beside the "
-            f"{'id' if label is None else f'label {label!r}'}."
+            f"{name}: there is no feature besides the {'id' if label is None else f'label {label!r}'}."
         )
     both = pd.concat([frame[features], extra[features]], ignore_index=True) if len(extra) else frame[features]
     try:
@@ -421,7 +416,7 @@ def from_frame(
         [_target(name, label, table[label], regression) for table in (frame, extra) if len(table)]
     )
     n = len(frame)
-    # The numbers may be NaN until the rows have owners, so from_arrays sees stand-ins of the same length.
+    # Numbers may be NaN until the rows are partitioned, so from_arrays gets placeholders of the same length.
     shell = from_arrays(
         np.zeros((n, 1)), y[:n], test=(np.zeros((len(y) - n, 1)), y[n:]), name=name, regression=regression
     )
@@ -494,9 +489,11 @@ def from_csv(
     separator: str | None = None,
     decimal: str = ".",
 ) -> Dataset | Columns:
-    """A data set from a CSV file with a header (packed or not); see `from_frame`. Empty cells, NA and ? are
-    missing values. `separator` stands between columns, `decimal` in numbers: ";" and "," in many European
-    files.
+    """Make a data set from a CSV file.
+
+    See `from_frame` for the options and `table_files` for the rules.
+
+    The separator is detected, unless it is given. Many European files have the decimal sign ",".
     """
     frames: list[Any] = [
         None
@@ -504,7 +501,7 @@ def from_csv(
         else read_table(p, ids=() if id is None else (id,), separator=separator, decimal=decimal)
         for p in (path, test)
     ]
-    make: Any = from_frame  # of the two forms, the one that the label asks for
+    make: Any = from_frame  # either overload
     return make(
         frames[0],
         label,
@@ -535,7 +532,7 @@ def from_parquet(
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
-    """A data set from a Parquet file; see `from_frame`."""
+    """Make a data set from a Parquet file; see `from_frame`."""
     frames = [None if p is None else read_table(p) for p in (path, test)]
     return from_frame(
         frames[0],
@@ -553,7 +550,7 @@ def from_parquet(
 
 
 def _text(column: Series) -> np.ndarray:
-    """Values as text; whole numbers without '.0', however a missing one made pandas store the column."""
+    """Return values as text; integers without '.0', even if pandas stored them as floats."""
     values = column.to_numpy(dtype=object, na_value="")
     return np.array(
         [str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in values], dtype=object
@@ -561,14 +558,14 @@ def _text(column: Series) -> np.ndarray:
 
 
 def _what_they_are(values: np.ndarray) -> str:
-    """Why text of so many different values is no category, and what to do if it was meant otherwise."""
+    """Say what text with so many different values is, and what to do about it."""
     import pandas as pd
 
     first = pd.Series(values[:50], dtype=str)
     if not pd.to_datetime(first, format="ISO8601", errors="coerce").isna().any():
         return (
-            "dates or times, which are no categories. Make a number of it (a year, the days since a "
-            "fixed day) before you give the table."
+            "dates or times, not categories. Convert them to a number first (a year, or the days since a "
+            "fixed day)."
         )
     if first.str.fullmatch(CODE).any():
         return "codes with leading zeros, which are not numbers."
@@ -577,12 +574,13 @@ def _what_they_are(values: np.ndarray) -> str:
     return "an identifier or free text, not a category."
 
 
-def _tells_rows_apart(column: Series) -> bool:
+def _is_counter(column: Series) -> bool:
+    """Whether a number is an integer that differs in every row."""
     import pandas as pd
 
     values = pd.to_numeric(column, errors="coerce").to_numpy(
         dtype=np.float64, na_value=np.nan
-    )  # in 32 bits long ids would look alike
+    )  # in 32 bits long ids would collide
     return bool(
         np.isfinite(values).all()
         and (values == np.floor(values)).all()
@@ -606,28 +604,29 @@ def _has_codes(column: Series) -> bool:
 
 
 def _is_number(name: str, column: Series) -> bool:
-    """Whether a column holds numbers; nearly only numbers is an error, for it is a number column with
-    something wrong in it.
+    """Whether a column is numeric.
+
+    Raises BadData if nearly all values are numbers: some are misspelled.
     """
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(column):
-        endless = np.isinf(column.to_numpy(dtype=np.float64, na_value=np.nan))
-        if endless.any():
+        infinite = np.isinf(column.to_numpy(dtype=np.float64, na_value=np.nan))
+        if infinite.any():
             raise BadData(
-                f"the column {name!r} has an infinite value in row {int(endless.argmax())}. Fill or drop it."
+                f"the column {name!r} has an infinite value in row {int(infinite.argmax())}. Fill or drop it."
             )
         return True
-    there = column.dropna()
-    if pd.api.types.is_datetime64_any_dtype(column) or not len(there):
-        return not len(there)
-    wrong = pd.to_numeric(there.astype(str), errors="coerce").isna()
-    if 0 < wrong.sum() <= 0.1 * len(there):
+    known = column.dropna()
+    if pd.api.types.is_datetime64_any_dtype(column) or not len(known):
+        return not len(known)
+    wrong = pd.to_numeric(known.astype(str), errors="coerce").isna()
+    if 0 < wrong.sum() <= 0.1 * len(known):
         first = wrong[wrong].index[0]
         raise BadData(
-            f"the column {name!r} holds numbers, but {int(wrong.sum())} of {len(there)} values are none, "
-            "the first "
-            f"{str(there[first])!r} in row {first}. Correct them, or declare a category with "
+            f"the column {name!r} contains numbers, but {int(wrong.sum())} of {len(known)} values are not "
+            f"numeric, the first {str(known[first])!r} in row {first}. Correct them, or declare a category "
+            "with "
             f"categories=[{name!r}]."
         )
     return not wrong.any()
@@ -646,8 +645,8 @@ def _target(name: str, label: str, column: Series, regression: bool) -> np.ndarr
     if regression:
         if not number:
             raise BadData(
-                f"{name}: the label {label!r} holds text, e.g. {str(column.iloc[0])!r}; a regression needs "
-                "numbers. "
+                f"{name}: the label {label!r} contains text, e.g. {str(column.iloc[0])!r}; a regression "
+                "needs numbers. "
                 "Leave regression=False."
             )
         return column.to_numpy(dtype=np.float64)

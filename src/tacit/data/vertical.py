@@ -1,11 +1,10 @@
-"""Different columns of the same people: what each party holds of every row, and who holds the label.
+"""Vertical partitions: the parties hold different columns of the same records.
 
     parties = data.from_csv("people.csv", label="default", id="id").vertical(into={"bank": ["age", "limit"],
     "shop": ["basket"]}, label_at="bank")
 
-`Columns` are one party's table with its ids, as it reads it from its own file. `Vertical` are several
-parties' columns of the same people in the same order. Each party standardises its own columns, by the rows
-that are learned from.
+`Columns` is one party's table with its ids, as read from its own file. `Vertical` is several parties' columns
+of the same records in the same order. Each party standardizes its own columns, by the training rows.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ if TYPE_CHECKING:
     from .federation import Dataset
     from .tables import Recipe
 
-# the stream of random numbers that decides which shared rows are held out; 0 to 5 are used where rows are
-# dealt
+# the random stream that draws the held-out rows; 0 to 5 are used where rows are partitioned
 HOLDING = 6
 
 
 @dataclass(frozen=True)
 class Columns:
-    """One party's columns, a row a person. `x` is laid out and not yet standardised (a missing number is
-    NaN); `y` is there where the label is.
+    """One party's columns, one row per record.
+
+    `x` is encoded and not standardized (a missing number is NaN); `y` is None unless the party has the label.
     """
 
     name: str
-    ids: np.ndarray = field(repr=False)  # as the file has them: text or whole numbers
+    ids: np.ndarray = field(repr=False)  # as in the file: text or integers
     x: Tensor = field(repr=False)
     columns: tuple[str, ...]
     recipe: Recipe | None = field(default=None, repr=False)  # None: numbers, ready to use
@@ -51,12 +50,15 @@ class Columns:
         return len(self.x)
 
     def take(self, rows: Any) -> Columns:
-        """These rows, in this order."""
+        """Return these rows, in this order."""
         at = torch.as_tensor(np.ascontiguousarray(rows), dtype=torch.int64)
         return replace(self, ids=self.ids[at.numpy()], x=self.x[at], y=None if self.y is None else self.y[at])
 
     def standardize(self, rows: Tensor) -> tuple[Tensor, Recipe | None]:
-        """(all rows standardised by the statistics of these, the recipe with them)."""
+        """Return (all rows, standardized by the statistics of `rows`.
+
+        The recipe with these statistics).
+        """
         if self.recipe is None:
             return self.x, None
         recipe = self.recipe.resolve(self.x[rows])
@@ -64,9 +66,7 @@ class Columns:
 
     @classmethod
     def of(cls, data: Dataset) -> Columns:
-        """All rows of a data set that was read with an id, the held-out ones, too: which are held out is
-        settled when it is known who is shared.
-        """
+        """Return all rows of a data set, test rows included."""
         ids = ids_of(data)
         return cls(
             data.name,
@@ -84,11 +84,10 @@ DUPLICATES = ("refuse", "first")
 
 
 def drop_repeated_ids(table: Columns, where: str, duplicates: str = "refuse") -> tuple[Columns, list[str]]:
-    """(the table with one row for each id, what was left out, in words).
+    """Return the table with one row for each id, and notes about what was left out.
 
-    Rows that repeat an earlier one with the same id and the same values are left out. Rows with the id of an
-    earlier one and other values are refused, or left out with duplicates="first". Rows without an id stay:
-    they match nobody.
+    Exact repetitions of a row are left out. Rows with the id of an earlier row and other values are refused,
+    or left out with duplicates="first". Rows without an id stay: they match no record.
     """
     if duplicates not in DUPLICATES:
         raise bad(where, "duplicates", duplicates, "'refuse' or 'first'")
@@ -106,15 +105,15 @@ def drop_repeated_ids(table: Columns, where: str, duplicates: str = "refuse") ->
     )
     if other and duplicates == "refuse":
         raise BadData(
-            f"{differ}, so it is not clear which row is meant. Keep one row for each id; or say duplicates "
-            '= "first", to keep the first row of '
+            f"{differ}, so it is ambiguous which row to use. Keep one row for each id, or set duplicates "
+            '= "first" to keep the first row of '
             "each id."
         )
     notes = []
     if same:
         notes.append(
             f"{where}: {len(same)} of {len(table)} rows repeat an earlier row with the same id "
-            f"({show_rows(same)}); each was kept once."
+            f"({show_rows(same)}); they were left out."
         )
     if other:
         notes.append(f'{differ}; the first row of each id was kept, as duplicates = "first" says.')
@@ -122,13 +121,16 @@ def drop_repeated_ids(table: Columns, where: str, duplicates: str = "refuse") ->
 
 
 def _equal(table: Columns, a: int, b: int) -> bool:
-    """Whether two rows have the same values; two missing values are the same."""
+    """Whether two rows have the same values; two missing values are equal."""
     y = table.y is None or torch.equal(table.y[a], table.y[b])
     return y and bool(((table.x[a] == table.x[b]) | (table.x[a].isnan() & table.x[b].isnan())).all())
 
 
 def ids_of(data: Dataset) -> np.ndarray:
-    """An id for each training row, then for each test row: those of the table, or their numbers."""
+    """Return the ids of the training rows, then of the test rows.
+
+    Row numbers if there is no id column.
+    """
     if data.table is None or not data.table.id:
         return np.arange(len(data.rows.y) + len(data.test.y))
     return np.concatenate(
@@ -138,9 +140,7 @@ def ids_of(data: Dataset) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Vertical:
-    """Several parties' columns of the same people, in one order. `train` and `test` say which rows are
-    learned from and which are held out.
-    """
+    """Several parties' columns of the same records, in one order, with training and test rows."""
 
     name: str
     parties: dict[str, Columns]
@@ -153,9 +153,9 @@ class Vertical:
 
     @property
     def y(self) -> Tensor:
-        made = self.parties[self.label_at].y
-        assert made is not None
-        return made
+        labels = self.parties[self.label_at].y
+        assert labels is not None
+        return labels
 
     @property
     def classes(self) -> int | None:
@@ -170,15 +170,16 @@ class Vertical:
         seed: int = 0,
         name: str = "",
     ) -> Vertical:
-        """Columns that are aligned already. Held-out rows are drawn from the seed alone, so that every party
-        draws the same.
+        """Combine columns that are aligned already.
+
+        Test rows depend on the seed alone, so parties agree.
         """
         holders = _holder(parties, label_at)
         first = holders[label_at]
         for who, columns in holders.items():
             if len(columns) != len(first) or (columns.ids != first.ids).any():
                 raise BadData(
-                    f"the rows of {who!r} and {label_at!r} are not of the same people in the same order "
+                    f"the rows of {who!r} and {label_at!r} are not the same records in the same order "
                     f"({len(columns)} and {len(first)} rows). Align them first: tacit.align, or let "
                     "tacit.splitnn do it."
                 )
@@ -187,8 +188,9 @@ class Vertical:
 
 
 def split_rows(rows: int, fraction: float, seed: int, owner: str = "vertical") -> tuple[Tensor, Tensor]:
-    """(rows to learn from, rows held out), the same for everybody who has the same number of rows and the
-    seed.
+    """Return (training rows, test rows).
+
+    The same at every party with the same number of rows and seed.
     """
     if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction < 1:
         raise bad(owner, "test_fraction", fraction, "a number at least 0 and below 1")
@@ -204,8 +206,7 @@ def _holder(parties: Mapping[str, Columns], label_at: str) -> dict[str, Columns]
         )
     if parties[label_at].y is None:
         raise BadData(
-            f"{label_at!r} is said to hold the label, and its table was read without one. Read it with "
-            "label=…."
+            f"{label_at!r} should hold the label, and its table was read without one. Read it with label=…."
         )
     return {
         who: c if who == label_at or c.y is None else replace(c, y=None, classes=None, labels=())
@@ -214,7 +215,7 @@ def _holder(parties: Mapping[str, Columns], label_at: str) -> dict[str, Columns]
 
 
 def split_columns(data: Dataset, into: Mapping[str, Iterable[Any]], label_at: str) -> Vertical:
-    """A data set's columns dealt to parties: `Dataset.vertical`."""
+    """Split a data set's columns across parties: `Dataset.vertical`."""
     if not isinstance(into, Mapping) or not into or not all(isinstance(k, str) and k for k in into):
         raise bad("vertical", "into", into, 'columns by party, like {"bank": ["age"], "shop": ["basket"]}')
     if label_at not in into:
@@ -228,12 +229,12 @@ def split_columns(data: Dataset, into: Mapping[str, Iterable[Any]], label_at: st
     )
     if len(set(map(str, whole.ids))) < len(whole.ids):
         raise BadData(
-            f"{data.name}: an id stands in more than one row, so nobody could tell whose columns belong "
-            "together. Keep one row a person."
+            f"{data.name}: an id is in more than one row, so the parties' rows cannot be matched. "
+            "Keep one row for each id."
         )
     parties = {}
-    for who, wanted in into.items():
-        names = [wanted] if isinstance(wanted, str) else list(wanted)
+    for who, columns in into.items():
+        names = [columns] if isinstance(columns, str) else list(columns)
         if not names and who != label_at:
             raise bad(
                 "vertical",
@@ -245,7 +246,7 @@ def split_columns(data: Dataset, into: Mapping[str, Iterable[Any]], label_at: st
         for name in names:
             if isinstance(name, str) and name not in known:
                 raise BadData(f"{data.name}: there is no column {name!r} for {who!r}. {nearest(name, known)}")
-        parties[who] = _held(data, whole, who, names)
+        parties[who] = _select_columns(data, whole, who, names)
     first = parties[label_at]
     parties[label_at] = replace(first, y=whole.y, classes=whole.classes, labels=whole.labels)
     n = len(data.rows.y)
@@ -255,9 +256,10 @@ def split_columns(data: Dataset, into: Mapping[str, Iterable[Any]], label_at: st
 def split_for_transfer(
     data: Dataset, source: Iterable[Any], target: Iterable[Any], shared: int, seed: int = 0
 ) -> tuple[Columns, Columns]:
-    """Two parties' tables for a study of transfer: each has these columns of about half of the people, and
-    `shared` of them stand in both. Columns may stand on both sides. The target's labels are there to measure
-    by.
+    """Make two parties' tables for a study of transfer learning.
+
+    Each party has the given columns of about half of the records; `shared` records are in both tables. A
+    column may be in both. The target's labels are for evaluation.
     """
     names = {"source": list(source), "target": list(target)}
     parts = split_columns(data, {"source": names["source"], "target": names["target"]}, "source")
@@ -267,7 +269,7 @@ def split_for_transfer(
             "split_for_transfer",
             "shared",
             shared,
-            f"a whole number between 1 and {rows - 1}, as there are {rows} people",
+            f"a whole number between 1 and {rows - 1}, as there are {rows} records",
         )
     order = np.random.default_rng([seed, HOLDING]).permutation(rows)
     half = shared + (rows - shared) // 2
@@ -276,7 +278,7 @@ def split_for_transfer(
     return whole.take(order[:half]), other.take(np.concatenate([order[:shared], order[half:]]))
 
 
-def _held(data: Dataset, whole: Columns, who: str, names: Sequence[Any]) -> Columns:
+def _select_columns(data: Dataset, whole: Columns, who: str, names: Sequence[Any]) -> Columns:
     if data.table is None:
         width = int(whole.x[0].numel())
         at = [data.columns.index(n) if isinstance(n, str) else n for n in names]
@@ -287,7 +289,7 @@ def _held(data: Dataset, whole: Columns, who: str, names: Sequence[Any]) -> Colu
                 "vertical",
                 f"the columns of {who!r}",
                 list(names)[:8],
-                f"names of columns, or places from 0 to {width - 1}",
+                f"names of columns, or positions from 0 to {width - 1}",
             )
         x = whole.x.reshape(len(whole), -1)[:, torch.tensor([int(k) for k in at], dtype=torch.int64)]
         return Columns(
@@ -295,10 +297,10 @@ def _held(data: Dataset, whole: Columns, who: str, names: Sequence[Any]) -> Colu
         )
     import pandas as pd
 
-    kept = [str(n) for n in names]
+    wanted = [str(n) for n in names]
     recipe = data.table.recipe
     for column in (*recipe.numbers, *recipe.categories):
-        if column not in kept:
+        if column not in wanted:
             recipe = recipe.without(column)
     frame = pd.concat([data.table.frame, data.table.test], ignore_index=True)
     return Columns(who, whole.ids, recipe.encode(frame), recipe.columns, recipe)

@@ -1,5 +1,6 @@
-"""Wine: 178 wines of three growers, 13 chemical measurements (M. Forina et al. 1991; the copy inside
-scikit-learn).
+"""Wine: 178 wines of three growers, 13 chemical measurements.
+
+M. Forina et al. 1991; the copy in scikit-learn.
 """
 
 from __future__ import annotations

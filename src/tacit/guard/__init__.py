@@ -1,5 +1,6 @@
-"""Stages around an update: what leaves a party is clipped, noised, rounded and hidden, in this order, and
-unwound in reverse on the sum.
+"""Stages that protect or compress updates: clip, add noise, quantize and hide, in this order.
+
+The server undoes them in reverse on the sum.
 """
 
 from .clip import Clip

@@ -1,4 +1,4 @@
-"""Bound what one client can do: its update's L2 norm.
+"""Bound the L2 norm of each client's update.
 
 Flat and per layer: H. B. McMahan, D. Ramage, K. Talwar, L. Zhang: "Learning Differentially Private Recurrent
 Language Models", ICLR 2018, Section 3. Adaptive: G. Andrew, O. Thakkar, H. B. McMahan, S. Ramaswamy:
@@ -22,39 +22,40 @@ from .stage import Clients, Form, Stage, State, needs
 
 @dataclass(frozen=True)
 class Clip(Stage):
-    """Shorten an update that is longer than `norm`. `per="layer"` gives each of L layers norm/√L; a
-    `quantile` lets the norm follow the updates.
+    """Scale an update down to the L2 norm `norm` if it is longer.
+
+    `per="layer"` clips each of L layers to norm/√L. With a `quantile`, the norm adapts to the updates.
     """
 
     norm: float = real(
         above=0, doc="S, the largest L2 norm of one client's update; with a quantile, that of the first round"
     )
-    per: str = choice(
-        "update", ("update", "layer"), doc="what is shortened: the whole update, or each layer by itself"
-    )
+    per: str = choice("update", ("update", "layer"), doc="what is clipped: the whole update, or each layer")
     quantile: float | None = real(
         None,
         above=0,
         below=1,
         none=True,
-        doc="γ, the share of updates that should not be shortened; None keeps the norm",
+        doc="γ, the share of updates that should not be clipped; None: a fixed norm",
     )
-    rate: float = real(0.2, above=0, doc="η_C, how fast the norm follows the quantile")
+    rate: float = real(0.2, above=0, doc="η_C, the learning rate of the norm")
     place: ClassVar[int] = 30
 
     def check(self) -> None:
         if self.quantile is not None and self.per == "layer":
             raise BadParameter(
-                "Clip: quantile and per='layer' are both given; one bit a client cannot move the norms of "
-                "several layers. Leave one out."
+                "Clip: quantile cannot be combined with per='layer', because one bit from each client cannot "
+                "adapt the norms of several layers. Leave one of them out."
             )
 
     def bound(self, state: State) -> float:
         return float(state["clip"]) if self.quantile is not None else self.norm
 
-    def lever(self, form: Form, state: State) -> float:
-        """What the bit weighs in the vector. With noise z·S it then has the noise σ_b ≈ z·n/20 of Andrew et
-        al., Section 3.1, at the price of a bound that is √(1 + (10/n)²) times as large.
+    def bit_scale(self, form: Form, state: State) -> float:
+        """The scale of the bit in the vector.
+
+        With noise z·S the bit has the noise σ_b ≈ z·n/20 of Andrew et al., Section 3.1; the bound becomes
+        √(1 + (10/n)²) times as large.
         """
         return self.bound(state) * min(1.0, 20 / form.clients)
 
@@ -69,40 +70,37 @@ class Clip(Stage):
             form,
             dimension=form.dimension + 1,
             layers=(),
-            bound=math.hypot(self.bound(state), self.lever(form, state) / 2),
+            bound=math.hypot(self.bound(state), self.bit_scale(form, state) / 2),
         )
 
     def out(self, vector: Tensor, me: Clients, form: Form) -> Tensor:
         if self.per == "layer" and len(form.layers) > 1:
             each = self.norm / math.sqrt(len(form.layers))
-            pieces = [shorten(piece, each) for piece in vector.split(list(form.layers), 1)]
+            pieces = [clip_rows(piece, each) for piece in vector.split(list(form.layers), 1)]
             me.events["clipped"] = me.events.get("clipped", 0) + int(
-                torch.stack([late for _, late in pieces]).any(0).sum()
+                torch.stack([long for _, long in pieces]).any(0).sum()
             )
             return torch.cat([piece for piece, _ in pieces], 1)
         state = me.state
-        short, late = shorten(vector, self.bound(state))
-        me.events["clipped"] = me.events.get("clipped", 0) + int(late.sum())
+        short, long = clip_rows(vector, self.bound(state))
+        me.events["clipped"] = me.events.get("clipped", 0) + int(long.sum())
         if self.quantile is None:
             return short
-        return torch.cat(
-            [short, ((~late).to(torch.float64) - 0.5)[:, None] * self.lever(form, state)], 1
-        )  # b_i − ½: half the sensitivity of b_i
+        # b_i − ½ has half the sensitivity of b_i
+        return torch.cat([short, ((~long).to(torch.float64) - 0.5)[:, None] * self.bit_scale(form, state)], 1)
 
     def back(self, total: Tensor, n: float, form: Form, state: State) -> tuple[Tensor, State]:
         if self.quantile is None:
             return total, state
-        inside = min(
-            1.0, max(0.0, float(total[-1]) / n / self.lever(form, state) + 0.5)
-        )  # b̃, the noisy share of updates within the norm
-        norm = self.bound(state) * math.exp(
-            -self.rate * (inside - self.quantile)
-        )  # C ← C · exp(−η_C (b̃ − γ))
+        # b̃, the noisy share of updates within the norm
+        inside = min(1.0, max(0.0, float(total[-1]) / n / self.bit_scale(form, state) + 0.5))
+        # C ← C · exp(−η_C (b̃ − γ))
+        norm = self.bound(state) * math.exp(-self.rate * (inside - self.quantile))
         return total[:-1], {**state, "clip": torch.tensor(norm, dtype=torch.float64)}
 
 
-def shorten(rows: Tensor, norm: float) -> tuple[Tensor, Tensor]:
-    """Rows no longer than `norm`, and which had been."""
+def clip_rows(rows: Tensor, norm: float) -> tuple[Tensor, Tensor]:
+    """The rows, clipped to `norm`, and which of them were longer."""
     lengths = rows.square().sum(1).sqrt()
-    late = lengths > norm
-    return rows * torch.where(late, norm / lengths.clamp(min=1e-300), torch.ones_like(lengths))[:, None], late
+    long = lengths > norm
+    return rows * torch.where(long, norm / lengths.clamp(min=1e-300), torch.ones_like(lengths))[:, None], long

@@ -1,4 +1,4 @@
-"""What every stage must hold to: `tacit.testing.check_stage` begins here."""
+"""The conformance suite of guard stages: the first part of `tacit.testing.check_stage`."""
 
 from __future__ import annotations
 
@@ -27,36 +27,32 @@ def demand(condition: bool, text: str) -> None:
         raise AssertionError(text)
 
 
-def check_form(stage: Stage, beside: Sequence[Stage] = ()) -> tuple[Stage, ...]:
-    """The stage among those it needs `beside` it, in their order: it is data, it does what its form says, and
-    the same for a stack as for each client.
-    """
+def check_form(stage: Stage, others: Sequence[Stage] = ()) -> tuple[Stage, ...]:
+    """Check a stage in a guard with the other stages it needs; return the stages of the guard in order."""
     name = type(stage).__name__
     demand(
         dataclasses.is_dataclass(stage) and stage.__dataclass_params__.frozen,
-        f"{name} is no frozen dataclass.",
+        f"{name} is not a frozen dataclass.",
     )  # type: ignore[attr-defined]
     check(stage)
     back = from_table(to_table(stage), {name: type(stage)}, "guard")
-    demand(back == stage, f"{name}: {stage} came back from its table as {back}.")
-    stages = as_stages(sorted((*beside, stage), key=lambda s: s.place))
+    demand(back == stage, f"{name}: {stage} becomes {back} in a job file.")
+    stages = as_stages(sorted((*others, stage), key=lambda s: s.place))
     for number in (0, 1):
-        _does_what_it_says(name, stage, stages, number)
-        _stack_is_each_alone(name, stages, number)
-    _draws_in_secret(name, stages)
+        _check_output(name, stage, stages, number)
+        _check_stacking(name, stages, number)
+    _check_randomness(name, stages)
     if stage.hides:
-        _hides(name, stage, stages)
+        _check_hiding(name, stage, stages)
     return stages
 
 
-def fitted(stages: tuple[Stage, ...], secret_seed: int | None = SEED, clients: int = len(NAMES)) -> Guard:
+def make_guard(stages: tuple[Stage, ...], secret_seed: int | None = SEED, clients: int = len(NAMES)) -> Guard:
     return Guard(stages, Layout(SHAPES, ("w",), (16, 8, 6)), clients, float(clients), 9.0, 3, secret_seed)
 
 
 def updates(number: int, scale: float = 0.7) -> tuple[Tensor, State, State]:
-    """Weights, what the clients would send, and what the server sent them; one client has nothing new to
-    say.
-    """
+    """Weights, the clients' vectors and what the server sent; one client has an update of zero."""
     rng = np.random.default_rng(number)
     vectors = {
         k: torch.from_numpy(scale * rng.standard_normal((len(NAMES), *shape))).float()
@@ -68,7 +64,7 @@ def updates(number: int, scale: float = 0.7) -> tuple[Tensor, State, State]:
     return torch.arange(1.0, len(NAMES) + 1), vectors, down
 
 
-def _crowd(guard: Guard, number: int, seed: int | None = SEED) -> Clients:
+def _clients(guard: Guard, number: int, seed: int | None = SEED) -> Clients:
     return Clients(
         NAMES,
         number,
@@ -78,118 +74,123 @@ def _crowd(guard: Guard, number: int, seed: int | None = SEED) -> Clients:
     )
 
 
-def _does_what_it_says(name: str, stage: Stage, stages: tuple[Stage, ...], number: int) -> None:
-    guard = fitted(stages)
+def _check_output(name: str, stage: Stage, stages: tuple[Stage, ...], number: int) -> None:
+    guard = make_guard(stages)
     weights, vectors, down = updates(number)
     early = guard.forms(number)[0]
-    me, rows = _crowd(guard, number), guard.layout.join(vectors, down)
+    me, rows = _clients(guard, number), guard.layout.join(vectors, down)
     for s, form in early:
-        given, memory, numbers = (
+        copied, memory, generator = (
             rows.clone(),
             {k: v.clone() for k, v in me.memory.items()},
             torch.get_rng_state(),
         )
         before, rows, left = rows, s.out(rows, me, form), s.form(form, guard.state)
         if s is stage:
-            demand(torch.equal(before, given), f"{name}.out changes its rows in place.")
+            demand(torch.equal(before, copied), f"{name}.out changes its rows in place.")
             demand(
-                torch.equal(numbers, torch.get_rng_state()),
-                f"{name}.out draws from torch's generator; use me.draw, which is the operating system's.",
+                torch.equal(generator, torch.get_rng_state()),
+                f"{name}.out uses torch's random generator; use me.draw, the operating system's randomness.",
             )
             demand(
                 rows.shape == (len(NAMES), left.dimension),
-                f"{name}.out gives rows of {tuple(rows.shape[1:])} numbers; its form says {left.dimension}.",
+                f"{name}.out returns rows of shape {tuple(rows.shape[1:])}; its form has dimension "
+                f"{left.dimension}.",
             )
             longest = float(rows.norm(dim=1).max())
             demand(
                 longest <= left.bound * (1 + SAME),
-                f"{name}.out gives a row of length {longest:.6g}; its form says at most {left.bound:.6g}.",
+                f"{name}.out returns a row of norm {longest:.6g}; the bound of its form is {left.bound:.6g}.",
             )
             demand(
                 {k: v.shape for k, v in me.memory.items()} == {k: v.shape for k, v in memory.items()},
-                f"{name}.out keeps {sorted(me.memory)} for each client, and began with {sorted(memory)}.",
+                f"{name}.out leaves the client state {sorted(me.memory)}; client_state has {sorted(memory)}.",
             )
-    guard = fitted(stages)
-    sent, rows = guard.out(weights, vectors, down, _crowd(guard, number))
-    form = guard.leaves(number)
+    guard = make_guard(stages)
+    sent, rows = guard.out(weights, vectors, down, _clients(guard, number))
+    form = guard.output_form(number)
     if form.space == "ring" and form.step:
         demand(
             rows.dtype == torch.int64 and int(rows.abs().max()) <= form.limit,
-            f"{name}: numbers leave the guard outside ±{form.limit}, the form's range.",
+            f"{name}: the output has numbers outside ±{form.limit}, the range of its form.",
         )
         demand(
             not form.modulus or 2 * form.clients * form.limit < form.modulus,
-            f"{name}: the ring of {form.modulus} does not hold the sum of all clients.",
+            f"{name}: the sum of all clients does not fit the modulus {form.modulus}.",
         )
         if not form.own_noise:
             longest = float((rows.double() * form.step).norm(dim=1).max())
             demand(
                 longest <= form.bound * (1 + SAME) or not form.noise,
-                f"{name}: a row of length {longest:.6g} leaves the guard; its form says {form.bound:.6g}.",
+                f"{name}: the output has a row of norm {longest:.6g}; the bound of its form is "
+                f"{form.bound:.6g}.",
             )
     mean = guard.back(*guard.total(sent, rows, number), down, number)
     demand(
         {k: tuple(v.shape) for k, v in mean.items()} == SHAPES,
-        f"{name}.back gives {sorted(mean)}, not the vectors that were sent.",
+        f"{name}.back returns {sorted(mean)}, not the vectors that were sent.",
     )
     demand(
         all(bool(torch.isfinite(v).all()) for v in mean.values()),
-        f"{name}.back gives numbers that are not finite.",
+        f"{name}.back returns NaN or infinite values.",
     )
-    nobody = fitted(stages)
-    if nobody.noise is None and nobody.hiding is None:
+    empty = make_guard(stages)
+    if empty.noise is None and empty.hiding is None:
         return
     none = (
-        nobody.back(nobody.nobody(number), float(len(NAMES)), down, number)
-        if nobody.noise is not None
+        empty.back(empty.empty_sum(number), float(len(NAMES)), down, number)
+        if empty.noise is not None
         else {}
     )
     demand(
         all(bool(torch.isfinite(v).all()) for v in none.values()),
-        f"{name}.back cannot take a round to which nobody came.",
+        f"{name}.back fails for a round without clients.",
     )
 
 
-def _stack_is_each_alone(name: str, stages: tuple[Stage, ...], number: int) -> None:
+def _check_stacking(name: str, stages: tuple[Stage, ...], number: int) -> None:
     weights, vectors, down = updates(number)
-    together, apart = fitted(stages), fitted(stages)
-    w, rows = together.out(weights, vectors, down, _crowd(together, number))
+    together, apart = make_guard(stages), make_guard(stages)
+    w, rows = together.out(weights, vectors, down, _clients(together, number))
     for i, who in enumerate(NAMES):
-        weight, sent, kept = apart.give(
+        weight, sent, after = apart.encode_upload(
             who,
             number,
             float(weights[i]),
             {k: v[i] for k, v in vectors.items()},
-            {**down, **apart.sent()},
+            {**down, **apart.server_message()},
             apart.client_state(),
         )
-        demand(weight == float(w[i]), f"{name}: a client weighs {weight} alone and {float(w[i])} in a stack.")
         demand(
-            set(kept) == set(apart.client_state()),
-            f"{name}: alone a client keeps {sorted(kept)}; it began with {sorted(apart.client_state())}.",
+            weight == float(w[i]),
+            f"{name}: a client's weight is {weight} alone and {float(w[i])} in a stack.",
+        )
+        demand(
+            set(after) == set(apart.client_state()),
+            f"{name}: a client's state is {sorted(after)}; client_state has {sorted(apart.client_state())}.",
         )
         if sent:
             alone = apart.unpack(sent, number).double()
             off, largest = float((alone - rows[i].double()).abs().max()), float(rows[i].double().abs().max())
             demand(
                 off <= 1e-6 * max(1.0, largest),
-                f"{name}: what {who!r} sends alone and in a stack is {off:.1e} apart.",
+                f"{name}: the uploads of {who!r} alone and in a stack differ by {off:.1e}.",
             )
 
 
-def _draws_in_secret(name: str, stages: tuple[Stage, ...]) -> None:
-    """With a seed, twice the same. Without: whatever differs must have come from the operating system, since
-    nothing else differs.
+def _check_randomness(name: str, stages: tuple[Stage, ...]) -> None:
+    """With a seed a stage gives the same output twice; without, a random stage must give different
+    outputs.
     """
     weights, vectors, down = updates(0)
 
     def once(seed: int | None) -> Tensor:
-        guard = fitted(stages, seed)
-        return guard.out(weights, vectors, down, _crowd(guard, 0, seed))[1]
+        guard = make_guard(stages, seed)
+        return guard.out(weights, vectors, down, _clients(guard, 0, seed))[1]
 
     demand(
         torch.equal(once(SEED), once(SEED)),
-        f"{name}: a replayable seed does not replay it; draw with me.draw.",
+        f"{name}: two runs with the same seed differ; draw with me.draw.",
     )
     state = torch.get_rng_state()
     torch.manual_seed(0)
@@ -197,23 +198,23 @@ def _draws_in_secret(name: str, stages: tuple[Stage, ...]) -> None:
     torch.manual_seed(0)
     second = once(None)
     torch.set_rng_state(state)
-    drawn = not torch.equal(once(SEED), once(SEED + 1))
+    is_random = not torch.equal(once(SEED), once(SEED + 1))
     demand(
-        not drawn or not torch.equal(first, second),
-        f"{name}: without a seed it draws the same twice, so it is not the operating system that draws.",
+        not is_random or not torch.equal(first, second),
+        f"{name}: without a seed two outputs are equal, so its randomness is not the operating system's.",
     )
 
 
-def _hides(name: str, stage: Stage, stages: tuple[Stage, ...]) -> None:
+def _check_hiding(name: str, stage: Stage, stages: tuple[Stage, ...]) -> None:
     for n in (2, 3, 10, 1000):
         demand(
             2 <= stage.survivors(n) <= n,
-            f"{name}: of {n} clients {stage.survivors(n)} must stay; that is no number between 2 and {n}.",
+            f"{name}: survivors({n}) is {stage.survivors(n)}; it must be between 2 and {n}.",
         )
-    form = fitted(stages).leaves()
+    form = make_guard(stages).output_form()
     demand(
         form.space == "ring" and bool(form.modulus),
-        f"{name} hides sums of numbers in {form.space}, which are not taken modulo anything.",
+        f"{name} hides sums in {form.space!r} space without a modulus.",
     )
     for what, bad_one in (
         ("one client alone", replace(form, clients=1)),
@@ -223,4 +224,4 @@ def _hides(name: str, stage: Stage, stages: tuple[Stage, ...]) -> None:
             stage.form(bad_one, {})
         except BadParameter:
             continue
-        raise AssertionError(f"{name} does not refuse {what}, which it cannot hide.")
+        raise AssertionError(f"{name}.form accepts {what}, which it cannot hide.")

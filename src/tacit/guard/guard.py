@@ -1,21 +1,16 @@
-"""The guard of a job: its stages in order, and the two halves of what they do to an update.
+"""The guard of a job: its stages in order, at the clients and at the server.
 
-    client   vectors − what the server knows → Lazy → Sparsify → Clip → weight → Quantize → (Noise) ───────────┐
-                                                                                                      the
-                                                                                                      sum │
-                                                                                                      plain,
-                                                                                                      masked
-                                                                                                      or
-                                                                                                      encrypted
-    server   mean of the vectors + what it knows ← Sparsify ← Clip ← ÷ n ← ÷ step ← (Noise) ←──────────────────┘
+    client   vectors − what the server knows → Lazy → Sparsify → Clip → weight → Quantize → (Noise) ──┐
+                                                                    sum: plain, masked or encrypted   │
+    server   mean of the vectors + what it knows ← Sparsify ← Clip ← ÷ n ← ÷ step ← (Noise) ←─────────┘
 
-Noise stands before Quantize in the list, because it says how much room rounding must leave, and is added
-behind it: to whole numbers, where a sum is exact and a discrete Gaussian is what its proof says. A guard
-with noise and without Quantize gets a fine grid of its own.
+Noise comes before Quantize in the list, because Quantize must leave room for it. It is added after
+Quantize, to integers: their sum is exact, and the proof for the discrete Gaussian applies. A guard with
+noise and without Quantize gets a fine grid.
 
-Where noise is added, every client counts the same and the sum is divided by a number that tells nothing:
-how many take part, or are expected to. Where single updates are hidden and nothing is added, a client's
-weight rides along as one more number of its vector.
+With noise, every client has the same weight, and the sum is divided by a public number: how many clients
+take part, or are expected to. Where single updates are hidden without noise, a client's weight is one more
+number of its vector.
 """
 
 from __future__ import annotations
@@ -44,12 +39,10 @@ def round_up(weight: float) -> float:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which vectors an algorithm's clients upload, in which order they lie in the one flat vector, and what
-    the server already knows of them.
-    """
+    """The vectors that clients upload, in the order in which they are concatenated."""
 
     shapes: Mapping[str, tuple[int, ...]]
-    known: tuple[str, ...] = ()  # sent down before: only the difference goes up
+    known: tuple[str, ...] = ()  # vectors that the server sent: only the difference is uploaded
     layers: tuple[int, ...] = ()
 
     @property
@@ -57,58 +50,55 @@ class Layout:
         return sum(math.prod(s) for s in self.shapes.values())
 
     def join(self, vectors: State, down: State) -> Tensor:
-        """[S, …] each → [S, D], in float64 on the CPU: what is bounded here must be bounded there."""
-        moved = [vectors[k] - down[k] if k in self.known else vectors[k] for k in self.shapes]
-        return torch.cat([v.detach().reshape(len(v), -1).to("cpu", torch.float64) for v in moved], 1)
+        """[S, …] each → [S, D], in float64 on the CPU, so that bounds hold exactly."""
+        differences = [vectors[k] - down[k] if k in self.known else vectors[k] for k in self.shapes]
+        return torch.cat([v.detach().reshape(len(v), -1).to("cpu", torch.float64) for v in differences], 1)
 
     def cut(self, flat: Tensor, down: State) -> State:
         """[D] → […] each."""
         pieces = flat.split([math.prod(s) for s in self.shapes.values()])
-        made = {k: p.view(s).to(torch.float32) for (k, s), p in zip(self.shapes.items(), pieces)}
+        vectors = {k: p.view(s).to(torch.float32) for (k, s), p in zip(self.shapes.items(), pieces)}
         return {
             k: v.to(down["w"].device) + down[k] if k in self.known else v.to(down["w"].device)
-            for k, v in made.items()
+            for k, v in vectors.items()
         }
 
 
-def as_stages(given: Any) -> tuple[Stage, ...]:
-    """What `guard=` was given, every parameter and the order checked."""
-    if given is None:
+def as_stages(guard: Any) -> tuple[Stage, ...]:
+    """The stages of a `guard=` argument, with their parameters and their order checked."""
+    if guard is None:
         return ()
-    stages = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+    stages = tuple(guard) if isinstance(guard, Sequence) and not isinstance(guard, str) else (guard,)
     for s in stages:
         if not isinstance(s, Stage) or isinstance(s, type):
             raise bad(
                 "train",
                 "guard",
-                given,
+                guard,
                 "a list of stages such as [guard.Clip(1.0), guard.Noise(multiplier=1.0)]",
             )
         check(s)
     for a, b in pairwise(stages):
         if a.place == b.place:
-            raise refuse(b, f"does what {type(a).__name__} before it already does; keep one of them.")
+            raise refuse(b, f"does the same as {type(a).__name__} before it. Keep one of them.")
         if a.place > b.place:
-            raise refuse(b, f"stands behind {type(a).__name__}.")
+            raise refuse(b, f"comes after {type(a).__name__}.")
     named = {type(s).__name__: s for s in stages}
     noise, hides = next((s for s in stages if isinstance(s, Noise)), None), [s for s in stages if s.hides]
     if noise is not None and "Clip" not in named:
-        raise refuse(
-            noise, "needs a bound on each update to know how much to add, and there is no Clip before it."
-        )
+        raise refuse(noise, "needs a bound on each update, and there is no Clip before it.")
     if hides and not any(isinstance(s, Quantize) for s in stages):
-        raise refuse(hides[0], "adds up whole numbers, and there is no Quantize before it.")
+        raise refuse(hides[0], "adds integers, and there is no Quantize before it.")
     if hides and "Clip" not in named:
-        raise refuse(hides[0], "needs a range in which all updates lie, and there is no Clip before it.")
+        raise refuse(hides[0], "needs a bound on each update, and there is no Clip before it.")
     if noise is not None and noise.placement == "distributed" and not hides:
         raise refuse(
             noise,
-            "with placement='distributed' gives each update only a part of the noise: it protects nothing "
-            "unless a stage behind it "
-            "hides single updates. Add SecAgg, or use placement='local'.",
+            "with placement='distributed' adds only a part of the noise to each update, which protects "
+            "nothing unless a later stage hides single updates. Add SecAgg, or use placement='local'.",
         )
     for s in stages:
-        s.beside(tuple(x for x in stages if x is not s))
+        s.check_with(tuple(x for x in stages if x is not s))
     return stages
 
 
@@ -135,20 +125,20 @@ def check_visibility(stages: Sequence[Stage], rule: SeesUpdates, why: str) -> No
 
 @dataclass
 class Guard:
-    """Stages fitted to one job: `out` at the clients, `total` and `back` at the server."""
+    """The stages of one job: `out` at the clients, `total` and `back` at the server."""
 
     stages: tuple[Stage, ...]
     layout: Layout
-    clients: int  # at most so many take part in a round
-    expected: float  # the number the sum is divided by where noise is added
-    heaviest: float = 1.0  # no client weighs more, in the algorithm's own units
+    clients: int  # the largest number of clients in a round
+    expected: float  # with noise, the number by which the sum is divided
+    max_weight: float = 1.0  # the largest weight of a client, in the algorithm's units
     shared: int = 0
     secret_seed: int | None = None
-    state: State = field(default_factory=dict)  # what the server keeps between rounds and sends to all
+    state: State = field(default_factory=dict)  # the server's state, which is sent to all clients
     events: dict[str, int] = field(default_factory=dict)
     last: dict[str, Tensor] = field(
         default_factory=dict
-    )  # what each client sent last, for those that may skip
+    )  # the last upload of each client, if clients may skip
 
     def __post_init__(self) -> None:
         self.noise = next((s for s in self.stages if isinstance(s, Noise)), None)
@@ -156,20 +146,17 @@ class Guard:
         quantize = next((s for s in self.stages if isinstance(s, Quantize)), None)
         self.grid: Quantize | None = quantize if quantize is not None or self.noise is None else Fine()
         self.early = tuple(s for s in self.stages if not isinstance(s, Noise | Quantize) and not s.hides)
-        self.summed = (
-            self.noise is not None or self.hiding is not None
-        )  # whole numbers are added up, and nobody weighs them afterwards
+        # whether integers are summed without weights
+        self.is_summed = self.noise is not None or self.hiding is not None
         self.forms()  # every stage looks at what it will get, and refuses now
 
     @property
-    def weighs(self) -> bool:
-        """Whether a client's weight rides along in its vector, because nobody else may see it."""
+    def sends_weight(self) -> bool:
+        """Whether a client sends its weight as a number of its vector, so that it is hidden too."""
         return self.hiding is not None and self.noise is None
 
     def forms(self, number: int = 0) -> tuple[list[tuple[Stage, Form]], Form, Form]:
-        """In this round: each early stage with the form it receives, the form that goes onto the grid, and
-        the form that leaves it.
-        """
+        """The early stages with the forms of their inputs, and the forms before and after the grid."""
         least = 1 if self.hiding is None else self.hiding.survivors(self.clients)
         form = Form(
             "real",
@@ -186,7 +173,7 @@ class Guard:
             early.append((s, form))
             self.state = {**s.server_state(form), **self.state}
             form = s.form(form, self.state)
-        form = replace(form, dimension=form.dimension + self.weighs)
+        form = replace(form, dimension=form.dimension + self.sends_weight)
         if self.noise is not None:
             form = self.noise.form(form, self.state)
         after = form if self.grid is None else self.grid.form(form, self.state)
@@ -194,66 +181,60 @@ class Guard:
             self.hiding.form(after, self.state)
         return early, form, after
 
-    def leaves(self, number: int = 0) -> Form:
-        """What a client hands to whoever makes the sum: whole numbers in a ring where updates are hidden."""
+    def output_form(self, number: int = 0) -> Form:
+        """The form of a client's upload: integers in a ring if updates are hidden."""
         return self.forms(number)[2]
 
     def client_state(self) -> State:
-        """What each client keeps between rounds, before its first."""
+        """A client's state before its first round."""
         return {k: v for s, form in self.forms()[0] for k, v in s.client_state(form).items()}
 
     # at the clients -----------------------------------------------------------------------------------------
 
     def out(self, weights: Tensor, vectors: State, down: State, me: Clients) -> tuple[Tensor, Tensor]:
-        """Weights [S] and vectors [S, …] each → what is weighed and summed: weights [S] and rows [S, D]."""
+        """Weights [S] and vectors [S, …] each → weights [S] and rows [S, D], for a weighted sum."""
         early, before, after = self.forms(me.round)
         weights, rows = weights.detach().to("cpu", torch.float64), self.layout.join(vectors, down)
         if not torch.isfinite(rows).all():
             raise BadData(
-                f"guard: an update of round {me.round + 1} is not finite, so it cannot be bounded. Use a "
-                "smaller learning rate."
+                f"guard: an update of round {me.round + 1} contains NaN or infinite values, so its norm "
+                "cannot be bounded. Use a smaller learning rate."
             )
         for s, form in early:
             rows = s.out(rows, me, form)
-        if self.weighs:
-            share = (weights / self.heaviest).clamp(
-                max=1.0
-            )  # a larger party counts as one of the agreed size
-            rows = (
-                torch.cat([rows, torch.full((len(rows), 1), before.bound, dtype=torch.float64)], 1)
-                * share[:, None]
-            )
+        if self.sends_weight:
+            share = (weights / self.max_weight).clamp(max=1.0)  # larger weights count as the agreed maximum
+            ones = torch.full((len(rows), 1), before.bound, dtype=torch.float64)
+            rows = torch.cat([rows, ones], 1) * share[:, None]
         if self.grid is not None:
             rows = self.grid.out(rows, me, before)
         if self.noise is not None:
             rows = self.noise.out(rows, me, after)
         for what, count in me.events.items():
             self.events[what] = self.events.get(what, 0) + count
-        return torch.ones_like(weights) if self.summed else weights, rows
+        return torch.ones_like(weights) if self.is_summed else weights, rows
 
     # at the server ------------------------------------------------------------------------------------------
 
     def total(self, weights: Tensor, rows: Tensor, number: int) -> tuple[Tensor, float]:
-        """(Σ weight · row, Σ weight); exact where rows are whole numbers."""
-        form = self.leaves(number)
-        if not self.summed:
+        """(Σ weight · row, Σ weight); exact if rows are integers."""
+        form = self.output_form(number)
+        if not self.is_summed:
             real = rows if self.grid is None else self.grid.read(rows, form)
             return (weights[:, None] * real).sum(0), float(weights.sum())
         return rows.sum(0), float(len(rows))
 
-    def nobody(self, number: int) -> Tensor:
-        """The sum of no vectors at all."""
-        form = self.leaves(number)
-        return torch.zeros(form.dimension, dtype=torch.int64 if self.summed else torch.float64)
+    def empty_sum(self, number: int) -> Tensor:
+        """The sum of no rows."""
+        form = self.output_form(number)
+        return torch.zeros(form.dimension, dtype=torch.int64 if self.is_summed else torch.float64)
 
     def back(self, total: Tensor, n: float, down: State, number: int) -> State:
-        """The sum → the mean vectors that `merge` expects. `n`: the weights' sum, or, where all count alike,
-        how many vectors are in it.
-        """
+        """The sum → the mean vectors for `merge`; `n` is the sum of the weights, or the number of rows."""
         early, before, after = self.forms(number)
         state = dict(self.state)
-        if self.summed:
-            if after.modulus:  # numbers above the middle of the ring stand for negative ones
+        if self.is_summed:
+            if after.modulus:  # the upper half of the ring represents negative numbers
                 total = torch.remainder(total + after.modulus // 2, after.modulus) - after.modulus // 2
             if self.noise is not None:
                 total, n = (
@@ -261,37 +242,36 @@ class Guard:
                     self.expected,
                 )
             total = total.to(torch.float64) * after.step
-        if self.weighs:
+        if self.sends_weight:
             total, n = total[:-1], float(total[-1]) / before.bound
         for s, form in reversed(early):
             total, state = s.back(total, n, form, state)
         self.state = state
         return self.layout.cut(total / n, down)
 
-    def moved(self, before: Tensor, after: Tensor) -> None:
-        """The server's model went from here to there."""
+    def after_step(self, before: Tensor, after: Tensor) -> None:
+        """Update the stages' state after the server's step."""
         for s in self.early:
-            self.state = s.moved(self.state, before, after)
+            self.state = s.after_step(self.state, before, after)
 
     # one party and its server, over messages ----------------------------------------------------------------
 
-    def give(
-        self, name: str, number: int, weight: float, vectors: State, down: State, kept: State
+    def encode_upload(
+        self, name: str, number: int, weight: float, vectors: State, down: State, mine: State
     ) -> tuple[float, State, State]:
-        """One client's half: (weight, what it sends, what it keeps). Nothing is sent where the server is to
-        take the last upload again.
-        """
-        memory = {k: kept[k][None] for k in self.client_state()}
-        self.take_state(down)  # on a machine of its own, a client has it from here
+        """At a client: (weight, upload, new state). An empty upload means that the server reuses the last."""
+        memory = {k: mine[k][None] for k in self.client_state()}
+        self.load_server_state(down)
         me = Clients((name,), number, memory, self.state, self.secret_seed)
         weights, rows = self.out(torch.tensor([weight]), {k: v[None] for k, v in vectors.items()}, down, me)
         sent = {} if me.events.get("skipped") else self.pack(rows[0], number)
-        return float(weights[0]), sent, {**kept, **{k: v[0] for k, v in me.memory.items()}}
+        return float(weights[0]), sent, {**mine, **{k: v[0] for k, v in me.memory.items()}}
 
-    def take_state(self, down: State) -> None:
-        """The server's part of the guard's state, as it was sent down: exactly the entries this guard has, of
-        their shape, finite; a norm is above 0. Nothing of an earlier round is kept: what a party computes
-        must follow from what the others were sent as well.
+    def load_server_state(self, down: State) -> None:
+        """Check and load the state that the server sent.
+
+        It must have exactly this guard's entries, with their shapes, and be finite; a norm must be above 0.
+        State of an earlier round is discarded, so that a party computes from the same state as all others.
         """
         known = {k: v for s, form in self.forms()[0] for k, v in s.server_state(form).items()}
         sent = {k[6:]: v for k, v in down.items() if k.startswith("guard.")}
@@ -305,9 +285,8 @@ class Guard:
                 or not torch.isfinite(value).all()
             ):
                 raise ProtocolError(
-                    f"guard: the server sends a state {key!r:.40} that this guard does not have, or none "
-                    "that it has, or not in its form. "
-                    "Nothing was sent."
+                    f"guard: the server's state {key!r:.40} is unexpected, missing, not finite or has "
+                    "another shape or type than this guard's. Nothing was sent."
                 )
         if "clip" in sent and not float(sent["clip"]) > 0:
             raise ProtocolError(
@@ -316,32 +295,27 @@ class Guard:
             )
         self.state = sent
 
-    def take(self, ups: Mapping[str, tuple[float, State]], down: State, number: int) -> State:
-        """The server's half: the mean of what came."""
+    def decode_uploads(self, ups: Mapping[str, tuple[float, State]], down: State, number: int) -> State:
+        """At the server: the mean of the uploads."""
         rows = {}
         for name, (_, sent) in ups.items():
             if not sent and name not in self.last:
                 raise ProtocolError(
-                    f"guard: {name!r} sent nothing, and nothing it sent before is there to be taken again."
+                    f"guard: {name!r} sent an empty upload, and there is no earlier upload of it to reuse."
                 )
             rows[name] = self.unpack(sent, number) if sent else self.last[name]
         if any(s.skips for s in self.early):
             self.last |= rows
         if not rows:
-            return self.back(self.nobody(number), 0.0, down, number)
+            return self.back(self.empty_sum(number), 0.0, down, number)
         weights = torch.tensor([weight for weight, _ in ups.values()], dtype=torch.float64)
         if not torch.isfinite(weights).all() or float(weights.min()) < 0:
             raise ProtocolError("guard: an upload's weight must be a finite number of at least 0.")
-        return self.back(
-            *self.total(
-                torch.ones_like(weights) if self.summed else weights, torch.stack(list(rows.values())), number
-            ),
-            down,
-            number,
-        )
+        weights = torch.ones_like(weights) if self.is_summed else weights
+        return self.back(*self.total(weights, torch.stack(list(rows.values())), number), down, number)
 
-    def sent(self) -> State:
-        """What the server tells all clients about its guard."""
+    def server_message(self) -> State:
+        """The guard's part of what the server sends to all clients."""
         return {f"guard.{k}": v for k, v in self.state.items()}
 
     def save(self) -> State:
@@ -354,19 +328,17 @@ class Guard:
     # on the wire --------------------------------------------------------------------------------------------
 
     def pack(self, row: Tensor, number: int) -> State:
-        """One client's row as a message holds it: no more bits than it needs. A row that is None was not
-        sent.
-        """
-        return pack_row(row, self.leaves(number), sparse=any(s.sparse for s in self.early))
+        """One client's row as message fields, with no more bits than it needs."""
+        return pack_row(row, self.output_form(number), sparse=any(s.sparse for s in self.early))
 
-    def blank(self) -> State:
-        """An upload of the size that all have (but for skipped ones), to count its bytes."""
-        form = self.leaves()
+    def blank_upload(self) -> State:
+        """An upload of the usual size, to count its bytes."""
+        form = self.output_form()
         row = torch.zeros(form.dimension + (form.space == "ring" and not form.step), dtype=torch.float64)
-        for s, given in self.forms()[0]:
+        for s, received in self.forms()[0]:
             if s.sparse:
-                row[: s.count(given)] = 1  # type: ignore[attr-defined]
+                row[: s.count(received)] = 1  # type: ignore[attr-defined]
         return self.pack(row, 0)
 
     def unpack(self, sent: State, number: int) -> Tensor:
-        return unpack_row(sent, self.leaves(number))
+        return unpack_row(sent, self.output_form(number))

@@ -1,7 +1,6 @@
-"""Hide each update from the server, which gets the sum alone, in one recovery however many drop out: So et
-al., MLSys 2022.
+"""LightSecAgg: secure aggregation with one recovery, however many parties drop out. So et al., MLSys 2022.
 
-The stage says what the sum needs; the messages are in protocols/lightsecagg.py.
+The stage declares what the sum needs; the messages are in protocols/lightsecagg.py.
 """
 
 from __future__ import annotations
@@ -14,38 +13,39 @@ from ..errors import BadParameter
 from ..parameters import real, whole
 from .stage import Form, Stage, State, needs, refuse
 
-BITS = 31  # the protocol's field has 2^32 − 5 elements, and a sum may lie on either side of 0
+BITS = 31  # the protocol's field has 2^32 − 5 elements, and sums may be negative
 
 
 @dataclass(frozen=True)
 class LightSecAgg(Stage):
-    """The server sees the sum of at least `threshold` of the updates, and none of them, also together with
-    `colluding` of the parties.
+    """The server sees only the sum of at least `threshold` of the updates.
+
+    This holds also if it colludes with the share `colluding` of the parties.
     """
 
     threshold: float = real(
-        0.7, above=0.5, most=1.0, doc="U/N: the share of a round's parties that must stay to the end"
+        0.7, above=0.5, most=1.0, doc="U/N, the share of a round's parties that must remain to the end"
     )
     colluding: float = real(
         0.5,
         least=0.0,
         below=1.0,
-        doc="T/N: the share that may join with the server; uploads grow as 1/(U − T)",
+        doc="T/N, the share that may collude with the server; uploads grow as 1/(U − T)",
     )
     within: float = real(
         60.0,
         above=0,
-        doc="seconds for each step of the sum, after which whoever has not answered is left out",
+        doc="seconds for each step of the sum; parties that have not answered by then are left out",
     )
     tries: int = whole(
-        3, least=1, doc="how often a round is tried when too few stay for a sum, before the run ends"
+        3, least=1, doc="how often a round is tried if too few parties remain for a sum, before the run fails"
     )
     max_rows: int | None = whole(
         None,
         least=1,
         none=True,
-        doc="the most rows a party's weight counts; between real parties given by everyone alike, None "
-        "elsewhere: the largest party's, rounded up to a power of two",
+        doc="the largest weight of a party, in rows. Deployed parties must all set the same; otherwise None: "
+        "the rows of the largest party, rounded up to a power of two",
     )
     place: ClassVar[int] = 60
     hides: ClassVar[bool] = True
@@ -54,8 +54,7 @@ class LightSecAgg(Stage):
         if self.colluding >= self.threshold:
             raise BadParameter(
                 f"LightSecAgg: colluding is {self.colluding!r}; it must be below threshold "
-                f"({self.threshold!r}): more must stay than may "
-                "collude."
+                f"({self.threshold!r}): more parties must remain than may collude."
             )
 
     def survivors(self, clients: int) -> int:
@@ -66,19 +65,18 @@ class LightSecAgg(Stage):
         if form.clients < 2:
             raise BadParameter(
                 f"guard: LightSecAgg hides one update among several, and {form.clients} takes part in a "
-                "round. Take at least 2, better 3."
+                "round. Use at least 2 clients, better 3."
             )
         if max(1, math.floor(self.colluding * form.clients)) >= self.survivors(form.clients):
             raise refuse(
                 self,
-                f"with {form.clients} parties needs {self.survivors(form.clients)} to stay, and as many may "
-                "collude. Raise threshold, or lower "
-                "colluding.",
+                f"with {form.clients} parties needs {self.survivors(form.clients)} to remain, and as many "
+                "may collude. Increase threshold, or decrease colluding.",
             )
         if 2 * form.clients * form.limit >= 2**BITS:
             raise refuse(
                 self,
-                f"adds up in a field of {BITS} bits, and Quantize leaves {form.bits}. Use "
-                f"Quantize(bits={BITS}) or fewer.",
+                f"adds in a field of {BITS} bits, and Quantize has {form.bits}. Use Quantize(bits={BITS}) "
+                "or fewer.",
             )
         return replace(form, space="masked")

@@ -1,4 +1,4 @@
-"""Whole numbers instead of real ones: fewer bits on the wire, and sums that are exact.
+"""Quantization: integers take fewer bits than real numbers, and their sums are exact.
 
 Stochastic rounding as in QSGD (D. Alistarh, D. Grubic, J. Li, R. Tomioka, M. Vojnović, NeurIPS 2017),
 unbiased; where noise is calibrated to the result, conditional as in P. Kairouz, Z. Liu, T. Steinke: "The
@@ -19,57 +19,52 @@ from torch import Tensor
 from ..parameters import flag, whole
 from .stage import Clients, Form, Source, Stage, State, needs, refuse
 
-BETA = math.exp(
-    -0.5
-    # Kairouz et al., Section 5: a try succeeds with probability of at least 1 − β = 0.39, and the bound
-    # hardly
-    # grows
-)
+# Kairouz et al., Section 5: a try succeeds with probability at least 1 − β = 0.39, and the bound hardly grows
+BETA = math.exp(-0.5)
 TAIL = (
-    10  # standard deviations of one client's own noise that fit; beyond lie fewer than 1e-22 of all numbers
+    10  # standard deviations of a client's own noise for which there is room; beyond: probability below 1e-22
 )
 
 
 @dataclass(frozen=True)
 class Quantize(Stage):
-    """Round each number to a grid of 2^bits points. Where updates are hidden, the grid is shared out so that
-    the sum of all clients fits the bits.
+    """Round each number to a grid of 2^bits points.
+
+    If updates are hidden, each client has a part of the grid, so that the sum of all clients fits the bits.
     """
 
     bits: int = whole(
         16,
         least=1,
         most=48,
-        doc="bits a number on the wire; hidden updates share them: 2^bits/clients points each",
+        doc="bits of a number in a message; hidden updates share them: 2^bits/clients points each",
     )
-    stochastic: bool = flag(True, doc="round up or down at random, right on average (else to the nearest)")
+    stochastic: bool = flag(True, doc="round up or down at random, unbiased (else to the nearest)")
     place: ClassVar[int] = 50
 
     def form(self, form: Form, state: State) -> Form:
         needs(self, form, "real")
-        if math.isinf(form.bound):  # no Clip: each client has a grid of its own, and says how wide
+        if math.isinf(form.bound):  # no Clip: each client has its own scale, which it sends
             if self.bits > 24:
                 raise refuse(
                     self,
-                    f"has {self.bits} bits, more than a number without Clip before it has. Use at most 24, "
-                    "or add Clip.",
+                    f"has {self.bits} bits, and without Clip before it a number has 24. Use at most 24 "
+                    "bits, or add Clip.",
                 )
             return replace(
                 form, space="ring", step=0.0, limit=max(1, 2 ** (self.bits - 1) - 1), bits=self.bits
             )
         room = form.clients if form.hidden else 1
         limit = (2**self.bits - 1) // (2 * room)
-        # ± limit holds the number, one unit of rounding, and TAIL·σ of the client's own noise, where σ =
-        # own_noise · (bound after rounding)
-        # and that bound is at most bound + √d·step
+        # ± limit has room for the number, one unit of rounding, and TAIL·σ of the client's own noise, where
+        # σ = own_noise · (bound after rounding) and that bound is at most bound + √d·step
         units = limit - 1 - form.slack - TAIL * form.own_noise * math.sqrt(form.dimension)
         if units < 1:
             noisy = " with their noise" if form.own_noise else ""
             raise refuse(
                 self,
-                f"has {self.bits} bits for the sum of {room} clients of {form.dimension} numbers{noisy}, "
-                "which leaves each number "
-                f"{2 * limit + 1} points. Give it more bits.",
+                f"has {self.bits} bits for the sum of {room} clients of {form.dimension} numbers{noisy}: "
+                f"each number has {2 * limit + 1} points, which are too few. Use more bits.",
             )
         step = form.bound * (1 + TAIL * form.own_noise) / units
         return replace(
@@ -78,15 +73,15 @@ class Quantize(Stage):
             step=step,
             limit=limit,
             bits=self.bits,
-            bound=self.rounded(form, step),
+            bound=self.rounded_bound(form, step),
             modulus=2**self.bits if form.hidden else 0,
         )
 
-    def rounded(self, form: Form, step: float) -> float:
-        """The L2 norm that no client's vector exceeds after rounding."""
+    def rounded_bound(self, form: Form, step: float) -> float:
+        """The largest L2 norm of a client's vector after rounding."""
         d, c = form.dimension, form.bound
         if not self.stochastic:
-            return c + math.sqrt(d) * step / 2  # every number moves by half a unit at most
+            return c + math.sqrt(d) * step / 2  # every number changes by at most half a unit
         likely = (
             c * c
             + d * step * step / 4
@@ -98,15 +93,13 @@ class Quantize(Stage):
         after = self.form(form, {})
         if not after.step:
             scale = vector.abs().amax(1, keepdim=True)
-            whole_rows = self._round(vector / scale.clamp(min=1e-300) * after.limit, me, None).clamp(
+            scaled = self._round(vector / scale.clamp(min=1e-300) * after.limit, me, None).clamp(
                 -after.limit, after.limit
             )
             return torch.cat(
-                [whole_rows.to(torch.float64), (scale / after.limit).to(torch.float32).to(torch.float64)], 1
+                [scaled.to(torch.float64), (scale / after.limit).to(torch.float32).to(torch.float64)], 1
             )
-        most = (
-            after.bound / after.step if form.noise else None
-        )  # only what noise is calibrated to has to keep the norm
+        most = after.bound / after.step if form.noise else None  # only noise depends on the bound
         return self._round(vector / after.step, me, most).to(torch.int64)
 
     def _round(self, x: Tensor, me: Clients, most: float | None) -> Tensor:
@@ -116,21 +109,22 @@ class Quantize(Stage):
         up = x - low
         rows = low + (_uniform(me, x.shape[1], 0) < up)
         tries = 1
-        while most is not None and len(late := torch.nonzero(rows.square().sum(1).sqrt() > most).flatten()):
-            again = replace_names(me, late)
-            rows[late] = low[late] + (_uniform(again, x.shape[1], tries) < up[late])
+        while most is not None and len(long := torch.nonzero(rows.square().sum(1).sqrt() > most).flatten()):
+            again = select_clients(me, long)
+            rows[long] = low[long] + (_uniform(again, x.shape[1], tries) < up[long])
             tries += 1
         return rows
 
     def read(self, rows: Tensor, form: Form) -> Tensor:
-        """Rows that came by themselves → real numbers."""
+        """Integer rows → real numbers."""
         return rows[:, :-1] * rows[:, -1:] if not form.step else rows.to(torch.float64) * form.step
 
 
 @dataclass(frozen=True)
 class Fine(Quantize):
-    """The grid under noise when no other is asked for: so fine that rounding (towards zero, so that no norm
-    grows) costs nothing one could see.
+    """The grid for noise without Quantize: so fine that rounding has no visible effect.
+
+    It rounds towards zero, so that no norm grows.
     """
 
     bits: int = 32
@@ -147,11 +141,11 @@ class Fine(Quantize):
         most = form.bound / after.step
         x = vector / after.step
         rows = x.trunc()
-        # float64 rounding in Clip may leave a norm above the bound by a part in 10¹⁵; whole numbers are held
-        # to it exactly
-        while len(late := torch.nonzero(rows.square().sum(1) > most * most).flatten()):
-            x[late] *= 1 - 1e-9
-            rows[late] = x[late].trunc()
+        # float64 rounding in Clip may leave a norm above the bound by a part in 10¹⁵; integers must not
+        # exceed it
+        while len(long := torch.nonzero(rows.square().sum(1) > most * most).flatten()):
+            x[long] *= 1 - 1e-9
+            rows[long] = x[long].trunc()
         return rows.to(torch.int64)
 
 
@@ -162,5 +156,5 @@ def _uniform(me: Clients, n: int, again: int) -> Tensor:
     return torch.from_numpy(me.draw(f"round/{again}", make, n))
 
 
-def replace_names(me: Clients, rows: Tensor) -> Clients:
+def select_clients(me: Clients, rows: Tensor) -> Clients:
     return replace(me, names=tuple(me.names[i] for i in rows.tolist()))

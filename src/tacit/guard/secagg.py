@@ -1,8 +1,7 @@
-"""Hide each update from the server, which gets the sum alone: Bonawitz et al., CCS 2017, or with neighbours=
-Bell et al., CCS 2020.
+"""Secure aggregation: Bonawitz et al., CCS 2017, or with `neighbours`, Bell et al., CCS 2020.
 
-The stage says what the sum needs; the messages are in protocols/secagg.py. A simulation adds the whole
-numbers up in one place, which is what the protocol computes, and says so in its ledger.
+The stage declares what the sum needs; the messages are in protocols/secagg.py. A simulation adds
+the integers in one place, which is what the protocol computes, and records this in its ledger.
 """
 
 from __future__ import annotations
@@ -18,41 +17,42 @@ from .stage import Form, Stage, State, needs
 
 @dataclass(frozen=True)
 class SecAgg(Stage):
-    """The server sees the sum of at least `threshold` of the updates, and none of them. Against an `active`
-    server lists and keys are signed.
+    """The server sees only the sum of at least `threshold` of the updates.
+
+    Against an `active` server, lists and keys are signed.
     """
 
     threshold: float = real(
         0.6,
         above=0.5,
         most=1.0,
-        doc="the share of a round's parties that must stay to the end; with fewer there is no sum",
+        doc="the share of a round's parties that must remain to the end; with fewer there is no sum",
     )
     adversary: str = choice(
         "curious",
         ("curious", "active"),
-        doc="curious: the server follows the protocol; active: it may send anything to anyone",
+        doc="curious: the server follows the protocol; active: it may deviate from it",
     )
     neighbours: int | None = whole(
         None,
         least=2,
         none=True,
-        doc="k: with how many others a party masks, even; None: with all. secagg_graph.degree gives a safe k",
+        doc="k, the number of others a party masks with, even; None: all. secagg_graph.degree gives a safe k",
     )
     within: float = real(
         60.0,
         above=0,
-        doc="seconds for each step of the sum, after which whoever has not answered is left out",
+        doc="seconds for each step of the sum; parties that have not answered by then are left out",
     )
     tries: int = whole(
-        3, least=1, doc="how often a round is tried when too few stay for a sum, before the run ends"
+        3, least=1, doc="how often a round is tried if too few parties remain for a sum, before the run fails"
     )
     max_rows: int | None = whole(
         None,
         least=1,
         none=True,
-        doc="the most rows a party's weight counts; between real parties given by everyone alike, None "
-        "elsewhere: the largest party's, rounded up to a power of two",
+        doc="the largest weight of a party, in rows. Deployed parties must all set the same; otherwise None: "
+        "the rows of the largest party, rounded up to a power of two",
     )
     place: ClassVar[int] = 60
     hides: ClassVar[bool] = True
@@ -60,20 +60,18 @@ class SecAgg(Stage):
     def check(self) -> None:
         if self.neighbours is not None and self.neighbours % 2:
             raise BadParameter(
-                f"SecAgg: neighbours is {self.neighbours!r}; it must be an even number: as many on either "
-                f"side. Use {self.neighbours + 1}."
+                f"SecAgg: neighbours is {self.neighbours!r}; it must be even, because a party has as many on "
+                f"either side. Use {self.neighbours + 1}."
             )
         if self.adversary == "active" and not self.threshold > 2 / 3:
             raise BadParameter(
                 f"SecAgg: threshold is {self.threshold!r}; it must be above 2/3 against an active server, "
-                "which may tell two halves of the "
-                "parties different things."
+                "which may send different messages to two halves of the parties."
             )
         if self.adversary == "active" and self.neighbours is not None:
             raise BadParameter(
                 f"SecAgg: neighbours is {self.neighbours!r}; it must be None against an active server, "
-                "which would choose a party's "
-                "neighbours to suit itself."
+                "which could choose a party's neighbours."
             )
 
     def survivors(self, clients: int) -> int:
@@ -84,6 +82,6 @@ class SecAgg(Stage):
         if form.clients < 2:
             raise BadParameter(
                 f"guard: SecAgg hides one update among several, and {form.clients} takes part in a round. "
-                "Take at least 2, better 3."
+                "Use at least 2 clients, better 3."
             )
         return replace(form, space="masked")

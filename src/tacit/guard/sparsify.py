@@ -1,4 +1,4 @@
-"""Send few numbers, and keep what was not sent for the next time.
+"""Sparsification: send few numbers, and keep the rest for the next round.
 
 S. U. Stich, J.-B. Cordonnier, M. Jaggi: "Sparsified SGD with Memory", NeurIPS 2018, Algorithm 1: top-k and
 random-k with error feedback.
@@ -21,21 +21,21 @@ from .stage import Clients, Form, Stage, State, needs, refuse
 
 @dataclass(frozen=True)
 class Sparsify(Stage):
-    """Of D numbers send the k largest (`top_k`) or k places that all clients share and that change every
-    round (`random_k`).
-    """
+    """Send k of D numbers: the largest ones (`top_k`), or random positions that all share (`random_k`)."""
 
     top_k: float | None = real(
-        None, above=0, most=1, none=True, doc="the share of numbers sent, the largest of each client"
+        None, above=0, most=1, none=True, doc="the share of numbers sent: each client's largest"
     )
     random_k: float | None = real(
         None,
         above=0,
         most=1,
         none=True,
-        doc="the share of numbers sent, at places drawn anew every round, the same for all",
+        doc="the share of numbers sent: random positions, new in every round, the same for all",
     )
-    feedback: bool = flag(True, doc="add what was not sent to the next update; it stays at the party")
+    feedback: bool = flag(
+        True, doc="error feedback: add what was not sent to the next update; it stays at the party"
+    )
     place: ClassVar[int] = 20
 
     @property
@@ -45,21 +45,20 @@ class Sparsify(Stage):
     def check(self) -> None:
         if (self.top_k is None) == (self.random_k is None):
             raise BadParameter(
-                f"Sparsify: top_k is {self.top_k!r} and random_k is {self.random_k!r}; give one of them, "
-                "such as top_k=0.01."
+                f"Sparsify: top_k is {self.top_k!r} and random_k is {self.random_k!r}; exactly one must be "
+                "set, such as top_k=0.01."
             )
 
-    def beside(self, others: tuple[Stage, ...]) -> None:
+    def check_with(self, others: tuple[Stage, ...]) -> None:
         if self.top_k is None:
             return
         for other in others:
             if other.hides or other.placement in ("local", "distributed"):
                 raise refuse(
                     self,
-                    f"with top_k sends places that each client chooses, and {type(other).__name__} must "
-                    "fill every place, so that "
-                    "nothing is saved and the places themselves would tell. Use random_k, whose places all "
-                    "clients share.",
+                    "with top_k sends positions that each client chooses, which reveal something, and "
+                    f"{type(other).__name__} must fill every position, so that nothing is saved. Use "
+                    "random_k, whose positions all clients share.",
                 )
 
     def count(self, form: Form) -> int:
@@ -74,13 +73,13 @@ class Sparsify(Stage):
     def client_state(self, form: Form) -> State:
         return {"sparsify.error": torch.zeros(form.dimension)} if self.feedback else {}
 
-    def places(self, form: Form) -> Tensor:
-        """The round's places: everybody derives them alike from the job's seed, and they are no secret."""
+    def positions(self, form: Form) -> Tensor:
+        """The positions of the round, which everybody derives from the job's public seed."""
         seed = hashlib.blake2b(repr((form.shared, form.round, "sparsify")).encode(), digest_size=16).digest()
-        chosen = np.random.Generator(np.random.Philox(key=int.from_bytes(seed, "little"))).choice(
+        indices = np.random.Generator(np.random.Philox(key=int.from_bytes(seed, "little"))).choice(
             form.dimension, self.count(form), replace=False
         )
-        return torch.from_numpy(np.sort(chosen))
+        return torch.from_numpy(np.sort(indices))
 
     def out(self, vector: Tensor, me: Clients, form: Form) -> Tensor:
         if self.feedback:
@@ -88,19 +87,21 @@ class Sparsify(Stage):
         if self.top_k is not None:
             at = vector.abs().topk(self.count(form), dim=1).indices
             sent = torch.zeros_like(vector).scatter(1, at, vector.gather(1, at))
-            kept = sent
+            values = sent
         else:
-            places = self.places(form)
-            kept = vector[:, places]
+            positions = self.positions(form)
+            values = vector[:, positions]
             sent = torch.zeros_like(vector)
-            sent[:, places] = kept
+            sent[:, positions] = values
             if not self.feedback:
-                kept = kept * (form.dimension / len(places))  # right on average
+                values = values * (form.dimension / len(positions))  # unbiased
         if self.feedback:
             me.memory["sparsify.error"] = (vector - sent).to(torch.float32)
-        return kept
+        return values
 
     def back(self, total: Tensor, n: float, form: Form, state: State) -> tuple[Tensor, State]:
         if self.top_k is not None:
             return total, state
-        return torch.zeros(form.dimension, dtype=torch.float64).index_copy(0, self.places(form), total), state
+        return torch.zeros(form.dimension, dtype=torch.float64).index_copy(
+            0, self.positions(form), total
+        ), state

@@ -1,15 +1,16 @@
-"""What passes between the stages of a guard, and what every stage can do.
+"""The interface of a guard stage, and the types that pass between stages.
 
-A stage is a frozen dataclass. `out` runs at the clients, on a stack of them (one client is a stack of
-one); `back` runs at the server, on the sum, in reverse. What a stage needs to know about the vector it
-gets stands in a `Form`: a stage's `form` turns the form it receives into the form it leaves, or refuses.
-Stages do not import each other; `Guard` puts them in order.
+A stage is a frozen dataclass. `out` runs at the clients, on a stack of them (one client is a stack of one);
+`back` runs at the server, on the sum, in reverse. A `Form` describes the vector: a stage's `form` maps the
+form of its input to the form of its output, or raises. Stages do not import each other; `Guard` puts them
+in order.
 
     real     float64 vectors [S, D]
-    ring     whole numbers (int64) [S, D], each worth `step`; where single vectors will be hidden, their sum is taken modulo `modulus`
-    masked   whole numbers modulo `modulus`, each row uniform for whoever lacks the masks
+    ring     integers (int64) [S, D] in units of `step`; where single vectors will be hidden, their sum is
+             taken modulo `modulus`
+    masked   integers modulo `modulus`; without the masks, each row is uniform
     cipher   bytes
-    counts   whole numbers that count people, for Laplace and RandomizedResponse
+    counts   numbers of people, for Laplace and RandomizedResponse
 """
 
 from __future__ import annotations
@@ -33,59 +34,50 @@ ORDER = "Lazy → Sparsify → Clip → Noise → Quantize → SecAgg, LightSecA
 
 @dataclass(frozen=True)
 class Form:
-    """A client's vector as one stage hands it to the next."""
+    """A description of a client's vector between two stages."""
 
     space: str = "real"
     dimension: int = 0
-    clients: int = 1  # at most this many vectors are summed
-    least: int = 1  # at least this many are in a sum that is released
+    clients: int = 1  # the largest number of vectors in a sum
+    least: int = 1  # the smallest number of vectors in a released sum
     bound: float = math.inf  # L2 norm of one client's vector, in real units
-    layers: tuple[
-        int, ...
-    ] = ()  # lengths of the pieces of the vector: the model's layers, one after the other
-    hidden: bool = (
-        False  # a later stage hides single vectors, so that only their sum, taken in the ring, is seen
-    )
-    # standard deviation of the noise that the sum will carry, in multiples of `bound` as it is after rounding
+    layers: tuple[int, ...] = ()  # the number of values of each layer of the model, in order
+    hidden: bool = False  # whether a later stage hides single vectors, so that only their sum is seen
+    # standard deviation of the noise in the sum, in multiples of `bound` after rounding
     noise: float = 0.0
-    own_noise: float = 0.0  # the same, of what one client adds to its own vector: room that Quantize leaves
+    own_noise: float = 0.0  # of the noise that one client adds to its own vector; Quantize leaves room for it
     slack: int = (
-        0  # units that the tails of a client's own noise reach beyond TAIL·σ: room that Quantize leaves
+        0  # units by which the tails of a client's own noise exceed TAIL·σ; Quantize leaves room for it
     )
-    # ring: what one unit is worth; 0 where every client has a scale of its own, sent along as the last number
+    # ring: the value of one unit; 0 if every client has its own scale, sent as the last number
     step: float = 0.0
-    limit: int = 0  # ring: no client's whole numbers lie outside ± this
-    bits: int = 32  # what one number takes on the wire
-    # ring, masked: sums are taken modulo this, which is more than 2 · clients · limit; 0 where they are plain
-    # sums
+    limit: int = 0  # ring: the largest absolute value of a client's integers
+    bits: int = 32  # the size of one number in a message
+    # ring, masked: sums are taken modulo this, which is more than 2 · clients · limit; 0 for plain sums
     modulus: int = 0
     round: int = 0
-    shared: int = 0  # the job's seed: what everybody may derive alike, and nobody may take for a secret
+    shared: int = 0  # the job's seed: it is public, and everybody derives the same numbers from it
 
 
 @dataclass
 class Clients:
-    """The `me` of `out`: who the rows of the stack are, what they keep, and their randomness."""
+    """The clients of a stack, their state and their randomness: the `me` of `out`."""
 
     names: tuple[str, ...]
     round: int = 0
-    memory: State = field(
-        default_factory=dict
-    )  # [S, …]: what each client keeps between rounds; a stage replaces its entries
+    memory: State = field(default_factory=dict)  # [S, …]: the clients' state; a stage replaces its entries
     state: State = field(default_factory=dict)  # what the server sent to all of them
-    secret_seed: int | None = None  # for tests only: replayable
+    secret_seed: int | None = None  # only for tests: it makes the randomness reproducible
     events: dict[str, int] = field(
         default_factory=dict
-    )  # counts of what was done knowingly: updates clipped, uploads skipped
+    )  # counts, such as of clipped updates and skipped uploads
 
     def sources(self, what: str) -> list[Source]:
-        """Randomness for each row: the operating system's; with a seed, a stream of each client's own, the
-        same in a stack and alone.
-        """
+        """The randomness of each client: the operating system's, or with a seed a stream for each client."""
         return [source(self.secret_seed, what, self.round, name) for name in self.names]
 
     def draw(self, what: str, make: Callable[[int, Source], np.ndarray], n: int) -> np.ndarray:
-        """`make(n, source)` for each row, [S, n]; from the operating system all rows are made at once."""
+        """[S, n]: `make(n, source)` for each client; from the operating system for all clients at once."""
         if self.secret_seed is None:
             return make(len(self.names) * n, os.urandom).reshape(len(self.names), n)
         return (
@@ -94,8 +86,8 @@ class Clients:
 
 
 def source(secret_seed: int | None, *what: Any) -> Source:
-    """The operating system's randomness, or, for tests, a stream that follows from the seed and what it is
-    for.
+    """The operating system's randomness, or, for tests, a stream that follows from the seed and the
+    purpose.
     """
     if secret_seed is None:
         return os.urandom
@@ -109,7 +101,7 @@ def source(secret_seed: int | None, *what: Any) -> Source:
 
 
 class Stage:
-    """One step around an update. `place` orders the stages; no two of one guard may share it."""
+    """One stage of a guard. `place` orders the stages; two stages of a guard must not have the same."""
 
     place: ClassVar[int]
     # whether it hides single vectors from the server (secure aggregation, encryption)
@@ -127,47 +119,45 @@ class Stage:
     stochastic: bool = False  # whether it rounds at random
     feedback: bool = False  # whether clients keep what was not sent, for their next upload
 
-    def beside(self, others: tuple[Stage, ...]) -> None:
-        """Refuse what cannot stand in one guard with this stage."""
+    def check_with(self, others: tuple[Stage, ...]) -> None:
+        """Raise BadParameter if this stage cannot be combined with the other stages of a guard."""
 
     def form(self, form: Form, state: State) -> Form:
-        """The form this stage leaves, given the one it receives; BadParameter where it cannot work on
-        that.
-        """
+        """The form of the output for this form of the input; BadParameter if the stage cannot process it."""
         return form
 
     def survivors(self, clients: int) -> int:
-        """At least this many vectors are in any sum that the stage lets out."""
+        """The smallest number of vectors in a sum that the stage releases."""
         return 1
 
     def client_state(self, form: Form) -> State:
-        """What each client keeps between rounds, before its first."""
+        """A client's state before its first round."""
         return {}
 
     def server_state(self, form: Form) -> State:
-        """What the server keeps between rounds and sends to all clients."""
+        """The server's state before the first round; it is sent to all clients."""
         return {}
 
     def out(self, vector: Tensor, me: Clients, form: Form) -> Tensor:
-        """The clients' rows [S, D], in the form received (`form`) → in the form left."""
+        """Process the clients' rows [S, D]; `form` is the form of the input."""
         return vector
 
     def back(self, total: Tensor, n: float, form: Form, state: State) -> tuple[Tensor, State]:
-        """The sum [D] of about `n` rows, in the form left → in the form received (`form`); and what the
-        server keeps.
+        """Undo `out` on the sum [D] of about `n` rows; return it in the form `form`, and the server's
+        state.
         """
         return total, state
 
-    def moved(self, state: State, before: Tensor, after: Tensor) -> State:
-        """The server's model went from `before` to `after`."""
+    def after_step(self, state: State, before: Tensor, after: Tensor) -> State:
+        """The server's state after the model changed from `before` to `after`."""
         return state
 
 
 def refuse(stage: Stage, why: str) -> BadParameter:
-    """One sentence for every wrong guard: which stage, why not, and the order that works."""
+    """The error for an invalid guard: which stage, why, and the order of stages."""
     return BadParameter(f"guard: {type(stage).__name__} {why} The order is {ORDER}.")
 
 
 def needs(stage: Stage, form: Form, *spaces: str) -> None:
     if form.space not in spaces:
-        raise refuse(stage, f"works on {' or '.join(spaces)} vectors, and gets a {form.space} one.")
+        raise refuse(stage, f"works on {' or '.join(spaces)} vectors, but its input is a {form.space} one.")

@@ -1,4 +1,4 @@
-"""A guarded row as a message holds it: no more bits a number than it needs."""
+"""How an upload of a guard is packed into message fields, with no more bits than it needs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from .stage import Form, State
 
 
 def pack_row(row: Tensor, form: Form, sparse: bool = False) -> State:
-    """Real numbers as float32; whole ones in `form.bits` bits each; of a sparse row, the places and the
-    numbers that are not zero.
-    """
+    """Pack real numbers as float32 and integers in `form.bits` bits; of a sparse row only nonzero numbers."""
     if form.space == "real":
         body, kind = row.to(torch.float32), "real"
     else:
         body, kind = row, "whole"
     sent: State = {}
-    if kind == "whole" and not form.step:  # its own scale comes last
+    if kind == "whole" and not form.step:  # the last number is the client's own scale
         sent["scale"], body = row[-1:].to(torch.float32), row[:-1]
     if sparse:
         at = torch.nonzero(body).flatten()
@@ -27,28 +25,33 @@ def pack_row(row: Tensor, form: Form, sparse: bool = False) -> State:
     sent[kind] = (
         body
         if kind == "real"
-        else torch.from_numpy(bits_of(body.to(torch.int64).numpy(), form.bits, form.limit))
+        else torch.from_numpy(pack_integers(body.to(torch.int64).numpy(), form.bits, form.limit))
     )
     return sent
 
 
 def unpack_row(sent: State, form: Form) -> Tensor:
-    """The reverse; whatever does not fit the agreed form is refused, before it reaches a sum."""
-    want = {"real"} if form.space == "real" else {"whole"} | (set() if form.step else {"scale"})
-    if set(sent) - {"at"} != want:
-        raise ProtocolError(f"guard: an upload holds {sorted(sent)}, and {sorted(want)} was agreed.")
+    """Unpack a row; ProtocolError if it does not have the agreed form."""
+    expected = {"real"} if form.space == "real" else {"whole"} | (set() if form.step else {"scale"})
+    if set(sent) - {"at"} != expected:
+        raise ProtocolError(
+            f"guard: an upload has the fields {sorted(sent)}; {sorted(expected)} were agreed."
+        )
     count = form.dimension if "at" not in sent else len(sent["at"])
-    read = None if form.space == "real" else numbers_of(sent["whole"].numpy(), count, form.bits, form.limit)
+    read = (
+        None if form.space == "real" else unpack_integers(sent["whole"].numpy(), count, form.bits, form.limit)
+    )
     body = sent["real"].to(torch.float64) if read is None else torch.from_numpy(read)
     if body.shape != (count,) or (form.space == "real" and not torch.isfinite(body).all()):
         raise ProtocolError(
-            f"guard: an upload holds {tuple(body.shape)} numbers; {count} finite ones were agreed."
+            f"guard: an upload has {tuple(body.shape)} numbers; {count} finite ones were agreed."
         )
     if "at" in sent:
         at = sent["at"].to(torch.int64)
         if count and (int(at.min()) < 0 or int(at.max()) >= form.dimension or len(at.unique()) < len(at)):
             raise ProtocolError(
-                f"guard: a sparse upload names places outside 0 … {form.dimension - 1}, or one of them twice."
+                f"guard: a sparse upload has positions outside 0 … {form.dimension - 1}, or one of them "
+                "twice."
             )
         body = torch.zeros(form.dimension, dtype=body.dtype).index_copy(0, at, body)
     if form.space == "real" or form.step:
@@ -59,28 +62,29 @@ def unpack_row(sent: State, form: Form) -> Tensor:
     return torch.cat([body.to(torch.float64), scale])
 
 
-def bits_of(numbers: np.ndarray, bits: int, limit: int) -> np.ndarray:
-    """Whole numbers within ± limit → bytes, `bits` bits each."""
-    moved = (numbers + limit).astype(np.uint64)
+def pack_integers(numbers: np.ndarray, bits: int, limit: int) -> np.ndarray:
+    """Integers within ± limit → bytes, `bits` bits each."""
+    shifted = (numbers + limit).astype(np.uint64)
     if bits in (8, 16, 32, 64):
-        return np.frombuffer(moved.astype(f"<u{bits // 8}").tobytes(), np.uint8).copy()
-    each = (moved[:, None] >> np.arange(bits, dtype=np.uint64)) & np.uint64(1)
+        return np.frombuffer(shifted.astype(f"<u{bits // 8}").tobytes(), np.uint8).copy()
+    each = (shifted[:, None] >> np.arange(bits, dtype=np.uint64)) & np.uint64(1)
     return np.packbits(each.astype(np.uint8).reshape(-1), bitorder="little")
 
 
-def numbers_of(data: np.ndarray, count: int, bits: int, limit: int) -> np.ndarray:
+def unpack_integers(data: np.ndarray, count: int, bits: int, limit: int) -> np.ndarray:
+    """The inverse of `pack_integers`."""
     if data.dtype != np.uint8 or data.shape != (-(-count * bits // 8),):
         raise ProtocolError(
             f"guard: an upload has {data.size} bytes for {count} numbers of {bits} bits, which take "
             f"{-(-count * bits // 8)}."
         )
     if bits in (8, 16, 32, 64):
-        moved = np.frombuffer(data.tobytes(), f"<u{bits // 8}").astype(np.int64)
+        shifted = np.frombuffer(data.tobytes(), f"<u{bits // 8}").astype(np.int64)
     else:
         each = (
             np.unpackbits(data, count=count * bits, bitorder="little").reshape(count, bits).astype(np.int64)
         )
-        moved = (each << np.arange(bits, dtype=np.int64)).sum(1)
-    if count and int(moved.max()) > 2 * limit:
-        raise ProtocolError(f"guard: an upload holds numbers outside ±{limit}, the range agreed.")
-    return moved - limit
+        shifted = (each << np.arange(bits, dtype=np.int64)).sum(1)
+    if count and int(shifted.max()) > 2 * limit:
+        raise ProtocolError(f"guard: an upload has numbers outside ±{limit}, the agreed range.")
+    return shifted - limit

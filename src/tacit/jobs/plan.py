@@ -22,7 +22,8 @@ from .train import guards, paced
 from .train.elsewhere import Elsewhere
 from .train.figures import fit_figures, warn
 from .train.plan import Plan, make_plan, make_task
-from .train.simulated import look_bytes, of_tested, score_bytes, sizes, test_bytes, upload_reveals
+from .train.simulated import tested_reveals, upload_reveals
+from .train.traffic import guarded_sizes, look_sizes, score_sizes, test_sizes
 
 
 @dataclass(frozen=True)
@@ -78,18 +79,18 @@ def plan(fed: Federation, **told: Any) -> Outlook:
         paced.agree(p, task, start)
     guard = guards.fit(p, task, start)
     layout = guards.layout_of(task, p.algorithm, start) if guard is None else guard.layout
-    up = _blank(layout) if guard is None else guard.blank()
+    up = _blank(layout) if guard is None else guard.blank_upload()
     state = p.algorithm.server_state(start["w"])
     sent = {
         **start,
         "round": torch.zeros(()),
         **{k: state[k] for k in p.algorithm.sends},
-        **({} if guard is None else guard.sent()),
+        **({} if guard is None else guard.server_message()),
     }
-    down_bytes, up_bytes = sizes(p, guard, 1, {k: v.cpu() for k, v in sent.items()}, up)
+    down_bytes, up_bytes, *_ = guarded_sizes(p, guard, 1, {k: v.cpu() for k, v in sent.items()}, up)
     notes = list(p.fed.notes)
     if p.picks:
-        pick, score = score_bytes(1)
+        pick, score = score_sizes(1)
         down_bytes, up_bytes = down_bytes + pick, up_bytes + score
         notes.append(
             f"of a round's {p.per_round} parties only the one with the lowest score sends its model; the "
@@ -190,7 +191,7 @@ def _sees(p: Plan, guard: Guard | None, start: State) -> list[dict[str, str]]:
         seen[0]["what"] += ": of the best of each round"
         seen.append({"party": "the server", "what": f"{Score.reveals}, of every party of a round"})
     if looked := _looked(p):
-        ask, _ = look_bytes(start)
+        ask, _ = look_sizes(start)
         seen.append(
             {
                 "party": "the server",
@@ -217,14 +218,16 @@ def _sees(p: Plan, guard: Guard | None, start: State) -> list[dict[str, str]]:
         seen.append(
             {
                 "party": "the server",
-                "what": f"{of_tested(p)} "
-                f"({size(sum(v.numel() * v.element_size() for v in figures.blank().values()))} "
+                "what": f"{tested_reveals(p)} "
+                f"({size(sum(v.numel() * v.element_size() for v in figures.blank_upload().values()))} "
                 "each time)",
             }
         )
     elif len(p.fed.held.index):
-        _, tested = test_bytes(start, p.fed.classes)
-        seen.append({"party": "the server", "what": f"{of_tested(p)} ({size(tested)} each time it asks)"})
+        _, tested = test_sizes(start, p.fed.classes)
+        seen.append(
+            {"party": "the server", "what": f"{tested_reveals(p)} ({size(tested)} each time it asks)"}
+        )
     seen.append(
         {"party": "every party", "what": Down.reveals + ("; its noise is in it" if noise is not None else "")}
     )

@@ -1,8 +1,8 @@
 """Asynchronous training, one paper in each file.
 
-A pace says when the server asks which party, how many answers make a new version of the model, and how much an
-answer still counts that was computed from an older version. Synchronous rounds need none of this. Nothing here
-does I/O: simulations and deployments use the same schedulers.
+A pace says when the server asks which party, how many answers make a new version of the model, and how much
+an answer still counts that was computed from an older version. Synchronous rounds need none of this.
+Nothing here does I/O: simulations and deployments use the same schedulers.
 """
 
 from .fedasync import FedAsync

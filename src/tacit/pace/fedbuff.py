@@ -17,7 +17,8 @@ from .staleness import STALENESS, Polynomial, Staleness
 class FedBuff(Pace):
     """A fixed number of parties is always at work; every K updates, of any age, make a new version.
 
-    Δ̄ = Σ s(τ)·n·Δ / Σ n, where the paper has Σ s(τ)·Δ / K: the same if the algorithm weights all parties equally.
+    Δ̄ = Σ s(τ)·n·Δ / Σ n, where the paper has Σ s(τ)·Δ / K: the same if the algorithm weights all parties
+    equally.
     """
 
     buffer: int = whole(10, least=1, doc="K, the updates that make a new version")

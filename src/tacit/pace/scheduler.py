@@ -1,4 +1,6 @@
-"""The server's schedule in asynchronous training: who works on which version of the model, and what arrived."""
+"""The server's schedule in asynchronous training: who works on which version of the model, and what
+arrived.
+"""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ class Cohort:
                 {k: _where(idle, v, self.state[k]) for k, v in state.items()},
             )
         for i, guard in enumerate(self.guards):
-            guard.moved(before[i], self.w[i])
+            guard.after_step(before[i], self.w[i])
 
     def _overheard(
         self, who: np.ndarray, uploads: Iterator[Any], hears: Callable[[np.ndarray, Tensor, State], None]
@@ -272,7 +272,7 @@ class Cohort:
                     self.guarded[i].put(k, me.memory)
                 sums[i] = total + sums[i][0], n + sums[i][1]
         means = [
-            guard.back(total if isinstance(total, Tensor) else guard.nobody(number), n, downs[i], number)
+            guard.back(total if isinstance(total, Tensor) else guard.empty_sum(number), n, downs[i], number)
             for i, (guard, (total, n)) in enumerate(zip(self.guards, sums))
         ]
         return {k: torch.stack([m[k] for m in means]) for k in means[0]}

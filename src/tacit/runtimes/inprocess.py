@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import selectors
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import PartyFailed, ProtocolError
 from ..parameters import bad, check, choice, nearest, real, whole
@@ -27,6 +27,9 @@ from ..parties.ledger import Ledger
 from ..parties.mailbox import Mailbox
 from ..parties.party import Party, Program
 from ..parties.secret import Secret, SeededSecret
+from .streaming import Emitter, drain
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -49,13 +52,13 @@ class InProcess:
         """What each party's program returned. What the parties saw is added to `ledger`, also when the run
         fails.
         """
-        run = _Run(check(self), programs, ledger)
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return run.here()
-        with ThreadPoolExecutor(1, "tacit") as pool:  # a notebook: this thread's loop is taken
-            return pool.submit(contextvars.copy_context().run, run.here).result()
+        return drain(self.stream(programs, Emitter(), ledger=ledger))
+
+    def stream(
+        self, programs: Mapping[str, Program], emitter: Emitter[T], *, ledger: Ledger | None = None
+    ) -> Generator[T, None, dict[str, Any]]:
+        """The same, step by step: yields what a program emits through `emitter`, while all parties wait."""
+        return _Run(check(self), programs, ledger).stream(emitter)
 
     async def run(self, programs: Mapping[str, Program], *, ledger: Ledger | None = None) -> dict[str, Any]:
         """The same from async code. The parties live on a thread of their own; cancelling this stops them all
@@ -177,13 +180,15 @@ class _Run:
 
     def here(self) -> dict[str, Any]:
         """Run to the end on this thread."""
-        with asyncio.Runner(loop_factory=_Loop) as runner:
-            try:
-                return runner.run(self.main())
-            finally:
-                if self.ledger is not None:
-                    for box in self.boxes.values():
-                        self.ledger.merge(box.ledger)
+        return drain(self.stream(Emitter()))
+
+    def stream(self, emitter: Emitter[T]) -> Generator[T, None, dict[str, Any]]:
+        try:
+            return (yield from emitter.stream(self.main, _Loop))
+        finally:
+            if self.ledger is not None:
+                for box in self.boxes.values():
+                    self.ledger.merge(box.ledger)
 
     def stop(self) -> None:
         """From another thread: cancel everything."""

@@ -17,12 +17,11 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import errors
 from ..errors import BadParameter, MissingExtra, PartyFailed, ProtocolError
@@ -30,10 +29,12 @@ from ..parameters import bad, check, flag, real, whole
 from ..parties.codec import MAX_BYTES
 from ..parties.ledger import Ledger
 from ..parties.party import Program
+from .streaming import Emitter, drain
 
 if TYPE_CHECKING:
     from .kits import Kit
 
+T = TypeVar("T")
 PATIENCE = 60.0  # seconds to go on trying when the hub, or a party that is waited for, has gone
 LINGER = 5.0  # seconds one that has finished waits for others to take what it said
 
@@ -76,14 +77,19 @@ class Processes:
         function. With a deadline, the end of those in `may_leave` ends nothing: the others' programs go on
         without them, and what they returned is None.
         """
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run(self.run(programs, ledger=ledger, here=here, may_leave=may_leave))
-        with ThreadPoolExecutor(1, "tacit") as pool:  # a notebook: this thread's loop is taken
-            return pool.submit(
-                lambda: asyncio.run(self.run(programs, ledger=ledger, here=here, may_leave=may_leave))
-            ).result()
+        return drain(self.stream(programs, Emitter(), ledger=ledger, here=here, may_leave=may_leave))
+
+    def stream(
+        self,
+        programs: Mapping[str, Program],
+        emitter: Emitter[T],
+        *,
+        ledger: Ledger | None = None,
+        here: Collection[str] = (),
+        may_leave: Collection[str] = (),
+    ) -> Generator[T, None, dict[str, Any]]:
+        """The same, step by step: yields what a program in this process emits through `emitter`."""
+        return emitter.stream(lambda: self.run(programs, ledger=ledger, here=here, may_leave=may_leave))
 
     async def run(
         self,

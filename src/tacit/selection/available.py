@@ -14,8 +14,8 @@ from .rule import PartyInfo, SelectionRule
 class Available(SelectionRule):
     """Each party is available with some probability; those that are, are drawn uniformly.
 
-    Fewer than `per_round` may be available. In a deployment with a deadline, parties that are not connected are
-    never chosen.
+    Fewer than `per_round` may be available. In a deployment with a deadline, parties that are not connected
+    are never chosen.
     """
 
     probability: float = real(0.8, above=0, most=1, doc="the probability that a party is available")

@@ -1,7 +1,7 @@
 """Parties that finish before a deadline.
 
-T. Nishio, R. Yonetani: "Client Selection for Federated Learning with Heterogeneous Resources in Mobile Edge", ICC
-2019 (the idea of FedCS: no round takes longer than the deadline).
+T. Nishio, R. Yonetani: "Client Selection for Federated Learning with Heterogeneous Resources in Mobile
+Edge", ICC 2019 (the idea of FedCS: no round takes longer than the deadline).
 """
 
 from __future__ import annotations

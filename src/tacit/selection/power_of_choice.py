@@ -1,6 +1,7 @@
 """Power-of-choice.
 
-Y. J. Cho, J. Wang, G. Joshi: "Towards Understanding Biased Client Selection in Federated Learning", AISTATS 2022.
+Y. J. Cho, J. Wang, G. Joshi: "Towards Understanding Biased Client Selection in Federated Learning", AISTATS
+2022.
 """
 
 from __future__ import annotations

@@ -13,10 +13,11 @@ class PartyInfo(NamedTuple):
     """What a server knows about the parties before a round; a rule may look at nothing else."""
 
     sizes: np.ndarray  # the number of training rows of each party
-    # the loss of the current model on the rows of these parties; deployed, each is sent the model and reports it
+    # the loss of the current model on the rows of these parties; deployed, each is sent the model and
+    # reports it
     loss: Callable[[np.ndarray], np.ndarray]
-    # the seconds each party would take for this round, if the run has a speed; of deployed parties, the seconds
-    # they took last (0: not known yet)
+    # the seconds each party would take for this round, if the run has a speed; of deployed parties, the
+    # seconds they took last (0: not known yet)
     seconds: np.ndarray | None
     there: np.ndarray | None = None  # who is connected, if a round may start without some
 
@@ -44,7 +45,8 @@ class LossesNeeded(Exception):
 def select(rule: SelectionRule, seed: int, number: int, known: PartyInfo, per_round: int) -> np.ndarray:
     """The parties of round `number`, in ascending order.
 
-    A second call draws the same numbers, so that a rule can be called again once the losses it needs are known.
+    A second call draws the same numbers, so that a rule can be called again once the losses it needs are
+    known.
     """
     rng = np.random.default_rng(
         [seed, number, 0x5E1]

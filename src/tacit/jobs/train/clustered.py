@@ -1,6 +1,7 @@
-"""Training in clusters that part as it goes on: algorithms.CFL, in a simulation. Each cluster is a run of its
-own; the server cuts one in two by the updates of its parties. For a program a party it is in
-clustered_parties.py, by the same book.
+"""Training in clusters that are split during training: algorithms.CFL, in a simulation.
+
+Each cluster is a run of its own; the server splits one in two by the updates of its parties. The version with
+one program per party, in clustered_parties.py, uses the same `Clusters`.
 """
 
 from __future__ import annotations
@@ -16,48 +17,51 @@ from torch import Tensor
 
 from ...algorithms.types import State
 from ...engine.task import Task
+from ...pace.scheduler import under
 from ...runtimes.cohort import Cohort
 from . import guards
 from .plan import Plan
-from .simulated import Simulated, fitted
+from .simulated import Simulated, rule_for
+from .trainer import RunContext
 
 
-class Book:
-    """Who is in which cluster, and what each party sent last. A cluster is known by its place in the list,
-    and in the tree by its number.
+class Clusters:
+    """Who is in which cluster, and what each party sent last.
+
+    A cluster has an index in the list of current clusters, and a number in the tree of all there have been.
     """
 
     def __init__(self, p: Plan):
         self.plan = p
-        self.of = np.zeros(len(p.fed), dtype=np.int64)  # the place of each party's cluster
+        self.of = np.zeros(len(p.fed), dtype=np.int64)  # the index of each party's cluster
         self.numbers = [0]
-        self.born = 1  # clusters there have been
-        self.reach = 0.0  # the largest median length of a round's updates so far
-        self.last: dict[
-            int, tuple[Tensor, float]
-        ] = {}  # what each party sent last, and its weight: where not all take part, of earlier rounds too
+        self.total = 1  # clusters there have been
+        self.reach = 0.0  # the largest median norm of a round's updates so far
+        # each party's last update, and its weight; where not all take part, from earlier rounds too
+        self.last: dict[int, tuple[Tensor, float]] = {}
 
     @property
     def members(self) -> list[np.ndarray]:
         return [np.flatnonzero(self.of == c) for c in range(len(self.numbers))]
 
     def share(self) -> Tensor:
-        """[clusters]: what part of the parties each has."""
+        """Return the fraction of the parties that each cluster has: [clusters]."""
         return torch.from_numpy(np.bincount(self.of, minlength=len(self.numbers)) / len(self.of))
 
-    def hear(self, who: Sequence[int], weights: Sequence[float], deltas: Sequence[Tensor]) -> None:
+    def add(self, who: Sequence[int], weights: Sequence[float], deltas: Sequence[Tensor]) -> None:
         self.last |= {int(k): (delta, float(weight)) for k, weight, delta in zip(who, weights, deltas)}
 
-    def sort(self, took_part: Sequence[int]) -> tuple[list[int], dict[str, Any]]:
-        """Cut what is to be cut, after a round. (the place each cluster's model comes from, what the round's
-        event says).
+    def split(self, participants: Sequence[int]) -> tuple[list[int], dict[str, Any]]:
+        """Split clusters after a round.
+
+        Returns the index each cluster's model comes from, and the facts of the round.
         """
-        now = [float(self.last[int(k)][0].norm()) for k in took_part]
-        self.reach = max(self.reach, float(np.median(now)) if now else 0.0)
-        come_from, splits = list(range(len(self.numbers))), []
+        norms = [float(self.last[int(k)][0].norm()) for k in participants]
+        self.reach = max(self.reach, float(np.median(norms)) if norms else 0.0)
+        sources, splits = list(range(len(self.numbers))), []
         for c, who in enumerate(self.members):
             if not all(int(k) in self.last for k in who):
-                continue  # not all of its parties have been heard since it was made
+                continue  # not all of its parties have sent an update since it exists
             deltas, weights = zip(*(self.last[int(k)] for k in who))
             cut = self.plan.algorithm.split(torch.stack(deltas), torch.tensor(weights), self.reach)  # type: ignore[attr-defined]
             if cut is None:
@@ -66,24 +70,24 @@ class Book:
             splits.append(
                 {
                     "cluster": self.numbers[c],
-                    "into": [self.born, self.born + 1],
+                    "into": [self.total, self.total + 1],
                     "alike": round(cut.alike, 4),
                     "parties": [[names[k] for k in part] for part in (who[~side], who[side])],
                 }
             )
-            self.of[who[side]] = len(come_from)
-            self.numbers[c] = self.born
-            self.numbers.append(self.born + 1)
-            self.born += 2
-            come_from.append(c)
+            self.of[who[side]] = len(sources)
+            self.numbers[c] = self.total
+            self.numbers.append(self.total + 1)
+            self.total += 2
+            sources.append(c)
             for k in who:
                 del self.last[int(k)]
         if self.plan.per_round == len(self.plan.fed):
-            self.last.clear()  # everybody is heard in every round: nothing of this one is needed any more
-        return come_from, {"clusters": len(self.numbers), **({"splits": splits} if splits else {})}
+            self.last.clear()  # everybody sends in every round: this one's updates are not needed any more
+        return sources, {"clusters": len(self.numbers), **({"splits": splits} if splits else {})}
 
     def save(self) -> State:
-        kept = {f"book.last.{k}": delta.detach().cpu().clone() for k, (delta, _) in self.last.items()}
+        updates = {f"book.last.{k}": delta.detach().cpu().clone() for k, (delta, _) in self.last.items()}
         weights = {
             f"book.weight.{k}": torch.tensor(weight, dtype=torch.float64)
             for k, (_, weight) in self.last.items()
@@ -91,21 +95,25 @@ class Book:
         return {
             "book.of": torch.from_numpy(self.of.copy()),
             "book.numbers": torch.tensor(self.numbers),
-            "book.born": torch.tensor(self.born),
+            "book.born": torch.tensor(self.total),
             "book.reach": torch.tensor(self.reach, dtype=torch.float64),
-            **kept,
+            **updates,
             **weights,
         }
 
     def load(self, saved: State, device: torch.device | str = "cpu") -> None:
         self.of, self.numbers = saved["book.of"].numpy().copy(), saved["book.numbers"].tolist()
-        self.born, self.reach = int(saved["book.born"]), float(saved["book.reach"])
-        heard = [int(k.rpartition(".")[2]) for k in saved if k.startswith("book.last.")]
-        self.last = {k: (saved[f"book.last.{k}"].to(device), float(saved[f"book.weight.{k}"])) for k in heard}
+        self.total, self.reach = int(saved["book.born"]), float(saved["book.reach"])
+        who = [int(k.rpartition(".")[2]) for k in saved if k.startswith("book.last.")]
+        self.last = {k: (saved[f"book.last.{k}"].to(device), float(saved[f"book.weight.{k}"])) for k in who}
+
+    def states(self, saved: State) -> list[State]:
+        """Return the state of each cluster, from that of the whole run."""
+        return [under(f"cluster.{c}.", saved) for c in range(len(self.numbers))]
 
 
-def mean_of(parts: Sequence[Tensor], share: Tensor) -> Tensor:
-    """One model for those who ask for one: the mean of the clusters', by their parties."""
+def cluster_mean(parts: Sequence[Tensor], share: Tensor) -> Tensor:
+    """Return one model for all: the mean of the clusters' models, weighted by their parties."""
     return (
         parts[0]
         if len(parts) == 1
@@ -114,81 +122,75 @@ def mean_of(parts: Sequence[Tensor], share: Tensor) -> Tensor:
 
 
 class Clustered(Simulated):
-    """A run of the cohort for every cluster; a cut is one run more, from where the cluster stood."""
+    """A run of the cohort for every cluster; a split adds a run that starts from the cluster's model."""
 
-    def __init__(self, task: Task, starts: list[State], plans: list[Plan], saved: list[State | None]):
-        (p,) = plans  # runs side by side would part at different times
-        super().__init__(task, starts, plans, [None])
-        self.plan, self.begun_with, self.book = p, starts[0], Book(p)
-        at = saved[0]
-        if at is not None:
-            self.book.load(at, self.cohort.device)
-        self._seat(
-            [self.cohort.save(0)]
-            if at is None
-            else [
-                {k.split(".", 2)[2]: v for k, v in at.items() if k.startswith(f"cluster.{c}.")}
-                for c in range(len(self.book.numbers))
-            ]
-        )
+    def __init__(self, task: Task, starts: list[State], plans: list[Plan], context: RunContext):
+        (p,) = plans  # runs side by side would split at different times
+        super().__init__(task, starts, plans, dataclasses.replace(context, states=()))
+        self.plan, self.start, self.clusters = p, starts[0], Clusters(p)
+        states = [self.cohort.save(0)]
+        if context.states:
+            self.clusters.load(context.states[0], self.cohort.device)
+            states = self.clusters.states(context.states[0])
+        self._rebuild(states)
 
-    def _seat(self, states: list[State]) -> None:
-        """A cohort of the clusters as the book has them, each where its state says."""
-        p, heard = self.plan, self.cohort.upload_shapes
+    def _rebuild(self, states: list[State]) -> None:
+        """Make the cohort of the current clusters, each with its state."""
+        p, upload_shapes = self.plan, self.cohort.upload_shapes
         runs = [
             dataclasses.replace(
-                dataclasses.replace(p, members=tuple(who.tolist())).run(), choose=partial(self._there, who)
+                dataclasses.replace(p, members=tuple(who.tolist())).run(), choose=partial(self._chosen, who)
             )
-            for who in self.book.members
+            for who in self.clusters.members
         ]
         if len(runs) != len(self.cohort.runs):
             self.cohort = Cohort(
-                self.task, [self.begun_with] * len(runs), runs, p.engine, rule=fitted([p], self.task)
+                self.task, [self.start] * len(runs), runs, p.engine, rule=rule_for([p], self.task)
             )
-            self.cohort.upload_shapes = heard
+            self.cohort.upload_shapes = upload_shapes
             self.task = self.cohort.task
         self.cohort.runs = runs
         self.cohort.load(states)
 
-    def _there(self, members: np.ndarray, number: int) -> np.ndarray:
-        """Those of a cluster's parties that a server without clusters would have asked."""
+    def _chosen(self, members: np.ndarray, number: int) -> np.ndarray:
+        """Return those of a cluster's parties that a server without clusters would have chosen."""
         return members[np.isin(members, guards.chosen(self.plan, number))]
 
     def step(self, r: int) -> list[np.ndarray]:
-        def hear(who: np.ndarray, weights: Tensor, vectors: State) -> None:
-            self.book.hear(who.tolist(), weights.tolist(), list(vectors["delta"]))
+        def add(who: np.ndarray, weights: Tensor, vectors: State) -> None:
+            self.clusters.add(who.tolist(), weights.tolist(), list(vectors["delta"]))
 
-        self.cohort.hears = hear
+        self.cohort.hears = add
         who = np.sort(np.concatenate(self.cohort.round(r)))
-        come_from, self.told[0] = self.book.sort(who.tolist())
-        if len(come_from) > len(self.cohort.runs):
-            self._seat([self.cohort.save(c) for c in come_from])
+        sources, self.facts[0] = self.clusters.split(who.tolist())
+        if len(sources) > len(self.cohort.runs):
+            self._rebuild([self.cohort.save(c) for c in sources])
         return [who]
 
     @property
-    def w(self) -> Tensor:
-        return mean_of(list(self.cohort.w), self.book.share())[None]
+    def weights(self) -> Tensor:
+        return cluster_mean(list(self.cohort.w), self.clusters.share())[None]
 
     @property
     def buffers(self) -> Tensor | None:
         return (
             None
             if self.cohort.buffers is None
-            else mean_of(list(self.cohort.buffers), self.book.share())[None]
+            else cluster_mean(list(self.cohort.buffers), self.clusters.share())[None]
         )
 
     def personal(self, i: int) -> list[State]:
-        own = [self.cohort.personal(c) for c in range(len(self.book.numbers))]
+        own = [self.cohort.personal(c) for c in range(len(self.clusters.numbers))]
         buffers = self.cohort.buffers
         return [
             own[c][k] if buffers is None else {"buffers": buffers[c], **own[c][k]}
-            for k, c in enumerate(self.book.of)
+            for k, c in enumerate(self.clusters.of)
         ]
 
     def save(self, i: int) -> State:
         states = {
             f"cluster.{c}.{k}": v
-            for c in range(len(self.book.numbers))
+            for c in range(len(self.clusters.numbers))
             for k, v in self.cohort.save(c).items()
         }
-        return states | self.book.save() | {"w": self.w[0].detach().cpu().clone()}
+        return states | self.clusters.save() | {"w": self.weights[0].detach().cpu().clone()}

@@ -1,5 +1,6 @@
-"""Training in clusters, with one program per party: the server keeps a model for each cluster, and sends each
-party its own cluster's.
+"""Training in clusters, with one program per party.
+
+The server keeps a model for each cluster, and sends each party its own cluster's.
 """
 
 from __future__ import annotations
@@ -10,38 +11,38 @@ from contextlib import contextmanager
 from ...algorithms.types import State
 from ...engine.task import Task
 from ...protocols import rounds as protocol
-from ..devices import placed
-from .clustered import Book, mean_of
-from .messages import Parties
+from .clustered import Clusters, cluster_mean
+from .messages import Parties, Uploads
 from .networked import Networked
 from .plan import Plan
+from .trainer import RunContext
 
 
 class ClusteredParties(Parties):
-    """The server of `Parties` for one cluster after the other. Between them `server` is the mean of all, for
-    those who ask for one model.
+    """The server of `Parties`, for one cluster after the other.
+
+    Outside of `_cluster`, `server` is the mean of all clusters' models.
     """
 
-    def __init__(self, task: Task, starts: list[State], plans: list[Plan], saved: list[State | None]):
-        super().__init__(task, starts, plans, [None])
-        self.book, at = Book(self.plan), saved[0]
+    def __init__(self, task: Task, starts: list[State], plans: list[Plan], context: RunContext):
+        super().__init__(task, starts, plans, context)
+        self.clusters = Clusters(self.plan)
         self.servers, self.memories = [self.server], [self.memory]
-        if at is not None:
-            self.book.load(at)
-            states = [
-                {k.split(".", 2)[2]: v for k, v in at.items() if k.startswith(f"cluster.{c}.")}
-                for c in range(len(self.book.numbers))
-            ]
-            self.servers = [
-                placed(task.x.device, {k[7:]: v for k, v in s.items() if k.startswith("server.")})
-                for s in states
-            ]
-            self.memories = [{k[5:]: v for k, v in s.items() if k.startswith("rule.")} for s in states]
-            self._meet()
-            self.go_on(at)
+        if context.states:
+            self.clusters.load(context.states[0])
+            states = self.clusters.states(context.states[0])
+            self.servers, self.memories = [{}] * len(states), [{}] * len(states)
+            for c, state in enumerate(states):
+                with self._cluster(c):
+                    super().load_server(state)
+            self._average()
+
+    def load_server(self, state: State) -> None:
+        """Nothing yet: each cluster has a state of its own."""
 
     @contextmanager
-    def _at(self, c: int) -> Iterator[None]:
+    def _cluster(self, c: int) -> Iterator[None]:
+        """Let `server` and `memory` be those of one cluster."""
         outside = self.server, self.memory
         self.server, self.memory = self.servers[c], self.memories[c]
         try:
@@ -50,63 +51,53 @@ class ClusteredParties(Parties):
         finally:
             self.server, self.memory = outside
 
-    def _meet(self) -> None:
-        share = self.book.share()
-        self.server = {k: mean_of([s[k] for s in self.servers], share) for k in self.servers[0]}
+    def _average(self) -> None:
+        share = self.clusters.share()
+        self.server = {k: cluster_mean([s[k] for s in self.servers], share) for k in self.servers[0]}
 
-    def _apart(self, models: list[State]) -> protocol.ModelAssignment:
+    def _assign(self, models: list[State]) -> protocol.ModelAssignment:
         return protocol.ModelAssignment(
-            models, {name: int(c) for name, c in zip(self.plan.fed.parties, self.book.of)}
+            models, {name: int(c) for name, c in zip(self.plan.fed.parties, self.clusters.of)}
         )
 
-    def downs(self, r: int) -> protocol.ModelAssignment:
+    def round_models(self, r: int) -> protocol.ModelAssignment:
         models = []
         for c in range(len(self.servers)):
-            with self._at(c):
+            with self._cluster(c):
                 models.append(self.down(r))
-        return self._apart(models)
+        return self._assign(models)
 
-    def tests(self) -> protocol.ModelAssignment:
+    def test_models(self) -> protocol.ModelAssignment:
         models: list[State] = []
         for c in range(len(self.servers)):
-            with self._at(c):
-                one = super().tests()
-                assert not isinstance(one, protocol.ModelAssignment)
-                models.append(one)
-        return self._apart(models)
+            with self._cluster(c):
+                model = super().test_models()
+                assert not isinstance(model, protocol.ModelAssignment)
+                models.append(model)
+        return self._assign(models)
 
-    def merge(
-        self,
-        r: int,
-        ups: dict[str, tuple[float, State]] | protocol.SumResult,
-        n: int,
-        among: int | None = None,
-    ) -> None:
-        assert not isinstance(ups, protocol.SumResult)  # whoever sorts parties by their updates must see them
+    def merge(self, r: int, uploads: Uploads, n: int, among: int | None = None) -> None:
+        assert not isinstance(uploads, protocol.SumResult)  # clustering needs each party's update
         seats = {name: k for k, name in enumerate(self.plan.fed.parties)}
-        for c, who in enumerate(self.book.members):
-            mine = {name: up for name, up in ups.items() if self.book.of[seats[name]] == c}
-            if mine:
-                with self._at(c):
-                    super().merge(r, mine, len(mine), len(who))
-        heard = [seats[name] for name in ups]
-        self.book.hear(
-            heard, [weight for weight, _ in ups.values()], [vectors["delta"] for _, vectors in ups.values()]
-        )
-        come_from, told = self.book.sort(heard)
-        self.told[0] |= told
-        self.servers, self.memories = (
-            [self.servers[c] for c in come_from],
-            [self.memories[c] for c in come_from],
-        )
-        self._meet()
+        for c, who in enumerate(self.clusters.members):
+            own = {name: up for name, up in uploads.items() if self.clusters.of[seats[name]] == c}
+            if own:
+                with self._cluster(c):
+                    super().merge(r, own, len(own), len(who))
+        participants = [seats[name] for name in uploads]
+        weights, vectors = zip(*uploads.values()) if uploads else ((), ())
+        self.clusters.add(participants, weights, [v["delta"] for v in vectors])
+        sources, facts = self.clusters.split(participants)
+        self.facts |= facts
+        self.servers, self.memories = [self.servers[c] for c in sources], [self.memories[c] for c in sources]
+        self._average()
 
-    def of_server(self) -> State:
-        out = self.book.save()
+    def server_state(self) -> State:
+        state = self.clusters.save()
         for c in range(len(self.servers)):
-            with self._at(c):
-                out |= {f"cluster.{c}.{k}": v.clone() for k, v in super().of_server().items()}
-        return out | {"w": self.server["w"].to("cpu", copy=True)}
+            with self._cluster(c):
+                state |= {f"cluster.{c}.{k}": v.clone() for k, v in super().server_state().items()}
+        return state | {"w": self.server["w"].to("cpu", copy=True)}
 
 
 class ClusteredNetworked(ClusteredParties, Networked):

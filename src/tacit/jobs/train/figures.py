@@ -77,12 +77,12 @@ def compute_figures(counts: Mapping[str, Tensor], classes: int) -> Tensor:
 
 def add_noise(guard: Guard, name: str, r: int, counts: Mapping[str, Tensor], classes: int) -> State:
     """What one party sends, with the noise that is its own."""
-    return guard.give(name, r, 1.0, {KEY: compute_figures(counts, classes)}, {}, {})[1]
+    return guard.encode_upload(name, r, 1.0, {KEY: compute_figures(counts, classes)}, {}, {})[1]
 
 
 def standard_deviation(guard: Guard) -> float:
     """Of the noise in each of the three sums, with what rounding adds at most."""
-    form = guard.leaves()
+    form = guard.output_form()
     noise = (
         form.own_noise * form.bound * math.sqrt(guard.clients) if form.own_noise else form.noise * form.bound
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,10 @@ from ...runs import Event
 from ...topologies import Gossip, heard
 from .guards import layout_of
 from .plan import MIN_ROWS, Plan, make_plan
-from .simulated import Simulated, wire_bytes
+from .simulated import Simulated
+from .traffic import MessageSizes, round_sizes
 from .train import train_side_by_side
+from .trainer import Records, RoundRecord, RunContext, evaluates, make_record
 
 EACH = 100  # with more nodes than this, each one's accuracy is found after the last round only
 LINES = 200  # with more links than this, the ledger has one line for all of them
@@ -97,15 +99,13 @@ def gossip(
 
 
 class Gossiping(Simulated):
-    """All nodes as one stack, or a program each; either way what is known of them is one row each of
-    `theta`.
-    """
+    """All nodes as one stack, or one program per node; in either case each node has a row of `theta`."""
 
-    def __init__(self, task: Task, starts: list[State], plans: list[Plan], saved: list[State | None]):
+    def __init__(self, task: Task, starts: list[State], plans: list[Plan], context: RunContext):
         (p,) = plans
         self.topology: Gossip = p.topology
         _fits(p, task, starts[0])
-        super().__init__(task, starts, plans, [None])
+        super().__init__(task, starts, plans, dataclasses.replace(context, states=()))
         n = len(p.fed)
         self.theta: State = {
             k: v.to(self.cohort.device).expand(n, *v.shape).clone() for k, v in starts[0].items()
@@ -115,11 +115,12 @@ class Gossiping(Simulated):
             self.share.zero_()
         self.works = np.zeros(n, dtype=np.int64)  # local updates so far (push)
         self.links = 0  # messages so far
-        if (at := saved[0]) is not None:
-            self.theta = {k: at[f"node.{k}"].to(self.cohort.device) for k in self.theta}
-            self.share, self.works = at["node.share"].to(self.cohort.device), at["node.works"].numpy().copy()
-            self.links = int(at["node.links"])
-        self.alone = starts[0]
+        if context.states:
+            (state,), device = context.states, self.cohort.device
+            self.theta = {k: state[f"node.{k}"].to(device) for k in self.theta}
+            self.share, self.works = state["node.share"].to(device), state["node.works"].numpy().copy()
+            self.links = int(state["node.links"])
+        self.recorded_links = self.links  # those that are in the records so far
         where = {
             "cohort": f"nodes {'stacked' if self.cohort.engine == 'stack' else 'one by one'}",
             "inprocess": "in-process nodes",
@@ -130,19 +131,19 @@ class Gossiping(Simulated):
             *self.notes,
             f"{graph.name}, {n} nodes, {links(graph)} links an exchange, spectral gap {graph.gap():.3f}",
         ]
-        drawn = sorted({e for g in (graph.turns or (graph,)) for e in g.edges})
-        self.facts = {
+        edges = sorted({e for g in (graph.turns or (graph,)) for e in g.edges})
+        self.start_events = {
             "graph": {
                 "name": graph.name,
                 "nodes": n,
                 "gap": graph.gap(),
                 "names": list(p.fed.parties) if n <= EACH else [],
-                "edges": [list(e) for e in drawn] if n <= EACH else [],
+                "edges": [list(e) for e in edges] if n <= EACH else [],
             }
         }
-        self.theirs = Ledger()
+        self.node_ledger = Ledger()  # where each node has a program
 
-    # what the nodes know ------------------------------------------------------------------------------------
+    # the nodes' models --------------------------------------------------------------------------------------
 
     @property
     def models(self) -> State:
@@ -154,7 +155,7 @@ class Gossiping(Simulated):
         )
 
     @property
-    def w(self) -> Tensor:
+    def weights(self) -> Tensor:
         return self.models["w"].mean(0, keepdim=True)
 
     @property
@@ -162,108 +163,105 @@ class Gossiping(Simulated):
         return self.models["buffers"].mean(0, keepdim=True) if "buffers" in self.theta else None
 
     def save(self, i: int) -> State:
-        kept = {
+        state = {
             "share": self.share,
             "works": torch.from_numpy(self.works),
             "links": torch.tensor(self.links),
             **self.theta,
         }
-        return {f"node.{k}": v.detach().cpu().clone() for k, v in kept.items()} | {
-            "w": self.w[0].cpu().clone()
+        return {f"node.{k}": v.detach().cpu().clone() for k, v in state.items()} | {
+            "w": self.weights[0].cpu().clone()
         }
 
     def evaluate(self, r: int) -> list[dict[str, Any]]:
-        (found,), (p,), mine = super().evaluate(r), self.plans, self.models
-        apart = (mine["w"] - mine["w"].mean(0)).square().sum(1).mean().sqrt()
+        (metrics,), (p,), nodes = super().evaluate(r), self.plans, self.models
+        distance = (nodes["w"] - nodes["w"].mean(0)).square().sum(1).mean().sqrt()
         test = p.fed.test_at(r)
         if p.fed.classes is not None and len(test.y) and (len(p.fed) <= EACH or r == p.rounds):
-            x, buffers = test.x.to(mine["w"].device), mine.get("buffers")
+            x, buffers = test.x.to(nodes["w"].device), nodes.get("buffers")
             outs = (
                 self.task.predict(w, x, None if buffers is None else buffers[k])
-                for k, w in enumerate(mine["w"])
+                for k, w in enumerate(nodes["w"])
             )
-            asked = int((test.y >= 0).sum())
-            each = [int((out.argmax(-1).cpu() == test.y).sum()) / asked for out in outs]
-            found |= {"nodes": {"accuracy": each}, "worst_node": min(each)}
-        return [found | {"consensus": float(apart)}]
+            labels = int((test.y >= 0).sum())
+            each = [int((out.argmax(-1).cpu() == test.y).sum()) / labels for out in outs]
+            metrics |= {"nodes": {"accuracy": each}, "worst_node": min(each)}
+        return [metrics | {"consensus": float(distance)}]
 
     # rounds -------------------------------------------------------------------------------------------------
 
-    def run(self, rounds: range, due: Callable[[int], bool], after: Callable[..., None]) -> None:
-        everyone = list(self.plans[0].fed.parties)
-        if rounds.start == 0 and due(0):
-            after(0, [[]], self.evaluate(0))
-
-        def told(r: int, share: Tensor, theta: State) -> None:
+    def run(self, rounds: range) -> Records:
+        topology, last = self.topology, rounds.stop
+        if rounds.start == 0 and evaluates(self.plans[0], 0, last):
+            yield [self._record(0, last, ())]
+        for r, share, theta in self._steps(rounds):
             self.share, self.theta = share, theta
-            if self.topology.mode != "push" and (r + 1) % self.topology.period == 0:
-                self.links += links(self.topology.graph.at((r + 1) // self.topology.period - 1))
-            self.told = [{"asked": 0}]
-            after(r + 1, [everyone], self.evaluate(r + 1) if due(r + 1) else [{}])
+            if topology.mode != "push" and (r + 1) % topology.period == 0:
+                self.links += links(topology.graph.at((r + 1) // topology.period - 1))
+            yield [self._record(r + 1, last, self.plans[0].fed.parties)]
 
+    def _steps(self, rounds: range) -> Iterator[tuple[int, Tensor, State]]:
+        """Compute these rounds; yield (round, share, theta) after each."""
         if self.plans[0].runtime != "cohort":
-            Programs(self, rounds, told).perform()
-        elif self.topology.mode == "push":
-            for r in rounds:
-                self._cycle(r)
-                told(r, self.share, self.theta)
-        else:
-            for r, share, theta in protocol.ideal(
-                rounds, self.topology.period, self._weights, self._walk, self.share, self.theta
-            ):
-                told(r, share, theta)
+            return Programs(self, rounds).steps()
+        if self.topology.mode == "push":
+            return map(self._cycle, rounds)
+        return protocol.ideal(
+            rounds, self.topology.period, self._mixing_matrix, self._train, self.share, self.theta
+        )
 
-    def _weights(self, t: int) -> Tensor:
+    def _record(self, r: int, last: int, nodes: Sequence[str]) -> RoundRecord:
+        """Nodes receive from each other: what one sends is counted once, as sent."""
+        p, new = self.plans[0], self.links - self.recorded_links
+        self.recorded_links = self.links
+        metrics = self.evaluate(r)[0] if evaluates(p, r, last) else {}
+        size = round(self._model_size() * new / len(p.fed)) if r else 0  # a node's, on average
+        return make_record(p, None, r, last, nodes, MessageSizes(up=size), metrics=metrics, orders=0)
+
+    def _mixing_matrix(self, t: int) -> Tensor:
         w = torch.from_numpy(self.topology.graph.at(t).matrix()).to(self.cohort.device, torch.float32)
         sparse = len(w) > 64 and float((w != 0).double().mean()) < 0.1
         return w.to_sparse() if sparse else w
 
-    def _walk(self, r: int, theta: State) -> State:
+    def _train(self, r: int, theta: State) -> State:
         n = len(theta["w"])
-        return self._arrive(r, np.arange(n), np.full(n, r), theta)
+        return self._train_nodes(r, np.arange(n), np.full(n, r), theta)
 
-    def _arrive(self, r: int, who: np.ndarray, works: np.ndarray, theta: State) -> State:
-        """Where local work leads from these models; an algorithm that sends the way it went is followed along
-        it.
-        """
+    def _train_nodes(self, r: int, who: np.ndarray, works: np.ndarray, theta: State) -> State:
+        """Return the models after local training from these; an update is added to its starting point."""
         down = {**theta, "round": torch.full((len(who),), float(r), device=self.cohort.device)}
-        there = self.cohort.walks(r, who, works, down)
-        if "delta" in there:
-            there["w"] = theta["w"] + there.pop("delta")
-        return there
+        models = self.cohort.walks(r, who, works, down)
+        if "delta" in models:
+            models["w"] = theta["w"] + models.pop("delta")
+        return models
 
-    def _cycle(self, r: int) -> None:
-        """One period of Δ of gossip learning: every node that is not away sends once."""
+    def _cycle(self, r: int) -> tuple[int, Tensor, State]:
+        """Compute one period of Δ of gossip learning: every node that is online sends once."""
         p, n = self.plans[0], len(self.plans[0].fed)
-        books = [book_of(p, k, range(r, r + 1)) for k in range(n)]
-        for wave in protocol.waves(protocol.pushes(books, self.topology.wait, r)):
+        schedules = [schedule_of(p, k, range(r, r + 1)) for k in range(n)]
+        for wave in protocol.waves(protocol.pushes(schedules, self.topology.wait, r)):
             to, by = np.array([e.receiver for e in wave]), torch.tensor([e.sender for e in wave])
             at = torch.from_numpy(to).to(self.cohort.device)
             ages, theirs = self.share[at], self.share[by]
             part = torch.where(
                 ages + theirs > 0, theirs / (ages + theirs).clamp(min=1), torch.full_like(ages, 0.5)
             )
-            here = {
+            mixed = {
                 k: v[at] + part.view(-1, *[1] * (v.dim() - 1)) * (v[by] - v[at])
                 for k, v in self.theta.items()
             }
-            there = self._arrive(r, to, self.works[to], here)
-            for k, v in there.items():
+            for k, v in self._train_nodes(r, to, self.works[to], mixed).items():
                 self.theta[k] = self.theta[k].index_copy(0, at, v)
             self.share = self.share.index_copy(0, at, torch.maximum(ages, theirs) + 1)
             self.works[to] += 1
             self.links += len(wave)
+        return r, self.share, self.theta
 
-    # what is said of it -------------------------------------------------------------------------------------
+    # reports ------------------------------------------------------------------------------------------------
 
-    def bytes(self, r: int) -> tuple[int, int]:
-        """What a node sends in a round, on average over the nodes."""
-        n = len(self.plans[0].fed)
-        before, self._counted = getattr(self, "_counted", 0), self.links
-        return 0, round(self._one() * (self.links - before) / n) if r else 0
-
-    def _one(self) -> int:
-        return wire_bytes(1, {}, {k: v[0].cpu() for k, v in self.theta.items()})[1]
+    def _model_size(self) -> int:
+        """Return the bytes of a node's model on the wire."""
+        return round_sizes(1, {}, {k: v[0].cpu() for k, v in self.theta.items()}).up
 
     def landscape(self, i: int) -> dict[str, Any]:
         raise BadParameter(
@@ -271,12 +269,12 @@ class Gossiping(Simulated):
             "landscape out."
         )
 
-    def ledger(self, i: int, rounds: list[Event]) -> Ledger:
+    def ledger(self, i: int, events: list[Event]) -> Ledger:
         ledger, p = Ledger(), self.plans[0]
-        if self.theirs.seen:
-            ledger.merge(self.theirs)
+        if self.node_ledger.seen:
+            ledger.merge(self.node_ledger)
             return ledger
-        graph, names, one = self.topology.graph, p.fed.parties, self._one()
+        graph, names, one = self.topology.graph, p.fed.parties, self._model_size()
         pairs = sorted(
             {(k, j) for g in (graph.turns or (graph,)) for k in range(g.nodes) for j in heard(g, k)}
         )
@@ -296,7 +294,7 @@ class Gossiping(Simulated):
                 how="ideal",
             )
             return ledger
-        exchanges = max((e["round"] for e in rounds), default=0) // self.topology.period
+        exchanges = max((e["round"] for e in events), default=0) // self.topology.period
         for k, j in pairs:
             times = sum(j in heard(graph.at(t), k) for t in range(exchanges)) if graph.turns else exchanges
             ledger.record(
@@ -306,9 +304,9 @@ class Gossiping(Simulated):
 
 
 def links(graph: Graph) -> int:
-    """Messages of one exchange (of graphs that take turns, the first's)."""
-    one = graph.at(0)
-    return sum(len(heard(one, k)) for k in range(one.nodes))
+    """Return the messages of one exchange (of graphs that alternate, of the first)."""
+    first = graph.at(0)
+    return sum(len(heard(first, k)) for k in range(first.nodes))
 
 
 def _fits(p: Plan, task: Task, start: State) -> None:
@@ -326,22 +324,23 @@ def _fits(p: Plan, task: Task, start: State) -> None:
         )
 
 
-def book_of(p: Plan, k: int, cycles: range) -> protocol.WakeSchedule:
+def schedule_of(p: Plan, k: int, cycles: range) -> protocol.WakeSchedule:
     return protocol.wake_schedule(
         p.seed, k, p.topology.graph.neighbours(k), cycles, p.topology.wait, p.topology.churn
     )
 
 
-# a program each ---------------------------------------------------------------------------------------------
+# one program per node ---------------------------------------------------------------------------------------
 
 
 class Programs:
     """The same over messages, in one process or in one for each node."""
 
-    def __init__(self, trainer: Gossiping, rounds: range, told: Callable[[int, Tensor, State], None]):
-        self.trainer, self.rounds, self.told, self.plan = trainer, rounds, told, trainer.plans[0]
+    def __init__(self, trainer: Gossiping, rounds: range):
+        self.trainer, self.rounds, self.plan = trainer, rounds, trainer.plans[0]
 
-    def perform(self) -> None:
+    def steps(self) -> Iterator[tuple[int, Tensor, State]]:
+        """Run all nodes to the end; then yield (round, share, theta) of each round, which they kept."""
         from .member import deal
 
         p, t = self.plan, self.trainer
@@ -357,15 +356,13 @@ class Programs:
                     works=int(t.works[k]),
                     vectors={key: v[k].cpu() for key, v in t.theta.items()},
                 )
-            done = self._runtime().run_sync(programs, ledger=t.theirs)
-        ends = [done[name] for name in p.fed.parties]
+            results = self._runtime().run_sync(programs, ledger=t.node_ledger)
+        nodes, device = [results[name] for name in p.fed.parties], t.cohort.device
         if t.topology.mode == "push":
-            t.links, t.works = sum(e["sent"] for e in ends), np.array([e["works"] for e in ends])
-        for i, r in enumerate(self.rounds):  # every node wrote down where it stood after each round
-            told = {
-                key: torch.stack([e["steps"][i][1][key] for e in ends]).to(t.cohort.device) for key in t.theta
-            }
-            self.told(r, torch.tensor([e["steps"][i][0] for e in ends], device=t.cohort.device), told)
+            t.links, t.works = sum(n["sent"] for n in nodes), np.array([n["works"] for n in nodes])
+        for i, r in enumerate(self.rounds):
+            theta = {k: torch.stack([n["steps"][i][1][k] for n in nodes]).to(device) for k in t.theta}
+            yield r, torch.tensor([n["steps"][i][0] for n in nodes], device=device), theta
 
     def _runtime(self) -> Any:
         from ...runtimes.inprocess import InProcess

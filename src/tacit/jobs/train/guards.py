@@ -140,7 +140,7 @@ def told(guard: Guard, federation: str) -> dict[str, Any]:
         "stages": [to_table(s) for s in guard.stages],
         "clients": guard.clients,
         "expected": guard.expected,
-        "heaviest": guard.heaviest,
+        "heaviest": guard.max_weight,
         "federation": federation,
     }
 
@@ -288,7 +288,7 @@ def _release(guard: Guard, kind: str, rate: float) -> Release:
     noise = guard.noise
     assert noise is not None
     assert noise.multiplier is not None
-    ring = guard.leaves()
+    ring = guard.output_form()
     units = (ring.own_noise or ring.noise) * ring.bound / ring.step
     if noise.distribution == "skellam":
         if units * units > WIDEST:
@@ -384,7 +384,7 @@ def _spend(p: Plan, guard: Guard, rounds: int, evaluations: int, epsilon: float)
         "before it adds noise",
         "local": "the server and whoever sees what it sees",
         "distributed": "an honest-but-curious server and whoever sees the models, if at least "
-        f"{guard.leaves().least} clients of each sum are honest",
+        f"{guard.output_form().least} clients of each sum are honest",
     }
     unit = (
         "client, exchanged for another"
@@ -469,7 +469,7 @@ def reveals(guard: Guard, weighted: bool = True) -> str:
             + (", its share of what the sum carries" if guard.noise.placement == "distributed" else "")
         )
     if any(isinstance(s, Quantize) for s in guard.stages):
-        said.append(f"rounded to {guard.leaves().bits} bits")
+        said.append(f"rounded to {guard.output_form().bits} bits")
     what = ", ".join(said) or "as its guard leaves it"
     if guard.hiding is not None:
         return (
@@ -478,25 +478,27 @@ def reveals(guard: Guard, weighted: bool = True) -> str:
         )
     return f"one party's model update, {what}" + (
         "; every party counts the same"
-        if guard.summed or not weighted
+        if guard.is_summed or not weighted
         else ", and its weight (its number of rows)"
     )
 
 
-def shown(guard: Guard, account: Account | None) -> dict[str, Any]:
-    """What the journal may say about a round's guard. Where noise is added, counts of what happened at the
-    clients would tell past it, and are dropped; but for numbers that did not fit their range: that happens
-    once in 10²² draws, and if it does, something is wrong and must be seen.
+def guard_facts(guard: Guard) -> dict[str, Any]:
+    """Return what the journal may say about a round's guard, and reset its counts.
+
+    Where noise is added, counts of what happened at the clients would reveal more than ε covers, and are
+    dropped. Numbers that did not fit their range are the exception: that happens once in 10²² draws, and if
+    it does, something is wrong and must be seen.
     """
     counts, guard.events = guard.events, {}
-    said: dict[str, Any] = {
+    facts: dict[str, Any] = {
         k.replace(" ", "_"): n
         for k, n in counts.items()
         if guard.noise is None or (k == "out of range" and n)
     }
     if "clip" in guard.state:
-        said["clip"] = float(guard.state["clip"])
-    return said if account is None else {**said, "epsilon": account.epsilon()}
+        facts["clip"] = float(guard.state["clip"])
+    return facts
 
 
 def stopped(accounts: list[Account | None], last: int, rounds: int) -> str:

@@ -27,7 +27,7 @@ from ...protocols import encrypted, lightsecagg, secagg
 from ...protocols.consent import Commitment
 from ...protocols.rounds import SESSION, SESSION_BYTES
 from .plan import Plan
-from .simulated import wire_bytes
+from .traffic import MessageSizes, round_sizes
 
 FINE = 1 << 16  # a summed loss is sent in units of 1/FINE
 
@@ -47,7 +47,7 @@ class HiddenSum:
         """(the protocol, its terms in round r): both sides come to the same from the contract and from what
         was sent down.
         """
-        stage, form = self.guard.hiding, self.guard.leaves(r)
+        stage, form = self.guard.hiding, self.guard.output_form(r)
         common = (self.federation, self.guard.clients, form.dimension, form.limit)
         match stage:
             case SecAgg():
@@ -184,12 +184,14 @@ def _traffic(protocol: Any, names: tuple[str, ...], terms: Any, signature: int) 
     return protocol.traffic(list(names), terms, signature)
 
 
-def bytes_of(p: Plan, guard: Guard, r: int, down: State) -> tuple[int, int]:
-    """What a client hears and sends on average in round r (counted from 1), where updates are hidden: the
-    model, the keys, the shares, the masked vector.
+def hidden_sizes(p: Plan, guard: Guard, r: int, down: State) -> MessageSizes:
+    """Return what a client receives and sends on average in round r (counted from 1), where updates are hidden.
+
+    That is the model, the keys, the shares and the masked vector.
     """
-    up, heard = HiddenSum(guard, p.fed.name).traffic(p.fed.parties[: p.per_round])
-    return wire_bytes(r, down | {SESSION: torch.zeros(SESSION_BYTES, dtype=torch.uint8)}, {})[0] + heard, up
+    up, received = HiddenSum(guard, p.fed.name).traffic(p.fed.parties[: p.per_round])
+    model = round_sizes(r, down | {SESSION: torch.zeros(SESSION_BYTES, dtype=torch.uint8)}, {}).down
+    return MessageSizes(model + received, up)
 
 
 def signing_keys(p: Plan, guard: Guard | None) -> Mapping[str, Any] | None:

@@ -6,10 +6,9 @@ import dataclasses
 import itertools
 import json
 import tempfile
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,14 +21,21 @@ from ...data.federation import Rows
 from ...engine.task import Task
 from ...errors import BadData, BadParameter, SumAborted
 from ...guard import Noise
+from ...pace.scheduler import under
 from ...parameters import from_table, to_table
 from ...parties.ledger import Ledger
 from ...protocols import hierarchy as protocol
 from ...protocols import rounds as below
 from ...runs import Event
+from ...runtimes.streaming import Emitter
 from . import guards as guarding
 from .plan import Plan
-from .simulated import Simulated, wire_bytes
+from .simulated import Simulated
+from .traffic import round_sizes
+from .trainer import Records, RoundRecord, RunContext, evaluates
+
+if TYPE_CHECKING:
+    from ...runtimes.processes import Processes
 
 SERVER = "server"
 
@@ -66,7 +72,7 @@ def agree(p: Plan) -> None:
 
 
 def names_of(p: Plan) -> list[list[str]]:
-    """The nodes of each level from the clients up."""
+    """Return the names of the nodes of each level, from the clients up."""
     out = [list(p.fed.parties)]
     for i, n in enumerate(p.topology.levels):
         out.append([f"edge-{k}" if i == 0 else f"level-{i + 1}-{k}" for k in range(n)])
@@ -79,50 +85,46 @@ def names_of(p: Plan) -> list[list[str]]:
 
 
 class Layered(Simulated):
-    """One run of the cohort for every edge, whose models meet at their periods."""
+    """One run of the cohort for every edge; their models are averaged after each level's period."""
 
-    def __init__(self, task: Task, starts: list[State], plans: list[Plan], saved: list[State | None]):
+    def __init__(self, task: Task, starts: list[State], plans: list[Plan], context: RunContext):
         (p,) = plans
         agree(p)
         self.plan, self.hierarchy = p, p.topology
         self.groups = p.topology.groups(len(p.fed))
         clients, n = self.groups[0], len(self.groups[0])
-        edges = [
+        self.edges = [
             dataclasses.replace(p, members=tuple(c), per_round=min(p.per_round, len(c)), topology=None)
             for c in clients
         ]
-        super().__init__(task, starts * n, edges, [None] * n)
+        super().__init__(task, starts * n, self.edges, dataclasses.replace(context, states=()))
+        self.plans, self.seconds = [p], [None]
         for i, members in enumerate(clients):
             self.cohort.runs[i] = dataclasses.replace(
-                self.cohort.runs[i], choose=partial(self._there, np.array(members))
+                self.cohort.runs[i], choose=partial(self._chosen, np.array(members))
             )
-        self.weights = np.zeros(
-            (len(self.hierarchy.levels), n)
-        )  # behind each edge since each level's last exchange
+        # behind each edge since each level's last exchange
+        self.edge_weights = np.zeros((len(self.hierarchy.levels), n))
         self.rows = np.array([float(p.fed.train.sizes[torch.tensor(c)].sum()) for c in clients])
-        self.name = (
-            "hierarchy, "
-            f"{self.name if p.runtime == 'cohort' else 'in-process parties' if p.runtime == 'inprocess' else 'one process a party'}"
-        )
+        where = {"cohort": self.name, "inprocess": "in-process parties"}
+        self.name = f"hierarchy, {where.get(p.runtime, 'one process a party')}"
         self.sent = [0] * len(self.hierarchy.levels)  # models that went up from each level
-        self.theirs = Ledger()
-        self.told = [{}]
-        self.clocks, self.seconds = [0.0], [None]
-        if (at := saved[0]) is not None:
-            self.cohort.load(
-                [
-                    {k.split(".", 2)[2]: v for k, v in at.items() if k.startswith(f"edge.{i}.")}
-                    for i in range(n)
-                ]
-            )
-            self.weights, self.sent = at["hierarchy.weights"].numpy().copy(), at["hierarchy.sent"].tolist()
+        self.party_ledger = Ledger()  # where each party has a program
+        if p.runtime != "cohort":
+            shapes = guarding.layout_of(task, p.algorithm, starts[0]).shapes
+            self.cohort.upload_shapes = {k: torch.Size(s) for k, s in shapes.items()}
+        if context.states:
+            (state,) = context.states
+            self.cohort.load([under(f"edge.{i}.", state) for i in range(n)])
+            self.edge_weights = state["hierarchy.weights"].numpy().copy()
+            self.sent = state["hierarchy.sent"].tolist()
 
-    def _there(self, members: np.ndarray, number: int) -> np.ndarray:
-        """Those of an edge's clients that a server without edges would have asked."""
+    def _chosen(self, members: np.ndarray, number: int) -> np.ndarray:
+        """Return those of an edge's clients that a server without edges would have chosen."""
         return members[np.isin(members, guarding.chosen(self.plan, number))]
 
     @property
-    def w(self) -> Tensor:
+    def weights(self) -> Tensor:
         return self._mean(self.cohort.w)
 
     @property
@@ -130,93 +132,86 @@ class Layered(Simulated):
         return None if self.cohort.buffers is None else self._mean(self.cohort.buffers)
 
     def _mean(self, of_edges: Tensor) -> Tensor:
-        """Between exchanges, what the server would have if it asked now."""
-        now = self.weights[-1] if self.weights[-1].sum() else self.rows
-        share = torch.from_numpy(now / now.sum()).to(of_edges)
+        """Return what the server would have if it averaged the edges now."""
+        weights = self.edge_weights[-1] if self.edge_weights[-1].sum() else self.rows
+        share = torch.from_numpy(weights / weights.sum()).to(of_edges)
         return of_edges[:1].clone() if bool((of_edges == of_edges[:1]).all()) else (share @ of_edges)[None]
 
-    def run(self, rounds: range, due: Callable[[int], bool], after: Callable[..., None]) -> None:
-        if rounds.start == 0 and due(0):
-            after(0, [[]], self.evaluate(0))
-        if self.plan.runtime != "cohort":
-            Programs(
-                self, rounds, lambda r, who: after(r + 1, [who], self.evaluate(r + 1) if due(r + 1) else [{}])
-            ).perform()
+    def run(self, rounds: range) -> Records:
+        if self.plan.runtime == "cohort":
+            yield from super().run(rounds)
             return
-        for r in rounds:
-            self.begin(r)
-            chosen = self.cohort.round(r)
-            for i, c in enumerate(chosen):
-                weighted = self.plan.algorithm.weighted
-                self.weights[:, i] += (
-                    float(self.plan.fed.train.sizes[torch.from_numpy(c)].sum()) if weighted else len(c)
-                )
-            self._meet(r + 1, last=r + 1 == rounds.stop)
-            after(r + 1, [np.concatenate(chosen)], self.evaluate(r + 1) if due(r + 1) else [{}])
+        if rounds.start == 0 and evaluates(self.plan, 0, rounds.stop):
+            yield self.records(0, rounds.stop, [np.arange(0)])
+        yield from Programs(self, rounds).stream()
 
-    def _meet(self, done: int, last: bool) -> None:
-        """Every level whose period is over takes the mean of what is below each of its nodes; after the last
-        round all do.
-        """
-        under = [[e] for e in range(len(self.groups[0]))]
+    def step(self, r: int) -> list[np.ndarray]:
+        chosen = self.cohort.round(r)
+        for i, c in enumerate(chosen):
+            weighted = self.plan.algorithm.weighted
+            self.edge_weights[:, i] += (
+                float(self.plan.fed.train.sizes[torch.from_numpy(c)].sum()) if weighted else len(c)
+            )
+        self._exchange(r + 1, is_last=r + 1 == self.last)
+        return [np.concatenate(chosen)]
+
+    def _exchange(self, rounds: int, is_last: bool) -> None:
+        """Average the models below each node of every level whose period is over; after the last round, of all."""
+        below = [[e] for e in range(len(self.groups[0]))]
         for i, (level, period) in enumerate(zip(self.groups[1:], self.hierarchy.periods)):
-            children = under
-            under = [sorted(e for child in node for e in children[child]) for node in level]
-            if done % period and not last:
+            children = below
+            below = [sorted(e for child in node for e in children[child]) for node in level]
+            if rounds % period and not is_last:
                 return
             self.sent[i] += len(children)
-            for edges in under:
+            for edges in below:
                 at = torch.tensor(edges)
-                weight = torch.from_numpy(self.weights[i][edges])
+                weight = torch.from_numpy(self.edge_weights[i][edges])
                 share = (
                     weight / weight.sum() if float(weight.sum()) else torch.full_like(weight, 1 / len(edges))
                 ).to(self.cohort.w)
-                everything = {"w": self.cohort.w, **self.cohort.state} | (
+                state = {"w": self.cohort.w, **self.cohort.state} | (
                     {} if self.cohort.buffers is None else {"buffers": self.cohort.buffers}
                 )
-                for v in everything.values():
+                for v in state.values():
                     v[at] = torch.einsum("n,n...->...", share, v[at])[None].expand_as(v[at])
-            self.weights[i] = 0
+            self.edge_weights[i] = 0
 
-    def evaluate(self, r: int) -> list[dict[str, Any]]:
-        kept, self.plans = self.plans, [self.plan]
-        try:
-            return super().evaluate(r)
-        finally:
-            self.plans = kept
+    @property
+    def message_plan(self) -> Plan:
+        return self.edges[0]
 
     def save(self, i: int) -> State:
         edges = {
             f"edge.{e}.{k}": v for e in range(len(self.groups[0])) for k, v in self.cohort.save(e).items()
         }
         return edges | {
-            "hierarchy.weights": torch.from_numpy(self.weights.copy()),
+            "hierarchy.weights": torch.from_numpy(self.edge_weights.copy()),
             "hierarchy.sent": torch.tensor(self.sent),
-            "w": self.w[0].cpu().clone(),
+            "w": self.weights[0].cpu().clone(),
         }
 
     def landscape(self, i: int) -> dict[str, Any]:
-        start = {"w": self.w[0]} | ({} if self.buffers is None else {"buffers": self.buffers[0]})
-        return Simulated(
-            self.task, [start], [dataclasses.replace(self.plan, guard=(), topology=None)], [None]
-        ).landscape(0)
+        start = {"w": self.weights[0]} | ({} if self.buffers is None else {"buffers": self.buffers[0]})
+        flat = dataclasses.replace(self.plan, guard=(), topology=None)
+        return Simulated(self.task, [start], [flat], RunContext()).landscape(0)
 
-    def ledger(self, i: int, rounds: list[Event]) -> Ledger:
+    def ledger(self, i: int, events: list[Event]) -> Ledger:
         p, ledger = self.plan, Ledger()
-        if self.theirs.seen:
-            ledger.merge(self.theirs)
+        if self.party_ledger.seen:
+            ledger.merge(self.party_ledger)
             return ledger
-        names, (down, up) = names_of(p), self.bytes(1)
-        said = guarding.reveals(self.guards[0]) if self.guards else None
+        names, sizes = names_of(p), self.sizes(1)
+        reveals = guarding.reveals(self.guards[0]) if self.guards else None
         for e, members in zip(names[1], self.groups[0]):
-            steps = sum(e["sampled"] for e in rounds) * len(members) // len(p.fed)
+            steps = sum(e["sampled"] for e in events) * len(members) // len(p.fed)
             ledger.record(
                 e,
                 f"its {len(members)} clients",
                 below.Upload,
-                said,
+                reveals,
                 count=steps,
-                bytes=steps * up,
+                bytes=steps * sizes.up,
                 how="ideal",
             )
             ledger.record(
@@ -224,10 +219,10 @@ class Layered(Simulated):
                 e,
                 below.Down,
                 count=steps,
-                bytes=steps * down,
+                bytes=steps * sizes.down,
                 how="ideal",
             )
-        one = wire_bytes(1, {}, {"w": self.w[0].cpu()})[1]
+        one = round_sizes(1, {}, {"w": self.weights[0].cpu()}).up
         for i, sent in enumerate(self.sent):
             for name, children in zip(names[i + 2], self.groups[i + 1]):
                 times, who = (
@@ -239,16 +234,19 @@ class Layered(Simulated):
         return ledger
 
 
-# a program each ---------------------------------------------------------------------------------------------
+# one program per party --------------------------------------------------------------------------------------
 
 
 class Programs:
     """The server's program here; edges, levels and clients in this process or each in one of its own."""
 
-    def __init__(self, trainer: Layered, rounds: range, after: Callable[[int, Any], None]):
-        self.trainer, self.rounds, self.after, self.plan = trainer, rounds, after, trainer.plan
+    def __init__(self, trainer: Layered, rounds: range):
+        self.trainer, self.rounds, self.plan = trainer, rounds, trainer.plan
+        self.emitter = Emitter[list[RoundRecord]]()
 
-    def perform(self) -> None:
+    def stream(self) -> Records:
+        """Run the programs; yield the records that the server emits."""
+        from ...runtimes.inprocess import InProcess
         from .member import deal
 
         p, t = self.plan, self.trainer
@@ -291,22 +289,17 @@ class Programs:
                 exchanges = -(-exchanges // per[i])
 
             async def top(me: Any) -> None:
-                await protocol.level(me, None, names[-2], exchanges, 1, self._came)
+                await protocol.level(me, None, names[-2], exchanges, 1, self._emit)
 
             programs[SERVER] = top
-            self._run(programs)
+            if p.runtime == "inprocess":
+                yield from InProcess(seed=p.seed).stream(programs, self.emitter, ledger=t.party_ledger)
+            else:
+                runtime: Processes = dataclasses.replace(p.through, seed=p.seed)
+                yield from runtime.stream(programs, self.emitter, ledger=t.party_ledger, here=(SERVER,))
 
-    def _run(self, programs: dict[str, Any]) -> None:
-        from ...runtimes.inprocess import InProcess
-
-        p, t = self.plan, self.trainer
-        if p.runtime == "inprocess":
-            InProcess(seed=p.seed).run_sync(programs, ledger=t.theirs)
-        else:
-            dataclasses.replace(p.through, seed=p.seed).run_sync(programs, ledger=t.theirs, here=(SERVER,))
-
-    async def _came(self, t: int, vectors: State) -> None:
-        """The server has a model: it is everyone's."""
+    async def _emit(self, t: int, vectors: State) -> None:
+        """Give the server's new model to all edges, and emit the rounds that led to it."""
         cohort, step = self.trainer.cohort, self.plan.topology.periods[-1]
         for k, v in vectors.items():
             there = v.to(cohort.device)[None].expand(len(cohort.w), *v.shape).clone()
@@ -319,7 +312,9 @@ class Programs:
         for r in range(
             self.rounds.start + t * step, min(self.rounds.start + (t + 1) * step, self.rounds.stop)
         ):
-            self.after(r, guarding.chosen(self.plan, r))
+            await self.emitter.emit(
+                self.trainer.records(r + 1, self.rounds.stop, [guarding.chosen(self.plan, r)])
+            )
 
     def _state(self, e: int) -> State:
         c = self.trainer.cohort
@@ -329,7 +324,7 @@ class Programs:
 
     def _chosen(self, e: int) -> list[list[str]]:
         members = np.array(self.trainer.groups[0][e])
-        return [[self.plan.fed.parties[k] for k in self.trainer._there(members, r)] for r in self.rounds]
+        return [[self.plan.fed.parties[k] for k in self.trainer._chosen(members, r)] for r in self.rounds]
 
     def _job(self, e: int) -> dict[str, Any]:
         from .member import specified
@@ -418,7 +413,7 @@ async def edge(
         return (
             {k: v for k, v in state.items() if k in ("w", "buffers", *algorithm.sends)}
             | {"round": torch.tensor(float(r))}
-            | ({} if guard is None else guard.sent())
+            | ({} if guard is None else guard.server_message())
         )
 
     async def merge(r: int, ups: Any) -> None:
@@ -433,7 +428,7 @@ async def edge(
             mean, n = guard.back(ups.total, float(len(ups.included)), down(r), r), len(ups.included)
         elif ups:
             mean, n = (
-                combine(list(ups.values()), rule) if guard is None else guard.take(ups, down(r), r),
+                combine(list(ups.values()), rule) if guard is None else guard.decode_uploads(ups, down(r), r),
                 len(ups),
             )
         else:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from ...engine import evaluation
 from ...engine.metrics import Counts, count
 from ...engine.task import LOSSES, Task
 from ...guard import Guard
+from ...pace.scheduler import under
 from ...parties.ledger import Ledger
 from ...parties.message import Message
 from ...parties.party import Party
@@ -31,49 +32,49 @@ from ...protocols import rounds as protocol
 from ...protocols.consent import OneSumEach
 from ...runs import Event
 from ...runtimes.inprocess import InProcess
+from ...runtimes.streaming import Emitter
 from ...selection import LossesNeeded, PartyInfo
 from ..devices import placed
 from .figures import estimate, fit_figures, warn
 from .guards import chosen, fit
-from .hidden_sums import HiddenCounts, HiddenSum, bytes_of, signing_keys
+from .hidden_sums import HiddenCounts, HiddenSum, hidden_sizes, signing_keys
 from .local_dp import PrivateTask
 from .plan import MIN_ROWS, Plan, seconds_of
-from .simulated import Simulated, fitted, look_bytes, of_tested, upload_reveals, wire_bytes
+from .simulated import Simulated, rule_for, tested_reveals, upload_reveals
+from .traffic import MessageSizes, look_sizes, round_sizes
+from .trainer import Records, RoundRecord, RunContext, Trainer, evaluates, make_record
 
 SERVER = "server"
+Uploads = dict[str, tuple[float, State]] | protocol.SumResult
 
 
-class Parties:
-    """The server's part of a run, and how all parties are brought to talk."""
+class Parties(Trainer):
+    """The server's part of a run, and the programs of all parties in this process."""
 
     name = "in-process parties"
-    notes: tuple[str, ...] = ()
-    durable = False  # whether every round must be on disk before the next begins
-    within: float | None = None
-    at_least: int | None = None
+    within: float | None = None  # seconds that a round waits for answers
+    at_least: int | None = None  # answers with which it continues then
+    kinds: tuple[type[Message], ...] = (  # in the order of the ledger's lines
+        protocol.Upload,
+        picking.Score,
+        protocol.Loss,
+        protocol.Tested,
+        protocol.Down,
+        picking.Pick,
+        protocol.Look,
+        protocol.Test,
+        protocol.Stop,
+    )
 
-    def __init__(self, task: Task, starts: list[State], plans: list[Plan], saved: list[State | None]):
+    def __init__(self, task: Task, starts: list[State], plans: list[Plan], context: RunContext):
         (p,) = plans
-        self.plan, self.task = p, task
-        self.sizes = 0, 0  # bytes of one Down and of one Upload of the last round
-        self.looks = 0, 0  # and of one Look and one Loss
-        self.earlier = Ledger()  # what was seen before this process took over
-        self.here: dict[str, Party] = {}
-        self.dropped: dict[str, str] = {}  # of the round at hand: {party: why it was left out}
-        self.note: Callable[[str], None] = lambda text: None
-        self.seconds = seconds_of(p)
-        self.clock = 0.0  # what the virtual clock shows, where there is a speed
-        self.told: list[dict[str, Any]] = [{}]  # what the round's event says besides
-        at = saved[0]
-        self.server = starts[0] | (
-            {k: v for k, v in p.algorithm.server_state(starts[0]["w"]).items()} if at is None else {}
-        )
+        self.plan, self.task, self.context = p, task, context
         self.guard = fit(p, task, starts[0])
         self.guards = [] if self.guard is None else [self.guard]
-        self.hidden: HiddenSum | None = None
-        self.counted: HiddenCounts | HiddenSum | None = None
         self.figures = fit_figures(p, self.guard)
         self.notes = () if self.figures is None else warn(self.figures)
+        self.hidden: HiddenSum | None = None
+        self.counted: HiddenCounts | HiddenSum | None = None
         if self.guard is not None and self.guard.hiding is not None:
             keys, binding = signing_keys(p, self.guard), self.binding()
             self.hidden = HiddenSum(self.guard, binding, keys)
@@ -82,172 +83,186 @@ class Parties:
                 if self.figures is None
                 else HiddenSum(self.figures, binding, keys)
             )
-        self.heard = 0  # bytes the server had been sent before this round, where sums are hidden
-        self.begin: Callable[[int], None] = lambda r: None  # called before anything of round r is computed
-        self.begin_test: Callable[[int], bool] = lambda r: (
-            True
-        )  # called before the model after round r (counted from 1) is evaluated: whether it may be
-        self.merged: Callable[[int, list[str]], None] = lambda r, names: (
-            None
-        )  # called with round r (from 1) when its model stands, before it is evaluated
-        self.unevaluated: list[str] | None = (
-            None  # who is in the model that a server which was killed had not evaluated yet
-        )
-        self.at = 0  # the round at hand
-        self.memory: State = {}  # what the rule remembers of earlier rounds
+        self.parties: dict[str, Party] = {}  # those whose programs run in this process
+        self.earlier_ledger = context.ledger
+        self.seconds = seconds_of(p)
+        self.clock = context.clock
+        self.round = 0  # the current one, counted from 0
+        self.facts: dict[str, Any] = {}  # of the current round
+        self.dropped = {} if context.pending is None else dict(context.pending.dropped)
+        self.sizes = MessageSizes()  # of the last round
+        self.hidden_bytes = 0  # bytes of hidden sums that had reached the server before this round
+        self.memory: State = {}  # what the aggregation rule remembers of earlier rounds
+        self.server = starts[0] | p.algorithm.server_state(starts[0]["w"])
         self.fresh = fresh(p.algorithm, starts[0]) | ({} if self.guard is None else self.guard.client_state())
-        self.kept = {name: self.fresh for name in p.fed.parties}
-        if at is not None:
-            self.server = placed(task.x.device, {k[7:]: v for k, v in at.items() if k.startswith("server.")})
-            self.memory = {k[5:]: v for k, v in at.items() if k.startswith("rule.")}
-            if self.guard is not None:
-                self.guard.load({k[6:]: v for k, v in at.items() if k.startswith("guard.")})
-            self.go_on(at)
+        self.client_states = {name: self.fresh for name in p.fed.parties}
+        if context.states:
+            (state,) = context.states
+            self.load_server(state)
+            self.load_clients(state)
 
     def binding(self) -> str:
-        """What hidden sums are bound to besides the round and what was sent down: between real parties, the
-        contract.
-        """
+        """Return what hidden sums are bound to besides the round and the model: in real runs, the contract."""
         return self.plan.fed.name
 
-    def go_on(self, at: State) -> None:
-        self.kept |= {
-            name: {k: at[f"kept.{j}.{k}"].to(v.device) for k, v in self.fresh.items()}
-            for j, name in enumerate(self.plan.fed.parties)
-        }
+    def load_server(self, state: State) -> None:
+        self.server = placed(self.task.x.device, under("server.", state))
+        self.memory = under("rule.", state)
+        if self.guard is not None:
+            self.guard.load(under("guard.", state))
+
+    def load_clients(self, state: State) -> None:
+        for j, name in enumerate(self.plan.fed.parties):
+            self.client_states[name] = {k: state[f"kept.{j}.{k}"].to(v.device) for k, v in self.fresh.items()}
 
     @property
-    def w(self) -> Tensor:
+    def weights(self) -> Tensor:
         return self.server["w"][None]
 
     @property
     def buffers(self) -> Tensor | None:
         return self.server["buffers"][None] if "buffers" in self.server else None
 
-    def bytes(self, r: int) -> tuple[int, int]:
-        return self.sizes
+    # models that are sent -----------------------------------------------------------------------------------
 
     def down(self, r: int) -> State:
+        """Return what a client is sent in round r."""
         keys = ("w", "buffers", *self.plan.algorithm.sends)
         return (
             {k: v.cpu() for k, v in self.server.items() if k in keys}
             | {"round": torch.tensor(float(r))}
-            | ({} if self.guard is None else self.guard.sent())
+            | ({} if self.guard is None else self.guard.server_message())
         )
 
-    def downs(self, r: int) -> State | protocol.ModelAssignment:
-        """What everyone is sent, or what each is."""
+    def round_models(self, r: int) -> State | protocol.ModelAssignment:
+        """Return what everyone is sent in round r, or what each is."""
         return self.down(r)
 
-    def tests(self) -> State | protocol.ModelAssignment:
-        """The model to be tested."""
+    def test_models(self) -> State | protocol.ModelAssignment:
+        """Return the model to be evaluated, or each party's."""
         keys = ("w", "buffers", *(self.plan.algorithm.sends if self.plan.algorithm.personalizes else ()))
         return {k: v.cpu() for k, v in self.server.items() if k in keys}
 
     def personal(self, i: int) -> list[State]:
-        """The model each party uses for itself, from what the server would have it test and what it keeps."""
-        given, p = self.tests(), self.plan
-        out = []
+        """Return each party's own model, from the one it would evaluate and its own state."""
+        shared, p = self.test_models(), self.plan
+        models = []
         for name in p.fed.parties:
-            down = placed(
-                self.task.x.device,
-                given.models[given.of[name]] if isinstance(given, protocol.ModelAssignment) else given,
-            )
-            out.append(
-                {
-                    **down,
-                    **(p.algorithm.personal(self.task, down, self.kept[name]) if self.kept[name] else {}),
-                }
-            )
-        return out
+            model = shared.models[shared.of[name]] if isinstance(shared, protocol.ModelAssignment) else shared
+            down, own = placed(self.task.x.device, model), self.client_states[name]
+            models.append({**down, **(p.algorithm.personal(self.task, down, own) if own else {})})
+        return models
 
-    def run(self, rounds: range, due: Callable[[int], bool], after: Callable[..., None]) -> None:
-        p = self.plan
-        names = p.fed.parties
-        took_part: list[str] = list(self.unevaluated or ())
+    # rounds -------------------------------------------------------------------------------------------------
+
+    def run(self, rounds: range) -> Records:
+        emitter = Emitter[list[RoundRecord]]()
+        yield from self.stream(partial(self.serve, rounds, emitter), emitter)
+
+    def serve(
+        self, rounds: range, emitter: Emitter[list[RoundRecord]], me: Party, **network: Any
+    ) -> Coroutine[Any, Any, None]:
+        """Return the server's program, which emits the records of these rounds."""
+        p, last = self.plan, rounds.stop
+        record = self.context.pending or self.record(0, last, ())
 
         def choose(r: int) -> list[str] | protocol.Candidates:
-            self.at, self.told = r, [{}]
-            self.begin(r)
-            return [names[k] for k in chosen(p, r)] if p.select is None else self._selected(r)
+            self.round, self.facts = r, {}
+            self.context.spend(r)
+            return [p.fed.parties[k] for k in chosen(p, r)] if p.select is None else self._select(r)
 
-        async def merge(
-            r: int, ups: dict[str, tuple[float, State]] | protocol.SumResult | picking.BestUpload | None
-        ) -> None:
-            if ups is None:
-                self.told[0]["lost"] = True
-                took_part.clear()
-                after(r + 1, [[]], [{}])
+        async def merge(r: int, uploads: Uploads | picking.BestUpload | None) -> None:
+            nonlocal record
+            if uploads is None:
+                self.facts["lost"] = True
+                record = self.record(r + 1, last, ())
+                await self.finish_round(emitter, record, {})
                 return
-            if isinstance(ups, picking.BestUpload):
-                took_part[:], found = ups.scores, math.isfinite(ups.scores[ups.best])
-                self.told[0] |= {
-                    "scored": len(took_part),
-                    "uploaded": 1,
-                    **({"best": ups.best} if found else {}),
-                }
-                ups = {ups.best: ups.upload}
-            else:
-                took_part[:] = ups.included if isinstance(ups, protocol.SumResult) else ups
-            if self.seconds is not None:
-                self.clock = self.here[SERVER].clock.now()
-                self.told[0]["clock"] = self.clock
-            if took_part or (
-                self.guard is not None and self.guard.noise is not None
-            ):  # under noise nobody may see that nobody came
-                self.merge(r, ups, len(took_part))
-            if not due(r + 1):
-                after(r + 1, [list(took_part)], [{}])
-            else:
-                self.merged(r + 1, list(took_part))
+            participants = self._merge_all(r, uploads)
+            record = self.record(r + 1, last, participants, self.seconds is not None)
+            await self.merged(emitter, record, evaluates(p, r + 1, last))
 
         async def model(r: int) -> State | protocol.ModelAssignment | None:
-            if not due(r + 1):
+            if not evaluates(p, r + 1, last):
                 return None
-            if not self.begin_test(r + 1):
-                after(r + 1, [list(took_part)], [{}])
+            if not self.context.spend_evaluation(r + 1):
+                await self.finish_round(emitter, record, {})
                 return None
-            return self.tests()
+            return self.test_models()
 
         async def tested(r: int, answers: dict[str, State] | protocol.SumResult | None) -> None:
             if isinstance(answers, protocol.SumResult):
-                self._sent_up()  # those bytes belong to no update
-            after(r + 1, [list(took_part)], [{} if answers is None else self._metrics(r + 1, answers)])
+                self._count_hidden_bytes()  # those bytes belong to no update
+            await self.finish_round(emitter, record, {} if answers is None else self._metrics(r + 1, answers))
 
-        def without(r: int, who: Mapping[str, str]) -> None:
-            self.dropped = {**who, **self.dropped}  # its first reason is the one that tells
+        return protocol.server(
+            me,
+            p.fed.parties,
+            rounds,
+            choose,
+            self.round_models,
+            merge,
+            model,
+            tested,
+            within=self.within,
+            at_least=self.at_least,
+            dropped=self.drop,
+            aborted=lambda r, why: self.context.note(f"round {r + 1}: {why}"),
+            hidden=self.hidden,
+            counted=self.counted,
+            scores=p.picks,
+            meet=p.select is not None,
+            pending=None if self.context.pending is None else rounds.start - 1,
+            testers=self.testers,
+            **network,
+        )
 
-        def start(me: Party, **network: Any) -> Any:
-            return protocol.server(
-                me,
-                names,
-                rounds,
-                choose,
-                self.downs,
-                merge,
-                model,
-                tested,
-                within=self.within,
-                at_least=self.at_least,
-                dropped=without,
-                aborted=lambda r, why: self.note(f"round {r + 1}: {why}"),
-                hidden=self.hidden,
-                counted=self.counted,
-                scores=p.picks,
-                meet=p.select is not None,
-                pending=None if self.unevaluated is None else rounds.start - 1,
-                testers=self.testers,
-                **network,
-            )
+    def record(
+        self,
+        r: int,
+        last: int,
+        participants: Sequence[str],
+        has_clock: bool = False,
+        orders: int | None = None,
+    ) -> RoundRecord:
+        return make_record(
+            self.plan,
+            self.guard,
+            r,
+            last,
+            participants,
+            self.sizes,
+            facts=self.facts,
+            orders=orders,
+            clock=self.clock if has_clock else None,
+            dropped=self.dropped,
+        )
 
-        self.perform(start)
+    async def merged(
+        self, emitter: Emitter[list[RoundRecord]], record: RoundRecord, is_evaluated: bool
+    ) -> None:
+        """Emit a round whose model is merged: now if it is not evaluated, or has to be on disk before."""
+        if not is_evaluated:
+            await self.finish_round(emitter, record, {})
+        elif self.saves_every_round:
+            await emitter.emit([dataclasses.replace(record, is_complete=False)])
+
+    async def finish_round(
+        self, emitter: Emitter[list[RoundRecord]], record: RoundRecord, metrics: dict[str, Any]
+    ) -> None:
+        dropped, self.dropped = self.dropped, {}
+        await emitter.emit([dataclasses.replace(record, metrics=metrics, dropped=dropped, is_complete=True)])
+
+    def drop(self, r: int, reasons: Mapping[str, str]) -> None:
+        """Keep why parties are left out of the current round; the first reason of each counts."""
+        self.dropped = {**reasons, **self.dropped}
 
     def testers(self) -> list[str]:
-        """Who holds back rows."""
+        """Return who holds back rows."""
         return [name for name, held in zip(self.plan.fed.parties, self.plan.fed.held.sizes.tolist()) if held]
 
     def known(self, r: int) -> PartyInfo:
-        """What the server knows of the parties before a round, but for losses."""
+        """Return what the server knows of the parties before a round, except losses."""
         n = len(self.plan.fed)
         return PartyInfo(
             self.plan.sizes,
@@ -255,9 +270,10 @@ class Parties:
             None if self.seconds is None else self.seconds(np.arange(n), np.full(n, r)),
         )
 
-    def _selected(self, r: int) -> list[str] | protocol.Candidates:
-        """Who is asked, by the plan's rule; whoever's loss it wants is asked for it first, and is not chosen
-        if it stays silent.
+    def _select(self, r: int) -> list[str] | protocol.Candidates:
+        """Choose who takes part by the plan's rule.
+
+        A party whose loss the rule needs is asked for it first, and is not chosen if it does not answer.
         """
         p, names = self.plan, self.plan.fed.parties
         losses: dict[int, float] = {}
@@ -270,63 +286,65 @@ class Parties:
             return np.array([losses.get(int(k), -np.inf) for k in who])
 
         def settle(
-            answers: Mapping[str, float], asked: Sequence[int] = ()
+            answers: Mapping[str, float], candidates: Sequence[int] = ()
         ) -> list[str] | protocol.Candidates:
-            losses.update({k: answers[names[k]] for k in asked if names[k] in answers})
-            silent.update(k for k in asked if names[k] not in answers)
+            losses.update({k: answers[names[k]] for k in candidates if names[k] in answers})
+            silent.update(k for k in candidates if names[k] not in answers)
             try:
                 who = selection.select(p.select, p.seed, r, self.known(r)._replace(loss=loss), p.per_round)
-            except LossesNeeded as wanted:
-                some = wanted.who.tolist()
-                self.told[0]["looked"] = self.told[0].get("looked", 0) + len(some)
-                self.looks = look_bytes(model)
-                return protocol.Candidates([names[k] for k in some], model, partial(settle, asked=some))
+            except LossesNeeded as request:
+                some = request.who.tolist()
+                self.facts["looked"] = self.facts.get("looked", 0) + len(some)
+                look, loss_size = look_sizes(model)
+                self.sizes = self.sizes._replace(look=look, loss=loss_size)
+                return protocol.Candidates([names[k] for k in some], model, partial(settle, candidates=some))
             return [names[k] for k in who.tolist() if k not in silent]
 
         return settle({})
 
-    def perform(self, server: Callable[..., Any]) -> None:
-        """Everybody in this process. What the clients keep is kept here and saved with the server's state."""
-        p = self.plan
-        device = self.task.x.device
+    # programs -----------------------------------------------------------------------------------------------
+
+    def stream(self, server: Callable[..., Any], emitter: Emitter[list[RoundRecord]]) -> Records:
+        """Run the server's program and those of the parties; yield the records that it emits."""
 
         def program(name: str, start: Callable[[Party], Any]) -> Any:
             def begin(me: Party) -> Any:
-                self.here[name] = me
+                self.parties[name] = me
                 return start(me)
 
             return begin
 
-        def member(k: int, name: str) -> Member:
-            fed = p.fed.party(k)
-            task = self.task.on(*(t.to(device) for t in fed.at(0)))
-            return Member(
-                name,
-                fed,
-                task,
-                p.algorithm,
-                p.seed,
-                p.local_epochs[k],
-                p.batch_size,
-                p.local_steps,
-                self.guard,
-                p.min_rows,
-            )
-
         clients = {
-            name: program(name, self.client(k, member(k, name))) for k, name in enumerate(p.fed.parties)
+            name: program(name, self.client(k, self._member(k, name)))
+            for k, name in enumerate(self.plan.fed.parties)
         }
-        InProcess(seed=p.seed, start=self.clock).run_sync({SERVER: program(SERVER, server), **clients})
+        runtime = InProcess(seed=self.plan.seed, start=self.clock)
+        yield from runtime.stream({SERVER: program(SERVER, server), **clients}, emitter)
 
-    def client(self, k: int, mine: Member) -> Callable[[Party], Any]:
-        """The program of party k, in this process."""
-        before: dict[int, State] = {}  # a round that is tried again starts from what was kept before it
+    def _member(self, k: int, name: str) -> Member:
+        p, fed = self.plan, self.plan.fed.party(k)
+        return Member(
+            name,
+            fed,
+            self.task.on(*(t.to(self.task.x.device) for t in fed.at(0))),
+            p.algorithm,
+            p.seed,
+            p.local_epochs[k],
+            p.batch_size,
+            p.local_steps,
+            self.guard,
+            p.min_rows,
+        )
+
+    def client(self, k: int, member: Member) -> Callable[[Party], Any]:
+        """Return the program of party k, in this process."""
+        before: dict[int, State] = {}  # a round that is tried again starts from the state before it
 
         def local(r: int, down: State) -> tuple[float, State]:
-            start = before.get(r, self.kept[mine.name])
+            start = before.get(r, self.client_states[member.name])
             before.clear()
             before[r] = start
-            weight, vectors, self.kept[mine.name] = mine.local(r, down, start)
+            weight, vectors, self.client_states[member.name] = member.local(r, down, start)
             return weight, vectors
 
         def start(me: Party) -> Any:
@@ -335,14 +353,14 @@ class Parties:
                     await me.clock.sleep(float(self.seconds(np.array([k]), np.array([r]))[0]))
 
             def test(r: int, down: State) -> State:
-                return mine.test(r, down, self.kept[mine.name], summed=self.hidden is not None)
+                return member.test(r, down, self.client_states[member.name], summed=self.hidden is not None)
 
             return protocol.client(
                 me,
                 local,
                 test,
                 boss=SERVER,
-                look=mine.loss,
+                look=member.loss,
                 hidden=lambda: self.hidden,
                 counted=lambda: self.counted,
                 scores=lambda: self.plan.picks,
@@ -352,61 +370,75 @@ class Parties:
 
         return start
 
-    def merge(
-        self,
-        r: int,
-        ups: dict[str, tuple[float, State]] | protocol.SumResult,
-        n: int,
-        among: int | None = None,
-    ) -> None:
-        """The server's step from what `n` parties sent, `among` so many."""
-        p = self.plan
-        down, counted = self.down(r), float(n)
-        there = placed(self.task.x.device, down)
-        if isinstance(ups, protocol.SumResult):
-            assert self.guard is not None
-            self.sizes = bytes_of(p, self.guard, r + 1, down)[0], self._sent_up() // n
-            mean = self.guard.back(ups.total, counted, there, r)
+    # the server's step --------------------------------------------------------------------------------------
+
+    def _merge_all(self, r: int, uploads: Uploads | picking.BestUpload) -> list[str]:
+        """Merge what came in round r; return who took part."""
+        if isinstance(uploads, picking.BestUpload):
+            participants, is_finite = list(uploads.scores), math.isfinite(uploads.scores[uploads.best])
+            best = {"best": uploads.best} if is_finite else {}
+            self.facts |= {"scored": len(participants), "uploaded": 1, **best}
+            uploads = {uploads.best: uploads.upload}
         else:
-            blank = (
-                {} if self.guard is None else self.guard.blank()
-            )  # where nobody was drawn, what somebody would have sent: it must not show
-            self.sizes = wire_bytes(r + 1, down, max((up for _, up in ups.values()), key=len, default=blank))
-            mean = self._made(ups, there) if self.guard is None else self.guard.take(ups, there, r)
+            participants = list(uploads.included if isinstance(uploads, protocol.SumResult) else uploads)
+        if self.seconds is not None:
+            self.clock = self.parties[SERVER].clock.now()
+        # under noise nobody may see that nobody took part
+        if participants or (self.guard is not None and self.guard.noise is not None):
+            self.merge(r, uploads, len(participants))
+        return participants
+
+    def merge(self, r: int, uploads: Uploads, n: int, among: int | None = None) -> None:
+        """Take the server's step from the uploads of `n` parties, out of `among` (None: all)."""
+        p = self.plan
+        down, weight = self.down(r), float(n)
+        there = placed(self.task.x.device, down)
+        if isinstance(uploads, protocol.SumResult):
+            assert self.guard is not None
+            sizes = MessageSizes(
+                hidden_sizes(p, self.guard, r + 1, down).down, self._count_hidden_bytes() // n
+            )
+            mean = self.guard.back(uploads.total, weight, there, r)
+        else:
+            # where nobody was drawn, what somebody would have sent: it must not show
+            blank = {} if self.guard is None else self.guard.blank_upload()
+            sizes = round_sizes(r + 1, down, max((up for _, up in uploads.values()), key=len, default=blank))
+            mean = (
+                self._combine(uploads, there)
+                if self.guard is None
+                else self.guard.decode_uploads(uploads, there, r)
+            )
+        self.sizes = sizes._replace(look=self.sizes.look, loss=self.sizes.loss)
         if self.guard is not None and self.guard.noise is not None:
-            counted = self.guard.expected
+            weight = self.guard.expected
         buffers = {"buffers": mean.pop("buffers")} if "buffers" in mean else {}
         state = {k: v for k, v in self.server.items() if k not in ("w", "buffers")}
         w, state = p.algorithm.merge(
-            self.server["w"], state, mean, torch.tensor(counted / (among or len(p.fed)))
+            self.server["w"], state, mean, torch.tensor(weight / (among or len(p.fed)))
         )
         if self.guard is not None:
-            self.guard.moved(self.server["w"], w)
+            self.guard.after_step(self.server["w"], w)
         self.server = {"w": w, **buffers, **state}
 
-    def _made(self, ups: Mapping[str, tuple[float, State]], down: State) -> State:
-        """What the rule makes of the uploads; what it remembers of earlier rounds is the server's state,
-        too.
-        """
-        rule = fitted([self.plan], self.task).at_round({k: v[None] for k, v in down.items()})
+    def _combine(self, uploads: Mapping[str, tuple[float, State]], down: State) -> State:
+        """Combine uploads by the rule, whose memory of earlier rounds is part of the server's state."""
+        rule = rule_for([self.plan], self.task).at_round({k: v[None] for k, v in down.items()})
         seats = {name: k for k, name in enumerate(self.plan.fed.parties)}
         mean, self.memory = combine_with_memory(
-            list(ups.values()),
+            list(uploads.values()),
             rule,
-            [seats[name] for name in ups],
+            [seats[name] for name in uploads],
             self.memory,
             {k: v.cpu() for k, v in down.items()},
         )
         return placed(self.task.x.device, mean)
 
-    def _sent_up(self) -> int:
-        """Bytes of all the messages of a hidden sum that reached the server in this round."""
+    def _count_hidden_bytes(self) -> int:
+        """Return the bytes of all messages of hidden sums that reached the server since the last call."""
         others = {m.kind for m in self.kinds}
-        before, self.heard = (
-            self.heard,
-            sum(s.bytes for s in self.here[SERVER].ledger.seen if s.kind not in others),
-        )
-        return self.heard - before
+        seen = self.parties[SERVER].ledger.seen
+        before, self.hidden_bytes = self.hidden_bytes, sum(s.bytes for s in seen if s.kind not in others)
+        return self.hidden_bytes - before
 
     def _metrics(self, r: int, answers: dict[str, State] | protocol.SumResult) -> dict[str, Any]:
         p = self.plan
@@ -415,27 +447,21 @@ class Parties:
             mean = (
                 self.figures.back(answers.total, float(len(answers.included)), there, r - 1)
                 if isinstance(answers, protocol.SumResult)
-                else self.figures.take({name: (1.0, sent) for name, sent in answers.items()}, there, r - 1)
+                else self.figures.decode_uploads(
+                    {name: (1.0, sent) for name, sent in answers.items()}, there, r - 1
+                )
             )
             assert p.fed.classes is not None
             return estimate(self.figures, mean, p.fed.classes, p.algorithm.personalizes)
+        is_sum = isinstance(answers, protocol.SumResult)
+        counts: list[Counts | None]
         if isinstance(answers, protocol.SumResult):
             assert isinstance(self.counted, HiddenCounts)
-            total = self.counted.decode(answers.total)
-            return evaluation.gather(
-                self.task,
-                self.server["w"],
-                self.server.get("buffers"),
-                p.fed.test_at(r),
-                [total],
-                p.fed.classes,
-                p.min_rows,
-                True,
-                p.algorithm.personalizes,
-            )
-        came = [name for name in p.fed.parties if name in answers]
-        counts = [Counts(**answers[name]) if answers[name] else None for name in came]
-        found = evaluation.gather(
+            names, counts = [], [self.counted.decode(answers.total)]
+        else:
+            names = [name for name in p.fed.parties if name in answers]
+            counts = [Counts(**answers[name]) if answers[name] else None for name in names]
+        metrics = evaluation.gather(
             self.task,
             self.server["w"],
             self.server.get("buffers"),
@@ -443,24 +469,26 @@ class Parties:
             counts,
             p.fed.classes,
             p.min_rows,
-            p.sums_only,
+            is_sum or p.sums_only,
             p.algorithm.personalizes,
         )
-        if "parties" in found:
-            each = dict(zip(came, found["parties"]["accuracy"]))
-            found["parties"] = {"accuracy": [each.get(name) for name in p.fed.parties]}
-        return found
+        if "parties" in metrics:
+            each = dict(zip(names, metrics["parties"]["accuracy"]))
+            metrics["parties"] = {"accuracy": [each.get(name) for name in p.fed.parties]}
+        return metrics
+
+    # what is saved, and reported ----------------------------------------------------------------------------
 
     def save(self, i: int) -> State:
-        kept = {
-            f"kept.{j}.{k}": v
+        clients = {
+            f"kept.{j}.{k}": v.to("cpu", copy=True)
             for j, name in enumerate(self.plan.fed.parties)
-            for k, v in self.kept[name].items()
+            for k, v in self.client_states[name].items()
         }
-        return {**self.of_server(), **{k: v.to("cpu", copy=True) for k, v in kept.items()}}
+        return {**self.server_state(), **clients}
 
-    def of_server(self) -> State:
-        """What the server must have to go on."""
+    def server_state(self) -> State:
+        """Return what the server needs to resume."""
         guarded = {} if self.guard is None else {f"guard.{k}": v for k, v in self.guard.save().items()}
         return (
             {f"server.{k}": v.cpu() for k, v in self.server.items()}
@@ -468,53 +496,36 @@ class Parties:
             | guarded
         )
 
-    def beside(self) -> dict[str, Any]:
-        return {
-            "ledger": self.ledger(0, []).to_dict(),
-            **({} if self.seconds is None else {"clock": self.clock}),
-        }
-
-    def proceed(self, beside: dict[str, Any]) -> None:
-        """Go on from what was saved beside the state."""
-        self.clock = beside.get("clock", 0.0)
+    def checkpoint_metadata(self) -> dict[str, Any]:
+        clock = {} if self.seconds is None else {"clock": self.clock}
+        return {"ledger": self.ledger(0, []).to_dict(), **clock}
 
     def landscape(self, i: int) -> dict[str, Any]:
         start = {k: v for k, v in self.server.items() if k in ("w", "buffers")}
-        return Simulated(self.task, [start], [dataclasses.replace(self.plan, guard=())], [None]).landscape(0)
+        unguarded = dataclasses.replace(self.plan, guard=())
+        return Simulated(self.task, [start], [unguarded], RunContext()).landscape(0)
 
     def ledgers(self) -> list[Ledger]:
-        return [me.ledger for me in self.here.values()]
+        return [me.ledger for me in self.parties.values()]
 
-    kinds: tuple[type[Message], ...] = (
-        protocol.Upload,
-        picking.Score,
-        protocol.Loss,
-        protocol.Tested,
-        protocol.Down,
-        picking.Pick,
-        protocol.Look,
-        protocol.Test,
-        protocol.Stop,
-    )
-
-    def ledger(self, i: int, rounds: list[Event]) -> Ledger:
-        """What has been seen so far; it is saved with the state, so that a resumed run's ledger is whole."""
-        mixed, ledger = Ledger(), Ledger()
-        for part in (self.earlier, *self.ledgers()):
-            mixed.merge(part)
+    def ledger(self, i: int, events: list[Event]) -> Ledger:
+        """Return what was seen so far. It is saved with the state, so that a resumed run's ledger is whole."""
+        merged, ledger = Ledger(), Ledger()
+        for part in (self.earlier_ledger, *self.ledgers()):
+            merged.merge(part)
         order = {m.kind: k for k, m in enumerate(self.kinds)}
-        place = {name: k for k, name in enumerate((SERVER, *self.plan.fed.parties))}
-        last = len(order) + len(place)
-        for s in sorted(
-            mixed.seen,
-            key=lambda s: (order.get(s.kind, last), place.get(s.party, last), place.get(s.sender, last)),
-        ):  # whatever a resume did
-            told = s.reveals
+        seats = {name: k for k, name in enumerate((SERVER, *self.plan.fed.parties))}
+        last = len(order) + len(seats)
+        for s in sorted(  # the same order whether the run was resumed or not
+            merged.seen,
+            key=lambda s: (order.get(s.kind, last), seats.get(s.party, last), seats.get(s.sender, last)),
+        ):
+            reveals = s.reveals
             if s.kind in (protocol.Upload.kind, "Answer"):
-                told = upload_reveals(self.plan, self.guard) or told
+                reveals = upload_reveals(self.plan, self.guard) or reveals
             if s.kind == protocol.Tested.kind and not self.plan.sums_only:
-                told = of_tested(self.plan)
-            ledger.record(s.party, s.sender, s.kind, told, count=s.count, bytes=s.bytes, how=s.how)
+                reveals = tested_reveals(self.plan)
+            ledger.record(s.party, s.sender, s.kind, reveals, count=s.count, bytes=s.bytes, how=s.how)
         return ledger
 
 
@@ -579,7 +590,7 @@ class Member:
         return (
             (weight, vectors, kept)
             if self.guard is None
-            else self.guard.give(self.name, number, weight, vectors, down, mine | kept)
+            else self.guard.encode_upload(self.name, number, weight, vectors, down, mine | kept)
         )
 
     def loss(self, r: int, down: State) -> float:

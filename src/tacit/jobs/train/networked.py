@@ -1,4 +1,4 @@
-"""Training whose clients are other processes, on this machine or on others': the server's side."""
+"""Training whose clients are other processes, on this machine or on others: the server's side."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from ...parties.party import Party
 from ...protocols import buffered, joining, picking
 from ...protocols import rounds as protocol
 from ...runtimes.processes import Processes
+from ...runtimes.streaming import Emitter
 from ...selection import PartyInfo
 from ..devices import placed
 from .contract import Contract
@@ -32,16 +33,18 @@ from .elsewhere import Deployed, Elsewhere
 from .member import beside, deal, member, specified
 from .messages import SERVER, Parties, blank_counts
 from .plan import Plan
+from .trainer import Records, RoundRecord, RunContext
 
 __all__ = ["Deployed", "Elsewhere", "Networked"]
 
 
 class Networked(Parties):
-    """Each round is on disk before the next begins: a server that is killed goes on where it was, and asks
-    for one round again at most.
+    """Each round is on disk before the next begins.
+
+    A server that is killed and restarted resumes where it was, and asks for at most one round again.
     """
 
-    durable = True
+    saves_every_round = True
     kinds = (
         *Parties.kinds,
         joining.Join,
@@ -53,17 +56,16 @@ class Networked(Parties):
         joining.Refused,
     )
 
-    def __init__(self, task: Task, starts: list[State], plans: list[Plan], saved: list[State | None]):
-        super().__init__(task, starts, plans, saved)
+    def __init__(self, task: Task, starts: list[State], plans: list[Plan], context: RunContext):
+        super().__init__(task, starts, plans, context)
         self.through: Processes | Deployed = self.plan.through
         self.name = (
             "one process a party" if isinstance(self.through, Processes) else "parties on their own machines"
         )
         self.within, self.at_least = self.through.deadline, self.through.at_least
-        self.run_id = secrets.token_hex(8)
-        self.place: Path | None = None
-        self.theirs = Ledger()
-        self.rows: dict[str, int] = {}  # how many each party said it trains on
+        self.run_id: str = context.metadata.get("run") or secrets.token_hex(8)
+        self.client_ledger = Ledger()  # of clients on this machine
+        self.rows: dict[str, int] = {}  # how many each party trains on, as it stated when it joined
         self.shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] | None = None
 
     def binding(self) -> str:
@@ -72,13 +74,16 @@ class Networked(Parties):
     @cached_property
     def contract(self) -> Contract:
         """What every party is asked to agree to."""
-        at = self.plan.through
-        layout, server = (at.layout, at.kit.server) if isinstance(at, Deployed) else (None, SERVER)
+        runtime = self.plan.through
+        layout, server = (
+            (runtime.layout, runtime.kit.server) if isinstance(runtime, Deployed) else (None, SERVER)
+        )
         return Contract.of(self.plan, layout, server, list(self.task.x.shape[1:]))
 
     def testers(self) -> list[str]:
-        """As parties said when they joined; everyone where figures are noisy, because who holds back rows is
-        covered by the noise.
+        """Return who holds back rows, as stated when joining.
+
+        That is everyone where figures are noisy, because the noise covers who holds back rows.
         """
         if self.figures is not None:
             return list(self.plan.fed.parties)
@@ -89,9 +94,7 @@ class Networked(Parties):
         ]
 
     def known(self, r: int) -> PartyInfo:
-        """As parties said when they joined, as they are there now, and by how long each took for its last
-        round.
-        """
+        """Return what parties stated when they joined, who is connected, and how long each last took."""
         names = self.plan.fed.parties
         sizes = (
             np.array([self.rows.get(name, 0) for name in names])
@@ -108,39 +111,38 @@ class Networked(Parties):
             there,
         )
 
-    def go_on(self, at: State) -> None:
-        """What clients keep, they keep themselves."""
+    def load_clients(self, state: State) -> None:
+        """Nothing: clients keep their states themselves."""
 
     def personal(self, i: int) -> list[State]:
         if self.fresh:
             raise BadParameter(
-                f"models: with {type(self.plan.algorithm).__name__} a party's own model is made of what it "
-                "keeps, and here it keeps that to "
-                "itself. Ask the parties, or train with runtime='cohort'."
+                f"models: with {type(self.plan.algorithm).__name__} a party's own model depends on the state "
+                "that it keeps, which the server does not have. Ask the parties, or train with "
+                "runtime='cohort'."
             )
         return super().personal(i)
 
     def save(self, i: int) -> State:
-        return self.of_server()
+        return self.server_state()
 
-    def beside(self) -> dict[str, Any]:
-        return {**super().beside(), "run": self.run_id}
+    def checkpoint_metadata(self) -> dict[str, Any]:
+        return {**super().checkpoint_metadata(), "run": self.run_id}
 
     def ledgers(self) -> list[Ledger]:
-        return [*super().ledgers(), self.theirs]
+        return [*super().ledgers(), self.client_ledger]
 
-    # --- what parties are told, and held to -----------------------------------------------------------------
+    # --- what parties are offered, and must answer ----------------------------------------------------------
 
     def offer(self, name: str) -> joining.Work:
         return joining.Work(self.contract.text, self.run_id)
 
     def fits(self, name: str, ready: joining.Ready) -> str | None:
-        want = (list(self.task.x.shape[1:]), self.plan.fed.classes or 0, self.task.dim)
-        if (ready.features, ready.classes, ready.parameters) != want:
+        job = (list(self.task.x.shape[1:]), self.plan.fed.classes or 0, self.task.dim)
+        if (ready.features, ready.classes, ready.parameters) != job:
             return (
                 f"its rows have the shape {ready.features}, {ready.classes} classes, and its model "
-                f"{ready.parameters} parameters; the job has {want[0]}, "
-                f"{want[1]} and {want[2]}"
+                f"{ready.parameters} parameters; the job has {job[0]}, {job[1]} and {job[2]}"
             )
         if ready.rows == joining.UNTOLD and self.plan.hides_sizes:
             return None
@@ -148,53 +150,52 @@ class Networked(Parties):
         return None if ready.rows >= 1 else "it has no rows to train on"
 
     def wrong(self, name: str, answer: Message) -> str | None:
-        """What is wrong with a party's answer: a vector that should not be there, of another shape or kind,
-        or one that is no finite number.
+        """Return what is wrong with a party's answer, if anything is.
+
+        That is a vector that is missing, unexpected, of another shape or type, NaN or infinite.
         """
         if isinstance(answer, protocol.Loss | picking.Score):
-            word, stated = (
+            word, value = (
                 ("loss", answer.loss) if isinstance(answer, protocol.Loss) else ("score", answer.score)
             )
             return (
                 None
-                if math.isfinite(stated)
-                else f"the {word} it states is {stated}; it must be a finite number"
+                if math.isfinite(value)
+                else f"the {word} it states is {value}; it must be a finite number"
             )
         if isinstance(answer, protocol.Tested):
             if self.figures is not None:
-                return self._unreadable(self.figures, answer.counts, self.at)
+                return self._unreadable(self.figures, answer.counts, self.round)
             if not answer.counts:
                 return None  # it holds back fewer than min_rows rows
-            got, want = answer.counts, self._counts()
+            got, expected = answer.counts, self._counts()
         else:
             assert isinstance(answer, protocol.Upload | buffered.Answer)
-            got, want = answer.vectors, self._uploads()
+            got, expected = answer.vectors, self._uploads()
             if not 0 < answer.weight < float("inf"):
                 return f"its update has the weight {answer.weight}; it must be a number above 0"
             if self.guard is not None:
                 return self._guarded(
-                    name, got, answer.number if isinstance(answer, buffered.Answer) else self.at
+                    name, got, answer.number if isinstance(answer, buffered.Answer) else self.round
                 )
-        for key in (*want, *got):
-            if key not in got or key not in want:
-                return f"its answer has {'no' if key in want else 'a strange'} vector {key!r:.40}"
-            shape, dtype = want[key]
+        for key in (*expected, *got):
+            if key not in got or key not in expected:
+                return f"its answer has {'no' if key in expected else 'an unexpected'} vector {key!r:.40}"
+            shape, dtype = expected[key]
             if tuple(got[key].shape) != shape or got[key].dtype != dtype:
                 return (
                     f"its vector {key!r} has the shape {tuple(got[key].shape)} and {got[key].dtype}; it "
                     f"must be {shape} and {dtype}"
                 )
             if not isinstance(answer, protocol.Tested) and not torch.isfinite(got[key]).all():
-                return f"its vector {key!r} holds NaN or infinity"
+                return f"its vector {key!r} contains NaN or infinity"
         return None
 
     def _guarded(self, name: str, sent: State, number: int) -> str | None:
         assert self.guard is not None
         if not sent:
             return (
-                None
-                if name in self.guard.last
-                else "it sent nothing, and nothing it sent before is there to be taken again"
+                None if name in self.guard.last else "it sent no update, and there is no earlier one to reuse"
             )
         return self._unreadable(self.guard, sent, number)
 
@@ -207,7 +208,7 @@ class Networked(Parties):
         return None
 
     def _uploads(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """The shapes an update must have: those of one made here, of a row of zeros."""
+        """Return the shapes that an update must have: those of one computed here, on a row of zeros."""
         if self.shapes is None:
             p, x = self.plan, self.task.x
             one = self.task.on(x.new_zeros(1, *x.shape[1:]), self.task.y.new_zeros(1, *self.task.y.shape[1:]))
@@ -230,60 +231,60 @@ class Networked(Parties):
             for k, v in blank_counts(self.task, self.plan.fed.classes)._asdict().items()
         }
 
-    # --- bringing everybody together ------------------------------------------------------------------------
+    # --- the programs ---------------------------------------------------------------------------------------
 
-    def perform(self, server: Callable[..., Any]) -> None:
+    def stream(self, server: Callable[..., Any], emitter: Emitter[list[RoundRecord]]) -> Records:
         async def program(me: Party) -> None:
-            self.here[SERVER] = me
+            self.parties[SERVER] = me
             self.admission = joining.Admission(
                 me,
                 self.plan.fed.parties,
                 __version__,
                 self.offer,
                 self.fits,
-                self.note,
+                self.context.note,
                 everyone=self.within is None,
             )
             await beside(server(me, admission=self.admission, wrong=self.wrong), self.admission.run())
 
         if isinstance(self.through, Processes):
-            self._on_this_machine(self.through, program)
+            yield from self._stream_here(self.through, program, emitter)
         else:
-            self._from_here(self.through, program)
+            yield from emitter.stream(partial(self._connect, self.through, program))
 
-    def _on_this_machine(self, runtime: Processes, program: Any) -> None:
+    def _stream_here(self, runtime: Processes, program: Any, emitter: Emitter[list[RoundRecord]]) -> Records:
+        """Run the clients as processes of this machine."""
         p = self.plan
         spec = specified(p.model, "a client")
         with tempfile.TemporaryDirectory(prefix="tacit-") as folder:
-            place = (
-                Path(folder) if self.place is None else self.place / "parties"
-            )  # a run that can be resumed keeps what its clients remember
+            # a run that can be resumed keeps its clients' states
+            states = Path(folder) if self.context.directory is None else self.context.directory / "parties"
             programs: dict[str, Any] = {SERVER: program}
             for k, name in enumerate(p.fed.parties):
                 deal(p.fed, k, Path(folder) / f"rows-{k}")
                 programs[name] = partial(
                     member,
                     data={"dealt": str(Path(folder) / f"rows-{k}")},
-                    state=str(place / str(k)),
+                    state=str(states / str(k)),
                     model=spec,
                     device=p.device,
                 )
             seeded = Processes(p.seed, runtime.deadline, runtime.at_least, runtime.restart, runtime.max_bytes)
-            mine = Ledger()
-            seeded.run_sync(programs, here=(SERVER,), ledger=mine, may_leave=p.fed.parties)
-            for s in mine.seen:  # the server's own lines are in `here` already
+            ledger = Ledger()
+            yield from seeded.stream(
+                programs, emitter, here=(SERVER,), ledger=ledger, may_leave=p.fed.parties
+            )
+            for s in ledger.seen:  # the server's own lines are in its party's ledger
                 if s.party != SERVER:
-                    self.theirs.record(
+                    self.client_ledger.record(
                         s.party, s.sender, s.kind, s.reveals, count=s.count, bytes=s.bytes, how=s.how
                     )
 
-    def _from_here(self, at: Deployed, program: Any) -> None:
-        import asyncio
-
+    async def _connect(self, runtime: Deployed, program: Any) -> None:
+        """Connect to the hub; the clients are with their owners."""
         from ...runtimes.link import Link
 
-        async def connected() -> None:
-            async with Link(at.kit, seed=self.plan.seed, patience=at.patience, version=__version__) as link:
-                await link.run(program)
-
-        asyncio.run(connected())
+        async with Link(
+            runtime.kit, seed=self.plan.seed, patience=runtime.patience, version=__version__
+        ) as link:
+            await link.run(program)

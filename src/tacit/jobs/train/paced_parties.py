@@ -4,7 +4,7 @@ in many under the real one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import numpy as np
@@ -12,37 +12,40 @@ import torch
 
 from ...algorithms.types import State
 from ...engine.task import Task
-from ...parties.codec import encode_parts
+from ...pace.scheduler import Order
 from ...parties.ledger import Ledger
 from ...parties.message import Message
 from ...parties.party import Party
 from ...protocols import buffered
+from ...runtimes.streaming import Emitter
 from ..devices import placed
 from .messages import SERVER, Member, Parties
 from .networked import Networked
 from .paced import Merger
 from .plan import Plan
+from .traffic import wire_size
+from .trainer import RoundRecord, RunContext, evaluates
 
 
 class _Paced(Parties):
     """What the two share: the server's program is that of protocols.buffered."""
 
-    def __init__(self, task: Task, starts: list[State], plans: list[Plan], saved: list[State | None]):
-        super().__init__(task, starts, plans, saved)
+    def __init__(self, task: Task, starts: list[State], plans: list[Plan], context: RunContext):
+        super().__init__(task, starts, plans, context)
         self.merger = Merger(
-            self.plan, task, starts[0], self.guard, lambda: self.down(self.merger.desk.version), self._move
+            self.plan,
+            task,
+            starts[0],
+            self.guard,
+            lambda: self.down(self.merger.scheduler.version),
+            self._move,
         )
-        self.rest = saved[0]
-
-    def proceed(self, beside: dict[str, Any]) -> None:
-        super().proceed(beside)
-        assert self.rest is not None
-        self.merger.load(beside, {k: v for k, v in self.rest.items() if k.startswith(("desk.", "sent."))})
-        self.rest = None
+        if context.states:
+            self.merger.load(context.metadata, context.states[0])
 
     def time(self) -> float:
-        """What the run's clock shows: the virtual one of all parties."""
-        return self.here[SERVER].clock.now()
+        """Return the time on the run's clock: the virtual one of all parties."""
+        return self.parties[SERVER].clock.now()
 
     def _move(self, mean: State, fraction: float) -> None:
         mean = placed(self.task.x.device, mean)
@@ -51,69 +54,57 @@ class _Paced(Parties):
         w, state = self.plan.algorithm.merge(self.server["w"], state, mean, torch.tensor(fraction))
         self.server = {"w": w, **buffers, **state}
 
-    def run(self, rounds: range, due: Callable[[int], bool], after: Callable[..., None]) -> None:
-        merger = self.merger
-        if self.unevaluated is not None:
-            merger.took = self.unevaluated
+    def serve(
+        self, rounds: range, emitter: Emitter[list[RoundRecord]], me: Party, **network: Any
+    ) -> Coroutine[Any, Any, None]:
+        merger, p, last = self.merger, self.plan, rounds.stop
+        record = self.context.pending or self.record(0, last, ())
 
         async def merge() -> bool:
+            nonlocal record
             if not merger.merge():
                 return False
-            self.clock = self.time()
-            self.told = [{"clock": self.clock, **merger.told}]
+            self.clock, self.facts, self.sizes = self.time(), merger.facts, merger.sizes()
             self.dropped = {**merger.dropped, **self.dropped}
-            version = merger.desk.version
-            if not due(version):
-                after(version, [merger.took], [{}])
-            else:
-                self.merged(version, merger.took)
+            version = merger.scheduler.version
+            record = self.record(version, last, merger.participants, True, merger.new_orders)
+            await self.merged(emitter, record, evaluates(p, version, last))
             return True
 
         def model(version: int) -> State | None:
-            return (
-                {k: v.cpu() for k, v in self.server.items() if k in ("w", "buffers")}
-                if due(version + 1)
-                else None
-            )
+            if not evaluates(p, version + 1, last):
+                return None
+            return {k: v.cpu() for k, v in self.server.items() if k in ("w", "buffers")}
 
         async def tested(version: int, answers: dict[str, State]) -> None:
-            after(version + 1, [merger.took], [self._metrics(version + 1, answers)])
+            await self.finish_round(emitter, record, self._metrics(version + 1, answers))
 
-        def without(version: int, who: Mapping[str, str]) -> None:
-            self.dropped = {**who, **self.dropped}
-
-        def down(order: Any) -> State:
-            self.time()  # which begins to run with the first order
+        def down(order: Order) -> State:
+            self.time()  # which starts to run with the first order
             return merger.down(order)
 
-        def start(me: Party, **network: Any) -> Any:
-            return buffered.server(
-                me,
-                self.plan.fed.parties,
-                merger.desk,
-                rounds.stop,
-                down,
-                merger.came,
-                merge,
-                model,
-                tested,
-                within=self.within,
-                at_least=self.at_least,
-                dropped=without,
-                pending=None if self.unevaluated is None else merger.desk.version - 1,
-                **network,
-            )
-
-        self.perform(start)
+        return buffered.server(
+            me,
+            p.fed.parties,
+            merger.scheduler,
+            last,
+            down,
+            merger.came,
+            merge,
+            model,
+            tested,
+            within=self.within,
+            at_least=self.at_least,
+            dropped=self.drop,
+            pending=None if self.context.pending is None else merger.scheduler.version - 1,
+            **network,
+        )
 
     def save(self, i: int) -> State:
         return super().save(i) | self.merger.save()[1]
 
-    def beside(self) -> dict[str, Any]:
-        return {**super().beside(), **self.merger.save()[0], "clock": self.clock}
-
-    def bytes(self, r: int) -> tuple[int, int]:
-        return self.merger.bytes()
+    def checkpoint_metadata(self) -> dict[str, Any]:
+        return {**super().checkpoint_metadata(), **self.merger.save()[0], "clock": self.clock}
 
 
 KINDS: tuple[type[Message], ...] = (
@@ -126,22 +117,18 @@ KINDS: tuple[type[Message], ...] = (
 
 
 class PacedParties(_Paced):
-    """Everybody in one process. A client sleeps on the virtual clock for as long as its work would take, then
-    does it.
-    """
+    """Everybody in one process. A client sleeps on the virtual clock while it would work, then does it."""
 
     kinds = KINDS
 
-    def beside(self) -> dict[str, Any]:
-        """Orders that are under way will be given again by whoever goes on from here, so they are not counted
-        yet.
-        """
-        again, ledger = {}, Ledger()
-        for order in self.merger.desk.at_work.values():
+    def checkpoint_metadata(self) -> dict[str, Any]:
+        """A resumed run gives orders that are under way again, so the ledger does not count them yet."""
+        sizes, ledger = {}, Ledger()
+        for order in self.merger.scheduler.at_work.values():
             sent = {k: v.cpu() for k, v in self.merger.sent[order.version].items()}
-            again[order.name] = sum(map(len, encode_parts(buffered.Order(order.number, order.version, sent))))
+            sizes[order.name] = wire_size(buffered.Order(order.number, order.version, sent))
         for s in self.ledger(0, []).seen:
-            size = again.get(s.party) if s.kind == buffered.Order.kind else None
+            size = sizes.get(s.party) if s.kind == buffered.Order.kind else None
             ledger.record(
                 s.party,
                 s.sender,
@@ -151,20 +138,20 @@ class PacedParties(_Paced):
                 bytes=s.bytes - (size or 0),
                 how=s.how,
             )
-        return {**super().beside(), "ledger": ledger.to_dict()}
+        return {**super().checkpoint_metadata(), "ledger": ledger.to_dict()}
 
-    def client(self, k: int, mine: Member) -> Callable[[Party], Any]:
+    def client(self, k: int, member: Member) -> Callable[[Party], Any]:
         def start(me: Party) -> Any:
             async def work(number: int, version: int, down: State) -> tuple[float, State]:
                 assert self.seconds is not None
-                begun = self.merger.desk.at_work[
-                    mine.name
-                ].begun  # a run that is resumed goes on with work half done
+                begun = self.merger.scheduler.at_work[
+                    member.name
+                ].begun  # a resumed run continues work half done
                 await me.clock.until(begun + float(self.seconds(np.array([k]), np.array([number]))[0]))
-                weight, vectors, _ = mine.local(version, down, {}, number)
+                weight, vectors, _ = member.local(version, down, {}, number)
                 return weight, vectors
 
-            return buffered.client(me, work, mine.test, boss=SERVER)
+            return buffered.client(me, work, member.test, boss=SERVER)
 
         return start
 
@@ -174,17 +161,12 @@ class PacedNetworked(_Paced, Networked):
 
     kinds = (*KINDS, *(kind for kind in Networked.kinds if kind not in Parties.kinds))
 
-    def __init__(self, task: Task, starts: list[State], plans: list[Plan], saved: list[State | None]):
-        super().__init__(task, starts, plans, saved)
-        self.earlier_time = 0.0
-        self.began: float | None = None
-
-    def proceed(self, beside: dict[str, Any]) -> None:
-        super().proceed(beside)
-        self.earlier_time = self.clock
+    def __init__(self, task: Task, starts: list[State], plans: list[Plan], context: RunContext):
+        super().__init__(task, starts, plans, context)
+        self.started: float | None = None
 
     def time(self) -> float:
-        """Seconds of the run, those of earlier processes of this server included, from its first order on."""
-        now = self.here[SERVER].clock.now()
-        self.began = now if self.began is None else self.began
-        return self.earlier_time + now - self.began
+        """Return the seconds of the run from its first order on, with those of earlier processes."""
+        now = self.parties[SERVER].clock.now()
+        self.started = now if self.started is None else self.started
+        return self.context.clock + now - self.started

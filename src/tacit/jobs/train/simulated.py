@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -14,15 +14,18 @@ from torch import Tensor
 from ... import algorithms, selection
 from ...algorithms.types import Algorithm, State
 from ...engine import evaluation
-from ...engine.metrics import count
 from ...engine.task import LOSSES, Task
 from ...guard import Guard, Noise
 from ...parties.ledger import Ledger
+from ...protocols.picking import Pick, Score
+from ...protocols.rounds import Down, Look, Loss, Test, Tested, Upload
 from ...runs import Event
 from ...runtimes.cohort import Cohort
 from ...selection import PartyInfo
 from .guards import fit, reveals
 from .plan import Plan, seconds_of
+from .traffic import MessageSizes, guarded_sizes, look_sizes, score_bytes, test_sizes, tested_bytes
+from .trainer import Records, RoundRecord, RunContext, Trainer, evaluates, make_record
 
 # under private.DPSGD
 NOISY = (
@@ -36,13 +39,11 @@ SORTED = (
 )
 
 
-class Simulated:
+class Simulated(Trainer):
     """Clients as one tensor program; several runs side by side."""
 
-    durable = False  # what lies between two saved rounds is computed again
-
-    def __init__(self, task: Task, starts: list[State], plans: list[Plan], saved: list[State | None]):
-        self.plans = plans
+    def __init__(self, task: Task, starts: list[State], plans: list[Plan], context: RunContext):
+        self.plans, self.context = plans, context
         self.guards = [guard for p, start in zip(plans, starts) if (guard := fit(p, task, start)) is not None]
         self.cohort = Cohort(
             task,
@@ -50,69 +51,88 @@ class Simulated:
             [p.run() for p in plans],
             plans[0].engine,
             guards=self.guards,
-            rule=fitted(plans, task),
+            rule=rule_for(plans, task),
         )
         for i, p in enumerate(plans):
             if p.select is not None:
                 self.cohort.runs[i] = dataclasses.replace(
                     self.cohort.runs[i], choose=partial(self._choose, i)
                 )
-        self.begin: Callable[[int], None] = lambda r: None  # called before anything of round r is computed
-        if all(s is not None for s in saved):
-            self.cohort.load([s for s in saved if s is not None])
+        if context.states:
+            self.cohort.load(list(context.states))
         self.task, self.notes = self.cohort.task, self.cohort.notes
         self.name = f"cohort, clients {'stacked' if self.cohort.engine == 'stack' else 'one by one'}"
-        self._wire: tuple[State, State] | None = None
+        self._blank: tuple[State, State] | None = None  # messages of the real shapes, for counting bytes
         self.seconds = [seconds_of(p) for p in plans]
-        self.clocks = [0.0] * len(plans)  # what the virtual clock of each shows, where there is a speed
-        self.told: list[dict[str, Any]] = [{} for _ in plans]  # what a round's event says besides
-        self.looks = 0, 0  # bytes of one Look and one Loss, where losses decide who is asked
+        self.clocks = [context.clock] * len(plans)  # virtual clocks, where there is a speed
+        self.last = plans[0].rounds  # the last round of `run`
+        self.facts: list[dict[str, Any]] = [{} for _ in plans]  # of the current round
+        self.look_sizes = 0, 0  # of one Look and one Loss, where losses decide who takes part
 
     @property
-    def w(self) -> Tensor:
+    def weights(self) -> Tensor:
         return self.cohort.w
 
     @property
     def buffers(self) -> Tensor | None:
         return self.cohort.buffers
 
-    def run(self, rounds: range, due: Callable[[int], bool], after: Callable[..., None]) -> None:
-        if rounds.start == 0 and due(0):
-            after(0, [[]] * len(self.plans), self.evaluate(0))
+    def run(self, rounds: range) -> Records:
+        self.last = rounds.stop
+        if rounds.start == 0 and evaluates(self.plans[0], 0, rounds.stop):
+            yield self.records(0, rounds.stop, [np.arange(0)] * len(self.plans))
         for r in rounds:
-            self.begin(r)
-            self.told = [{} for _ in self.plans]
-            for i, p in enumerate(self.plans):
-                if p.picks:
-                    self.cohort.memories[i] = {}  # who was best is of one round
-            chosen = self.step(r)
-            for i, p in enumerate(self.plans):
-                if p.picks and p.talks and len(chosen[i]):
-                    self.told[i] |= {
-                        "scored": len(chosen[i]),
-                        "uploaded": 1,
-                        **{k: p.fed.parties[int(v)] for k, v in self.cohort.memories[i].items()},
-                    }
-            for i, (takes, who) in enumerate(zip(self.seconds, chosen)):
-                if takes is not None:  # a synchronous round takes as long as its slowest party
-                    self.clocks[i] += float(takes(who, np.full(len(who), r)).max(initial=0.0))
-                    self.told[i]["clock"] = self.clocks[i]
-            after(r + 1, chosen, self.evaluate(r + 1) if due(r + 1) else [{}] * len(self.plans))
+            self.context.spend(r)
+            self.facts = [{} for _ in self.plans]
+            yield self.records(r + 1, rounds.stop, self._round(r))
+
+    def _round(self, r: int) -> list[np.ndarray]:
+        for i, p in enumerate(self.plans):
+            if p.picks:
+                self.cohort.memories[i] = {}  # the best party is remembered for one round
+        chosen = self.step(r)
+        for i, (p, takes, who) in enumerate(zip(self.plans, self.seconds, chosen)):
+            if p.picks and p.talks and len(who):
+                best = {k: p.fed.parties[int(v)] for k, v in self.cohort.memories[i].items()}
+                self.facts[i] |= {"scored": len(who), "uploaded": 1, **best}
+            if takes is not None:  # a synchronous round takes as long as its slowest party
+                self.clocks[i] += float(takes(who, np.full(len(who), r)).max(initial=0.0))
+        return chosen
 
     def step(self, r: int) -> list[np.ndarray]:
-        """One round of every run; who took part in each."""
+        """Compute round r of every run; return who took part in each."""
         return self.cohort.round(r)
 
+    def records(self, r: int, last: int, chosen: Sequence[np.ndarray]) -> list[RoundRecord]:
+        """Return the records of round r (counted from 1) for these participants, evaluated if that is due."""
+        metrics: Sequence[dict[str, Any]] = [{}] * len(self.plans)
+        if evaluates(self.plans[0], r, last):
+            metrics = self.evaluate(r)
+        sizes = self.sizes(r)
+        return [
+            make_record(
+                p,
+                self.guards[i] if self.guards else None,
+                r,
+                last,
+                [p.fed.parties[k] for k in chosen[i]],
+                sizes,
+                metrics=metrics[i],
+                facts=self.facts[i],
+                clock=self.clocks[i] if r and self.seconds[i] is not None else None,
+            )
+            for i, p in enumerate(self.plans)
+        ]
+
     def personal(self, i: int) -> list[State]:
-        """The model each party of run i uses for itself."""
         shared = {} if self.buffers is None else {"buffers": self.buffers[i]}
-        return [shared | mine for mine in self.cohort.personal(i)]
+        return [shared | own for own in self.cohort.personal(i)]
 
     def _model(self, i: int) -> State:
         return {k: v[i] for k, v in self.cohort.down(0.0).items() if k in ("w", "buffers")}
 
     def _choose(self, i: int, number: int) -> np.ndarray:
-        """Who is asked in this round, by the plan's rule and the model as it stands."""
+        """Choose who takes part in a round, by the plan's rule and the current model."""
         p, takes = self.plans[i], self.seconds[i]
         members = np.arange(len(p.fed)) if p.members is None else np.array(p.members)
         known = PartyInfo(
@@ -123,97 +143,88 @@ class Simulated:
         return members[selection.select(p.select, p.seed, number, known, p.per_round)]
 
     def _losses(self, i: int, who: np.ndarray, number: int) -> np.ndarray:
-        self.told[i]["looked"] = self.told[i].get("looked", 0) + len(who)
-        self.looks = look_bytes(self._model(i))
+        self.facts[i]["looked"] = self.facts[i].get("looked", 0) + len(who)
+        self.look_sizes = look_sizes(self._model(i))
         rows, fed = self.plans[i].fed.at(number + 1), self.plans[i].fed
         held = [fed.train.of(int(k)) for k in who]
         index = torch.cat(held)
+        w = self.weights[i]
         out = self.task.predict(
-            self.w[i], rows.x[index].to(self.w.device), None if self.buffers is None else self.buffers[i]
+            w, rows.x[index].to(w.device), None if self.buffers is None else self.buffers[i]
         ).cpu()
         losses = LOSSES[self.task.loss_name](out, rows.y[index])
         return np.array([float(part.mean()) for part in losses.split([len(h) for h in held])])
 
     def evaluate(self, r: int) -> list[dict[str, Any]]:
+        """Return the metrics of every run's model after round r (counted from 1)."""
+        weights, buffers = self.weights, self.buffers
         tests = [p.fed.test_at(r) for p in self.plans]
         parties = {
             (id(p.fed), p.min_rows, p.sums_only): p for p in self.plans
         }  # once for the runs that share a federation
-        made = {
+        held_by = {
             key: evaluation.of_parties(p.fed, p.fed.at(r), p.min_rows, p.sums_only)
             for key, p in parties.items()
         }
-        held = [made[id(p.fed), p.min_rows, p.sums_only] for p in self.plans]
-        found = evaluation.evaluate(
+        held = [held_by[id(p.fed), p.min_rows, p.sums_only] for p in self.plans]
+        metrics = evaluation.evaluate(
             self.task,
-            self.w,
-            self.buffers,
+            weights,
+            buffers,
             tests,
             held,
             [p.fed.classes for p in self.plans],
-            stacked=self.cohort.engine == "stack" and self.w.device.type == "cuda",
+            stacked=self.cohort.engine == "stack" and weights.device.type == "cuda",
         )
         for i, p in enumerate(self.plans):
             if p.algorithm.personalizes and len(held[i].rows.y):
-                found[i] |= self._personal(i, held[i])
-            if p.adversaries is not None and (wanted := p.adversaries.wanted(tests[i])) is not None:
-                answers = (
-                    self.task.predict(
-                        self.w[i],
-                        wanted.x.to(self.w.device),
-                        None if self.buffers is None else self.buffers[i],
-                    )
-                    .argmax(-1)
-                    .cpu()
-                )
-                found[i]["attack_success"] = float((answers == wanted.y).double().mean())
-        return found
+                metrics[i] |= self._personal_metrics(i, held[i])
+            if p.adversaries is not None and (targets := p.adversaries.wanted(tests[i])) is not None:
+                x = targets.x.to(weights.device)
+                out = self.task.predict(weights[i], x, None if buffers is None else buffers[i])
+                metrics[i]["attack_success"] = float((out.argmax(-1).cpu() == targets.y).double().mean())
+        return metrics
 
-    def _personal(self, i: int, held: evaluation.Held) -> dict[str, Any]:
-        """Each party's own model on its own held-out rows, which takes the place of the server's there."""
+    def _personal_metrics(self, i: int, held: evaluation.Held) -> dict[str, Any]:
+        """Evaluate each party's own model on its own held-out rows, in the place of the server's."""
         outs = []
         for k, model in enumerate(self.personal(i)):
-            x = held.rows.x[held.owner == k].to(self.w.device)
+            x = held.rows.x[held.owner == k].to(self.weights.device)
             outs.append(self.task.predict(model["w"], x, model.get("buffers")).cpu())
-        return evaluation.of_own_models(
-            torch.cat(outs), held, self.plans[i].fed.classes
-        )  # rows stand owner by owner
+        # rows are ordered by owner
+        return evaluation.of_own_models(torch.cat(outs), held, self.plans[i].fed.classes)
 
     def save(self, i: int) -> State:
         return self.cohort.save(i)
 
-    def beside(self) -> dict[str, Any]:
-        """What is saved with the state; the ledger follows from the rounds."""
-        return (
-            {} if self.seconds[0] is None else {"clock": self.clocks[0]}
-        )  # runs side by side are not resumed
+    def checkpoint_metadata(self) -> dict[str, Any]:
+        return {} if self.seconds[0] is None else {"clock": self.clocks[0]}
 
-    def proceed(self, beside: dict[str, Any]) -> None:
-        """Go on from what was saved beside the state."""
-        self.clocks = [beside.get("clock", 0.0)]
-
-    def bytes(self, r: int) -> tuple[int, int]:
-        """Bytes of one Down and of one Upload of round r, as they would be on the wire."""
+    def sizes(self, r: int) -> MessageSizes:
+        """Return the sizes of the messages of round r, as they would be on the wire."""
         if not self.cohort.upload_shapes:
-            return 0, 0
-        if self._wire is None:
-            shapes = {k: v.shape[1:] for k, v in self.cohort.down(0.0).items()}
+            return MessageSizes()
+        guard = self.guards[0] if self.guards else None
+        if self._blank is None:
+            down = {k: torch.zeros(v.shape[1:]) for k, v in self.cohort.down(0.0).items()}
             up = {k: torch.zeros(s) for k, s in self.cohort.upload_shapes.items()}
-            if self.guards:  # what its guard lets out, in as many bits as that takes
-                up = self.guards[0].blank()
-            self._wire = (
-                {k: torch.zeros(s) for k, s in shapes.items()}
-                | (self.guards[0].sent() if self.guards else {}),
-                up,
+            # a guard sends in as many bits as it needs
+            self._blank = (
+                (down, up) if guard is None else (down | guard.server_message(), guard.blank_upload())
             )
-        return sizes(self.plans[0], self.guards[0] if self.guards else None, r, *self._wire)
+        look, loss = self.look_sizes
+        return guarded_sizes(self.message_plan, guard, r, *self._blank)._replace(look=look, loss=loss)
+
+    @property
+    def message_plan(self) -> Plan:
+        """The plan that says who exchanges messages in a round."""
+        return self.plans[0]
 
     def landscape(self, i: int) -> dict[str, Any]:
-        """Where each party would walk from here, alone, in one more round."""
         from ...engine.landscape import PARTIES, landscape
 
-        p = self.plans[i]
-        start = {"w": self.w[i]} | ({} if self.buffers is None else {"buffers": self.buffers[i]})
+        p, w = self.plans[i], self.weights[i]
+        start = {"w": w} | ({} if self.buffers is None else {"buffers": self.buffers[i]})
         by_itself = dataclasses.replace(
             p, per_round=1, algorithm=plain(p.algorithm), guard=(), sampling="fixed"
         )
@@ -221,24 +232,13 @@ class Simulated:
         more = Cohort(self.task, [start] * len(alone), [a.run() for a in alone], p.engine)
         more.round(p.rounds)
         test = p.fed.test_at(p.rounds) if len(p.fed.test.y) else p.fed.at(p.rounds)
-        some = slice(
-            None, None, -(-len(test.y) // 512)
-        )  # rows enough for a picture, from all over the test set
+        some = slice(None, None, -(-len(test.y) // 512))  # enough rows for a picture, from the whole test set
         optima = dict(zip(p.fed.parties, more.w))
-        return landscape(
-            self.task,
-            self.w[i],
-            optima,
-            test.x[some].to(self.w.device),
-            test.y[some].to(self.w.device),
-            start.get("buffers"),
-        )
+        x, y = test.x[some].to(w.device), test.y[some].to(w.device)
+        return landscape(self.task, w, optima, x, y, start.get("buffers"))
 
-    def ledger(self, i: int, rounds: list[Event]) -> Ledger:
-        """The messages that real parties would have exchanged, one line a kind; a baseline exchanges none."""
-        from ...protocols.picking import Pick, Score
-        from ...protocols.rounds import Down, Look, Loss, Test, Tested, Upload
-
+    def ledger(self, i: int, events: list[Event]) -> Ledger:
+        """Return the messages that real parties would have exchanged, one line per kind."""
         ledger, p = Ledger(), self.plans[i]
         if p.pooled:
             ledger.record(
@@ -250,53 +250,38 @@ class Simulated:
             )
         if not p.talks:
             return ledger
-        everyone = f"{len(p.fed)} parties, together" if len(p.fed) > 1 else p.fed.parties[0]
-        steps, tests = sum(e["sampled"] for e in rounds), sum(e["tested"] for e in rounds)
-        test, tested = test_bytes(self._model(i), p.fed.classes)
-        said = upload_reveals(p, self.guards[i] if self.guards else None)
-        looked, (ask, answer) = sum(e.get("looked", 0) for e in rounds), look_bytes(self._model(i))
-        scored, picked, scores = scores_of(rounds)
-        models = sum(e["uploaded"] if "uploaded" in e else e["sampled"] for e in rounds)
-        ledger.record(
-            "server",
-            everyone,
-            Upload,
-            said,
-            count=models,
-            bytes=sum(e["bytes_up"] for e in rounds) - looked * answer - scores,
-            how="ideal",
-        )
-        if scored:
-            ledger.record("server", everyone, Score, count=scored, bytes=scores, how="ideal")
-        if looked:
-            ledger.record("server", everyone, Loss, count=looked, bytes=looked * answer, how="ideal")
-        ledger.record(
-            "server",
-            everyone,
-            Tested,
-            of_tested(p),
-            count=tests,
-            bytes=tests_bytes(rounds, tested),
-            how="ideal",
-        )
-        ledger.record(
-            everyone,
-            "server",
-            Down,
-            count=steps,
-            bytes=sum(e["bytes_down"] for e in rounds) - looked * ask - picked,
-            how="ideal",
-        )
-        if scored:
-            ledger.record(everyone, "server", Pick, count=scored, bytes=picked, how="ideal")
-        if looked:
-            ledger.record(everyone, "server", Look, count=looked, bytes=looked * ask, how="ideal")
-        ledger.record(everyone, "server", Test, count=tests, bytes=tests * test, how="ideal")
+        everyone = all_parties(p)
+        downs, tests = sum(e["sampled"] for e in events), sum(e["tested"] for e in events)
+        test, tested = test_sizes(self._model(i), p.fed.classes)
+        looked, (look, loss) = sum(e.get("looked", 0) for e in events), look_sizes(self._model(i))
+        scored, picks, scores = score_bytes(events)
+        models = sum(e["uploaded"] if "uploaded" in e else e["sampled"] for e in events)
+        up = sum(e["bytes_up"] for e in events) - looked * loss - scores
+        down = sum(e["bytes_down"] for e in events) - looked * look - picks
+        lines = [
+            (Upload, upload_reveals(p, self.guards[i] if self.guards else None), models, up),
+            (Score, None, scored, scores),
+            (Loss, None, looked, looked * loss),
+            (Tested, tested_reveals(p), tests, tested_bytes(events, tested)),
+            (Down, None, downs, down),
+            (Pick, None, scored, picks),
+            (Look, None, looked, looked * look),
+            (Test, None, tests, tests * test),
+        ]
+        for kind, what, count, size in lines:
+            if count or kind in (Upload, Tested, Down, Test):
+                ends = ("server", everyone) if kind in (Upload, Score, Loss, Tested) else (everyone, "server")
+                ledger.record(*ends, kind, what, count=count, bytes=size, how="ideal")
         return ledger
 
 
+def all_parties(p: Plan) -> str:
+    """Return the name, in a ledger, of all parties together."""
+    return f"{len(p.fed)} parties, together" if len(p.fed) > 1 else p.fed.parties[0]
+
+
 def upload_reveals(p: Plan, guard: Guard | None) -> str | None:
-    """What the server learns from one upload, for the ledger; None: what the message itself says."""
+    """Return what the server learns from one upload, for the ledger; None: as the message declares."""
     if guard is not None:
         return reveals(guard, weighted=p.private is None)
     if p.private is not None and p.private.private:
@@ -304,55 +289,20 @@ def upload_reveals(p: Plan, guard: Guard | None) -> str | None:
     return SORTED if p.algorithm.sees_each else None
 
 
-def fitted(plans: list[Plan], task: Task) -> Any:
-    """The rule of runs side by side; one that goes layer by layer is told the layers, one that looks at
-    models the task.
-    """
+def rule_for(plans: list[Plan], task: Task) -> Any:
+    """Return the aggregation rule of runs side by side, with the layers or the task where it needs them."""
     rule = plans[0].aggregate
     rule = rule.with_layers(tuple(s.stop - s.start for s in task.parameters))
     return rule.with_task(task, [p.fed.test.x for p in plans])
 
 
 def plain(algorithm: Algorithm) -> Algorithm:
-    """FedAvg with this algorithm's learning rate and solver: what a party does that is left alone."""
+    """Return FedAvg with this algorithm's learning rate and solver: what a party does alone."""
     return algorithms.FedAvg(lr=algorithm.lr, solver=algorithm.solver or algorithms.SGD())
 
 
-def test_bytes(model: State, classes: int | None) -> tuple[int, int]:
-    """What one Test and one Tested take on the wire; 0 where msgpack is missing, as on a bare GPU machine."""
-    try:
-        from ...parties.codec import encode_parts
-        from ...protocols.rounds import Test, Tested
-    except ImportError:
-        return 0, 0
-    counts = count(
-        torch.zeros(0, classes or 1), torch.zeros(0, dtype=torch.int64 if classes else torch.float32), classes
-    )._asdict()
-    return sum(map(len, encode_parts(Test(0, {k: v.cpu() for k, v in model.items()})))), sum(
-        map(len, encode_parts(Tested(counts)))
-    )
-
-
-def tests_bytes(rounds: list[Event], tested: int) -> int:
-    """What all Tested of these rounds take on the wire, if one with counts takes `tested`: a party with too
-    few held-out rows sends one without.
-    """
-    left_out = sum(e.get("untested", 0) for e in rounds)
-    return (sum(e["tested"] for e in rounds) - left_out) * tested + left_out * _no_counts()
-
-
-def _no_counts() -> int:
-    """Bytes of a Tested without counts; 0 where msgpack is missing."""
-    try:
-        from ...parties.codec import encode_parts
-        from ...protocols.rounds import Tested
-    except ImportError:
-        return 0
-    return sum(map(len, encode_parts(Tested({}))))
-
-
-def of_tested(p: Plan) -> str:
-    """What the server learns of the parties' held-out rows."""
+def tested_reveals(p: Plan) -> str:
+    """Return what the server learns of the parties' held-out rows, for the ledger."""
     if p.noisy_figures:
         noise = next(s for s in p.guard if isinstance(s, Noise))
         whose = "the sum of all parties' figures" if p.sums_only else "one party's figures"
@@ -371,69 +321,3 @@ def of_tested(p: Plan) -> str:
         else f"one party's counts on at least {p.min_rows} held-out rows"
     )
     return f"{whose}: confusion matrix, summed loss, score histograms"
-
-
-def look_bytes(model: State) -> tuple[int, int]:
-    """What one Look and one Loss take on the wire; without msgpack the numbers alone are counted."""
-    try:
-        from ...parties.codec import encode_parts
-        from ...protocols.rounds import Look, Loss
-    except ImportError:
-        return sum(4 * v.numel() for v in model.values()), 8
-    return sum(map(len, encode_parts(Look(0, 0, {k: v.cpu() for k, v in model.items()})))), sum(
-        map(len, encode_parts(Loss(0.0)))
-    )
-
-
-def score_bytes(r: int) -> tuple[int, int]:
-    """What one Pick and one Score of round r (counted from 1) take on the wire; without msgpack the numbers
-    alone are counted.
-    """
-    try:
-        from ...parties.codec import encode_parts
-        from ...protocols.picking import Pick, Score
-    except ImportError:
-        return 9, 8
-    return sum(map(len, encode_parts(Pick(r - 1, 0, True)))), sum(map(len, encode_parts(Score(0.0))))
-
-
-def scores_of(rounds: list[Event]) -> tuple[int, int, int]:
-    """(how many scores were stated, bytes of all Picks, bytes of all Scores) in these rounds: everyone who
-    states one is told whether its model is wanted.
-    """
-    each = [(int(e["scored"]), *score_bytes(e["round"])) for e in rounds if "scored" in e]
-    return (
-        sum(n for n, _, _ in each),
-        sum(n * pick for n, pick, _ in each),
-        sum(n * score for n, _, score in each),
-    )
-
-
-def sizes(p: Plan, guard: Guard | None, r: int, down: State, up: State) -> tuple[int, int]:
-    """What a client hears and sends in round r (counted from 1). Where its updates are hidden, that is more
-    than Down and Upload: keys and shares, too.
-    """
-    if guard is not None and guard.hiding is not None:
-        try:
-            from .hidden_sums import bytes_of
-        except ImportError:  # no msgpack, as on a bare GPU machine
-            return wire_bytes(r, down, up)
-        return bytes_of(p, guard, r, down)
-    return wire_bytes(r, down, up)
-
-
-def silence() -> int:
-    """What an Upload takes whose party has nothing new to say: its weight, and no numbers."""
-    return wire_bytes(1, {}, {})[1]
-
-
-def wire_bytes(r: int, down: State, up: State) -> tuple[int, int]:
-    """What one Down and one Upload of round r (counted from 1) take on the wire. Without msgpack (a bare GPU
-    machine) the numbers alone are counted.
-    """
-    try:
-        from ...parties.codec import encode_parts
-        from ...protocols.rounds import Down, Upload
-    except ImportError:
-        return sum(4 * v.numel() for v in down.values()), sum(4 * v.numel() for v in up.values())
-    return sum(map(len, encode_parts(Down(r - 1, down)))), sum(map(len, encode_parts(Upload(1.0, up))))

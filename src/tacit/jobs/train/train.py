@@ -7,8 +7,9 @@ import math
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from ... import __version__, models
 from ...algorithms.types import State
 from ...data.federation import Federation
 from ...errors import BadRun, BudgetSpent
-from ...guard import Noise
+from ...guard import Guard, Noise
 from ...parameters import bad
 from ...parties.ledger import Ledger
 from ...parties.secret import NOT_PRIVATE
@@ -38,10 +39,11 @@ from ...runs import (
 from ...topologies import Gossip, Hierarchy
 from . import guards, paced
 from .plan import MIN_ROWS, Plan, make_plan, make_task
-from .simulated import Simulated, score_bytes, silence
+from .simulated import Simulated
+from .trainer import PENDING, RoundRecord, RunContext, Trainer
 
-# with more parties than this, each one's accuracy is kept after the last round only: a number a party and
-# round would fill the memory
+# with more parties than this, each one's accuracy is kept after the last round only: a number for every
+# party and round would fill the memory
 EACH = 1000
 
 
@@ -165,373 +167,306 @@ def train_side_by_side(
     watch: Callable[[Event], None] | None = None,
     together: Path | None = None,
 ) -> list[Result]:
-    """Runs that share a model and an algorithm, as one stack; each comes out as if it had run alone. Several
-    are resumed from the file `together`, in which the stack was saved as a whole.
+    """Train runs that share a model and an algorithm as one stack; each gets the result it would get alone.
+
+    Several runs are resumed from the file `together`, in which the stack was saved as a whole.
     """
-    journals: list[Journal] = []
-    try:
-        with _numbers(plans[0]):
-            return _train(plans, outs, journals, resume, data_jobs, watch, together)
-    finally:
-        for journal in journals:
+    jobs = [p.job(d) for p, d in zip(plans, data_jobs or [None] * len(plans))]
+    with _numbers(plans[0]), closing(_Training(plans, outs, jobs, watch, together)) as training:
+        training.open(resume)
+        training.run()
+        return training.finish()
+
+
+class _Training:
+    """Runs side by side, from their plans to their results: reads a trainer's records, writes journals."""
+
+    def __init__(
+        self,
+        plans: list[Plan],
+        outs: Sequence[str | Path | None],
+        jobs: list[dict[str, Any]],
+        watch: Callable[[Event], None] | None,
+        together: Path | None,
+    ):
+        self.plans, self.jobs, self.watch, self.together = plans, jobs, watch, together
+        self.directories = [None if out is None else Path(out) for out in outs]
+        self.first = plans[0]
+        self.task = make_task(self.first)
+        starts = {
+            self.first.seed: self.task.initial()
+        }  # the model is shared; its first values follow the seed
+        for p in plans:
+            if p.seed not in starts:
+                starts[p.seed] = make_task(p).initial()
+        self.starts = [starts[p.seed] for p in plans]
+        if self.first.pace is not None:
+            paced.agree(self.first, self.task, self.starts[0])
+        if self.first.private is not None:
+            guards.layout_of(
+                self.task, self.first.algorithm, self.starts[0]
+            )  # a step on nobody's rows: what cannot be private is refused before anything is written
+        self.journals: list[Journal] = []
+        self.timer = SaveTimer()
+
+    def close(self) -> None:
+        for journal in self.journals:
             journal.close()
 
+    # before the first round ---------------------------------------------------------------------------------
 
-def _train(
-    plans: list[Plan],
-    outs: Sequence[str | Path | None],
-    journals: list[Journal],
-    resume: bool,
-    data_jobs: Sequence[dict[str, Any] | None] | None,
-    watch: Callable[[Event], None] | None,
-    together: Path | None,
-) -> list[Result]:
-    jobs = [p.job(d) for p, d in zip(plans, data_jobs or [None] * len(plans))]
-    first = plans[0]
-    task = make_task(first)
-    made = {
-        first.seed: task.initial()
-    }  # plans that are stacked share the model; its first values follow from the seed
-    for p in plans:
-        if p.seed not in made:
-            made[p.seed] = make_task(p).initial()
-    starts = [made[p.seed] for p in plans]
-    if first.pace is not None:
-        paced.agree(first, task, starts[0])
-    if first.private is not None:
-        guards.layout_of(
-            task, first.algorithm, starts[0]
-        )  # a step on nobody's rows: what cannot be private is refused before anything is written
-    states: list[dict[str, Any] | None] = [None] * len(plans)
-    beside: Any = None
-    trainer: Any
-    if resume and together is not None:
-        states, beside = _rewound(plans, outs, jobs, starts, journals, together, watch)
-    elif resume:
-        ((out, job),) = zip(outs, jobs)
-        assert out is not None
-        _same_job(Path(out), job)
-        where, prints = Path(out), fingerprints(first, starts[0])
-        journal, states[0], beside = Journal.resume(
-            out, watch, lambda events: _same_inputs(where, events, prints)
+    def open(self, resume: bool) -> None:
+        """Make the trainer and the journals. What a trainer refuses leaves nothing behind."""
+        states: list[State] = []
+        metadata: dict[str, Any] = {}
+        if resume:
+            states, metadata = self._reopen() if self.together is None else self._rewind_stack(self.together)
+        else:
+            for directory in filter(None, self.directories):  # all of them first: a refusal writes nothing
+                check_unused(directory)
+        context = RunContext(
+            self._spend, self._spend_evaluation, self._note, self.directories[0], states, metadata
         )
-        journals.append(journal)
-    else:
-        for out in outs:  # all of them first: a comparison refused writes nothing
-            if out is not None:
-                check_unused(out)
-        trainer = _trainer(first)(task, starts, plans, states)  # what it refuses leaves nothing behind
-        for out, job in zip(outs, jobs):
-            journals.append(Journal.create(out, job, watch))
-    begun = beside["round"] if beside else 0
-    finished = any(e["kind"] == "end" for e in journals[0].events)
-    if resume:
-        trainer = _trainer(first)(task, starts, plans, states)
-    if beside:
-        trainer.proceed(beside)
-    if beside and "ledger" in beside:
-        trainer.earlier = Ledger.from_dict(beside["ledger"])
-        trainer.run_id = beside.get("run", "")
-    if not begun:
-        for i, p in enumerate(plans):
+        self.trainer = trainer_class(self.first)(self.task, self.starts, self.plans, context)
+        if not resume:
+            self.journals += [
+                Journal.create(directory, job, self.watch)
+                for directory, job in zip(self.directories, self.jobs)
+            ]
+        self.begun: int = metadata.get("round", 0)
+        if not self.begun:
+            self._write_start()
+        self._open_accounts(context.pending is not None)
+
+    def _reopen(self) -> tuple[list[State], dict[str, Any]]:
+        """Reopen the journal of one run that was stopped; return its state, and what was saved with it."""
+        (directory,), (job,) = self.directories, self.jobs
+        assert directory is not None
+        _check_same_job(directory, job)
+        prints = fingerprints(self.first, self.starts[0])
+        journal, state, metadata = Journal.resume(
+            directory, self.watch, lambda events: _check_same_inputs(directory, events, prints)
+        )
+        self.journals.append(journal)
+        return [] if state is None else [state], metadata or {}
+
+    def _rewind_stack(self, together: Path) -> tuple[list[State], dict[str, Any]]:
+        """Reopen the journals of a stack that was stopped, at the moment at which it was saved as a whole."""
+        for directory, job in zip(self.directories, self.jobs):
+            if directory is not None and (directory / "job.toml").exists():
+                _check_same_job(directory, job)
+        states: list[Any] = [None] * len(self.plans)
+        metadata: dict[str, Any] = {}
+        if together.exists():
+            states, metadata, _ = load_stack(together)
+        for i, (directory, job, p) in enumerate(zip(self.directories, self.jobs, self.plans)):
+            events: Any = metadata["events"][i] if metadata else 0  # their number; in memory, they themselves
+            if directory is None:
+                self.journals.append(Journal(None, self.watch))
+                self.journals[i].events = [decode_nonfinite(e) for e in (events if metadata else ())]
+            elif not events and not (directory / "job.toml").exists():
+                self.journals.append(Journal.create(directory, job, self.watch))
+            else:
+                check = partial(_check_same_inputs, directory, now=fingerprints(p, self.starts[i]))
+                self.journals.append(Journal.rewind(directory, events, self.watch, check))
+                states[i] = states[i] or (load_state(directory)[0] if events else None)
+        return states if all(s is not None for s in states) else [], metadata
+
+    def _write_start(self) -> None:
+        for i, (p, journal) in enumerate(zip(self.plans, self.journals)):
             spends = p.private is not None or any(isinstance(s, Noise) for s in p.guard)
-            journals[i].event(
+            journal.event(
                 "start",
                 time=datetime.now(UTC).isoformat(timespec="seconds"),
                 tacit=__version__,
                 label=p.label,
                 skew=p.skew,
                 seed=p.seed,
-                runtime=trainer.name,
+                runtime=self.trainer.name,
                 device=p.device,
                 rounds=p.rounds,
                 effective_update=p.effective_update,
-                fingerprints=fingerprints(p, starts[i]) if outs[i] is not None and p.private is None else {},
-                model={"name": models.name_of(p.model), "parameters": task.dim},
-                federation=p.fed.outline() if spends else p.fed.summary(),
-            )  # exact counts are not what ε covers
-            for kind, said in getattr(trainer, "facts", {}).items():
-                journals[i].event(kind, **said)
-            for note in (*p.fed.notes, *trainer.notes):
-                journals[i].event("note", text=note)
-    accounts = [
-        guards.account(p, guard, journals[i].directory, p.rounds - begun)
-        for i, (p, guard) in enumerate(zip(plans, trainer.guards))
-    ]
-    pending: dict[str, Any] | None = (beside or {}).get(
-        "unevaluated"
-    )  # what is known of a round whose model was not evaluated yet
-    last = min(
-        [
-            first.rounds,
-            *(
-                guards.last_round(p, guard, a, begun, pending is not None)
-                for p, guard, a in zip(plans, trainer.guards, accounts)
-                if a is not None
-            ),
+                fingerprints=fingerprints(p, self.starts[i])
+                if self.directories[i] is not None and p.private is None
+                else {},
+                model={"name": models.name_of(p.model), "parameters": self.task.dim},
+                federation=p.fed.outline() if spends else p.fed.summary(),  # ε does not cover exact counts
+            )
+            for kind, entries in self.trainer.start_events.items():
+                journal.event(kind, **entries)
+            for note in (*p.fed.notes, *self.trainer.notes):
+                journal.event("note", text=note)
+
+    # privacy accounts ---------------------------------------------------------------------------------------
+
+    def _open_accounts(self, is_pending: bool) -> None:
+        """Open the accounts of runs with noise, which say after which round the budget ends them."""
+        fitted: list[Guard | None] = [*self.trainer.guards] or [None] * len(self.plans)
+        self.accounts = [
+            guards.account(p, guard, journal.directory, p.rounds - self.begun)
+            for p, guard, journal in zip(self.plans, fitted, self.journals)
         ]
-    )
-    tests_of = [
-        None if a is None else guards.evaluation_release(p, guard)
-        for p, guard, a in zip(plans, trainer.guards, accounts)
-    ]
+        self.last, self.evaluation_releases = self.first.rounds, []
+        for p, guard, account in zip(self.plans, fitted, self.accounts):
+            if account is not None and guard is not None:
+                self.last = min(self.last, guards.last_round(p, guard, account, self.begun, is_pending))
+                self.evaluation_releases.append((account, guards.evaluation_release(p, guard)))
 
-    def begin(r: int) -> None:
-        for a in accounts:
-            if a is not None:
-                a.spend(r + 1)
+    def _spend(self, r: int) -> None:
+        for account in self.accounts:
+            if account is not None:
+                account.spend(r + 1)
 
-    def begin_test(r: int) -> bool:
-        """Whether the budget has room for one more evaluation; an evaluation that was lost in a crash is paid
-        for twice.
-        """
+    def _spend_evaluation(self, r: int) -> bool:
+        """Charge one more evaluation, if the budget has room. One that a crash lost is paid for twice."""
         try:
-            for a, release in zip(accounts, tests_of):
-                if a is not None and release is not None:
-                    a.spend(r, release)
+            for account, release in self.evaluation_releases:
+                if release is not None:
+                    account.spend(r, release)
         except BudgetSpent as error:
-            journals[0].event("note", text=f"the model of round {r} is not evaluated: {error}")
+            self._note(f"the model of round {r} is not evaluated: {error}")
             return False
         return True
 
-    def merged(r: int, names: list[str]) -> None:
-        """The model of round r stands. Where each round must be on disk before parties see its model, that is
-        now: they test it next.
-        """
-        said = {
-            "names": names,
-            "bytes": trainer.bytes(r),
-            "told": trainer.told[0],
-            "looks": trainer.looks,
-            "dropped": dict(trainer.dropped),
-        }
-        journals[0].save(
-            r, lambda: trainer.save(0), lambda: {**trainer.beside(), "unevaluated": said}, force=True
+    # rounds -------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Train to the last round, unless the run that is resumed had ended."""
+        if any(e["kind"] == "end" for e in self.journals[0].events):
+            return
+        clock = time.perf_counter()
+        with closing(self.trainer.run(range(self.begun, self.last))) as rounds:
+            for records in rounds:
+                if not records[0].is_complete:
+                    self._save_pending(records[0])
+                    continue
+                seconds, clock = (time.perf_counter() - clock) / len(self.plans), time.perf_counter()
+                for i, record in enumerate(records):
+                    self._write_round(i, record, seconds)
+                self._save_stack(records[0].round)
+        if self.last < self.first.rounds:
+            for journal in self.journals:
+                journal.event("note", text=guards.stopped(self.accounts, self.last, self.first.rounds))
+
+    def _write_round(self, i: int, record: RoundRecord, seconds: float) -> None:
+        p, journal, account, r = self.plans[i], self.journals[i], self.accounts[i], record.round
+        event = record.event()
+        if len(p.fed) > EACH and r != self.last:
+            event.pop("parties", None)
+        if account is not None and r:
+            event["epsilon"] = account.epsilon()
+        journal.event("round", **event, seconds=seconds)
+        # only where the model was evaluated: asking a GPU in every round would make it wait
+        if not math.isfinite(event.get("loss", 0.0)):
+            _note_divergence(journal, p, r)
+        if "untested" in event and "loss" not in event:
+            _note_no_test_rows(journal, p)
+        if r and self.together is None:
+            self._save(i, r, force=r == self.last or self.trainer.saves_every_round)
+
+    def _save(self, i: int, r: int, force: bool) -> None:
+        self.journals[i].save(r, lambda: self.trainer.save(i), self.trainer.checkpoint_metadata, force=force)
+
+    def _save_pending(self, record: RoundRecord) -> None:
+        """Write a merged model to disk before parties see it: they evaluate it next."""
+        self.journals[0].save(
+            record.round,
+            lambda: self.trainer.save(0),
+            lambda: {**self.trainer.checkpoint_metadata(), PENDING: record.to_dict()},
+            force=True,
         )
 
-    trainer.begin, trainer.begin_test = begin, begin_test
-    if trainer.durable:
-        trainer.merged = merged
-        if pending is not None:
-            trainer.unevaluated, trainer.looks, trainer.dropped = (
-                pending["names"],
-                tuple(pending["looks"]),
-                dict(pending["dropped"]),
-            )
-    trainer.note, trainer.place = lambda text: journals[0].event("note", text=text), journals[0].directory
-    clock, timer = time.perf_counter(), SaveTimer()
+    def _save_stack(self, r: int) -> None:
+        if not r or self.together is None or not (r == self.last or self.timer.is_due):
+            return
+        with self.timer.measure():
+            self._write_stack(r, [self.trainer.save(i) for i in range(len(self.plans))])
+            for i in range(len(self.plans)):  # after the stack: no run's own state is ahead of the others'
+                self._save(i, r, force=True)
 
-    def after(r: int, chosen: list[Any], tests: list[dict[str, Any]]) -> None:
-        """Write round r (counted from 1; 0 is the model before training) into every run's journal."""
-        nonlocal clock
-        seconds, clock = (time.perf_counter() - clock) / len(plans), time.perf_counter()
-        down, up = trainer.bytes(r)
-        if (
-            pending is not None and r == begun
-        ):  # a round of the process before this one, which had not tested its model
-            (down, up), trainer.told = pending["bytes"], [pending["told"]]
-        for i, p in enumerate(plans):
-            account = accounts[i] if i < len(accounts) else None
-            secret = (
-                account is not None and p.sampling == "poisson"
-            )  # how many took part would tell; what is expected does not
-            n = p.per_round if secret and r else len(chosen[i])
-            shown = guards.shown(trainer.guards[i], account) if i < len(accounts) and r else {}
-            if len(p.fed) > EACH and r != last:
-                tests[i].pop("parties", None)
-            heard = len(p.fed) if p.talks and due(r) else 0  # parties that tested the model
-            left_out = getattr(trainer, "dropped", None)  # parties a round over a network went on without
-            without = {"dropped": dict(left_out)} if left_out else {}
-            told = dict(trainer.told[i])
-            asked = told.pop(
-                "asked", n
-            )  # without rounds, parties may be asked now and answer for a later version
-            still = shown.get("skipped", 0)  # parties that said no more than that they have nothing new
-            looked, (look, loss) = (
-                told.get("looked", 0),
-                getattr(trainer, "looks", (0, 0)),
-            )  # by how many, before it was settled who takes part
-            scored = told.get("scored", 0)  # where the best alone then sends its model
-            pick, score = score_bytes(r) if scored else (0, 0)
-            journals[i].event(
-                "round",
-                round=r,
-                **tests[i],
-                **without,
-                **shown,
-                **told,
-                sampled=n if p.talks else 0,
-                tested=heard,
-                bytes_up=(
-                    up * (told.get("uploaded", n) - still)
-                    + silence() * still
-                    + loss * looked
-                    + score * scored
-                )
-                * p.talks,
-                bytes_down=(down * asked + look * looked + pick * scored) * p.talks,
-                seconds=seconds,
-            )
-            if not math.isfinite(
-                tests[i].get("loss", 0.0)
-            ):  # looked at when tested: asking a GPU every round would make it wait
-                _diverged(journals[i], p, r)
-            if "untested" in tests[i] and "loss" not in tests[i]:
-                _untested(journals[i], p)
-            if r and together is None:
-                journals[i].save(
-                    r,
-                    lambda i=i: trainer.save(i),  # type: ignore[misc]
-                    trainer.beside,
-                    force=r == last or trainer.durable,
-                )
-            if left_out:
-                left_out.clear()
-        if r and together is not None and (r == last or timer.is_due):
-            with timer.measure():
-                keep(r, [trainer.save(i) for i in range(len(plans))])
-                for i, journal in enumerate(
-                    journals
-                ):  # after the stack: what a run has by itself is never ahead of the others
-                    journal.save(r, lambda i=i: trainer.save(i), trainer.beside, force=True)  # type: ignore[misc]
-
-    def keep(r: int, states: list[State]) -> None:
-        assert together is not None
-        for journal in journals:
+    def _write_stack(self, r: int, states: list[State]) -> None:
+        assert self.together is not None
+        for journal in self.journals:
             journal.sync()
-        together.parent.mkdir(exist_ok=True)
+        self.together.parent.mkdir(exist_ok=True)
+        events = [encode_nonfinite(j.events) if j.directory is None else len(j.events) for j in self.journals]
         save_stack(
-            together,
-            states,
-            {
-                "round": r,
-                "events": [
-                    encode_nonfinite(j.events) if j.directory is None else len(j.events) for j in journals
-                ],
-                **trainer.beside(),
-            },
+            self.together, states, {"round": r, "events": events, **self.trainer.checkpoint_metadata()}
         )
 
-    def due(r: int) -> bool:
-        """A budget may end the run before its last round; what its ε covers follows the contract all the
-        same.
-        """
-        return first.reports and (first.evaluates(r) or (r == last and not first.noisy_figures))
+    def _note(self, text: str) -> None:
+        self.journals[0].event("note", text=text)
 
-    if not finished:
-        trainer.run(range(begun, last), due, after)
-        if last < first.rounds:
-            for journal in journals:
-                journal.event("note", text=guards.stopped(accounts, last, first.rounds))
-    ledgers = [Ledger() for _ in plans]  # of what was spent
-    for i, p in enumerate(plans):
-        if (
-            p.landscape
-            and torch.isfinite(trainer.w[i]).all()
-            and not any(e["kind"] == "landscape" for e in journals[i].events)
-        ):
-            journals[i].event("landscape", **trainer.landscape(i))
-    for i, p in enumerate(plans):
+    # after the last round -----------------------------------------------------------------------------------
+
+    def finish(self) -> list[Result]:
+        for i, (p, journal) in enumerate(zip(self.plans, self.journals)):
+            is_drawn = any(e["kind"] == "landscape" for e in journal.events)
+            if p.landscape and not is_drawn and torch.isfinite(self.trainer.weights[i]).all():
+                journal.event("landscape", **self.trainer.landscape(i))
+        results = [self._finish_run(i) for i in range(len(self.plans))]
+        if self.together is not None:  # a run with a directory has its last state there
+            in_memory = [journal.directory is None for journal in self.journals]
+            self._write_stack(self.last, [self.trainer.save(i) if m else {} for i, m in enumerate(in_memory)])
+        return results
+
+    def _finish_run(self, i: int) -> Result:
+        trainer, p, journal = self.trainer, self.plans[i], self.journals[i]
+        metrics, ledger = _last_metrics(journal.events), self._ledger(i)
+        if not any(e["kind"] == "end" for e in journal.events):
+            seconds = sum(e["seconds"] for e in journal.events if e["kind"] == "round")
+            journal.event("end", metrics=metrics, seconds=seconds)
+        buffers = trainer.buffers
+        model = trainer.task.module_at(trainer.weights[i], None if buffers is None else buffers[i])
+        self._save(i, self.last, force=True)
+        journal.save_model(model)
+        journal.close(ledger.to_dict())
+
+        def personal_models() -> dict[str, Any]:
+            return {
+                name: trainer.task.module_at(own["w"], own.get("buffers"))
+                for name, own in zip(p.fed.parties, trainer.personal(i))
+            }
+
+        return Result(
+            model,
+            metrics,
+            ledger,
+            self.jobs[i],
+            journal.events,
+            journal.directory,
+            p,
+            personal_models if p.algorithm.personalizes and p.topology is None else None,
+        )
+
+    def _ledger(self, i: int) -> Ledger:
+        """Return who saw what in run i, and what privacy it spent."""
+        p, account = self.plans[i], self.accounts[i]
+        rounds = [e for e in self.journals[i].events if e["kind"] == "round"]
+        ledger = guards.veiled(p, self.trainer.ledger(i, rounds), self.last)
         if p.private is not None:
             from .local_dp import spent
 
-            ledgers[i].merge(spent(p, last))
-    for i, (p, guard, account) in enumerate(zip(plans, trainer.guards, accounts)):
+            ledger.merge(spent(p, self.last))
         if account is not None and account.spent:
-            ledgers[i].spend(guards.spend(p, guard, account, last))
-    results = [_finish(trainer, i, p, journals[i], jobs[i], ledgers[i], last) for i, p in enumerate(plans)]
-    if together is not None:  # a run with a directory has its last state there
-        keep(
-            last, [trainer.save(i) if journal.directory is None else {} for i, journal in enumerate(journals)]
-        )
-    return results
+            ledger.spend(guards.spend(p, self.trainer.guards[i], account, self.last))
+        if p.secret_seed is not None:
+            ledger.stamp(NOT_PRIVATE)
+        return ledger
 
 
-def _rewound(
-    plans: list[Plan],
-    outs: Sequence[str | Path | None],
-    jobs: list[dict[str, Any]],
-    starts: list[State],
-    journals: list[Journal],
-    together: Path,
-    watch: Callable[[Event], None] | None,
-) -> tuple[list[Any], Any]:
-    """A stack that was stopped, its journals wound back to where it was saved as a whole, or to their
-    beginnings: (states, what was saved beside them).
-    """
-    places = [None if out is None else Path(out) for out in outs]
-    for place, job in zip(places, jobs):
-        if place is not None and (place / "job.toml").exists():
-            _same_job(place, job)
-    states: list[Any] = [None] * len(plans)
-    beside: Any = None
-    if together.exists():
-        states, beside, _ = load_stack(together)
-    for i, (place, job, p) in enumerate(zip(places, jobs, plans)):
-        kept: Any = beside["events"][i] if beside else 0
-        if place is None:
-            journals.append(Journal(None, watch))
-            journals[i].events = [decode_nonfinite(e) for e in (kept if beside else ())]
-        elif not kept and not (place / "job.toml").exists():
-            journals.append(Journal.create(place, job, watch))
-        else:
-            prints = fingerprints(p, starts[i])
-            journals.append(
-                Journal.rewind(
-                    place,
-                    kept,
-                    watch,
-                    lambda events, place=place, prints=prints: _same_inputs(place, events, prints),  # type: ignore[misc]
-                )
-            )
-            states[i] = states[i] or (load_state(place)[0] if kept else None)
-    return states, beside
-
-
-def _finish(
-    trainer: Any, i: int, p: Plan, journal: Journal, job: dict[str, Any], spent: Ledger, last: int
-) -> Result:
-    tested = [e for e in journal.events if e["kind"] == "round" and e["round"] > 0 and "loss" in e]
-    metrics = (
-        {k: v for k, v in tested[-1].items() if isinstance(v, float) and k not in ("seconds", "clock")}
-        if tested
-        else {}
-    )  # nobody held any rows back
+def _last_metrics(events: list[Event]) -> dict[str, Any]:
+    """Return the metrics of the last model that was evaluated, and the best accuracy of all."""
+    tested = [e for e in events if e["kind"] == "round" and e["round"] > 0 and "loss" in e]
+    if not tested:
+        return {}  # nobody held any rows back
+    metrics = {k: v for k, v in tested[-1].items() if isinstance(v, float) and k not in ("seconds", "clock")}
     # a diverged model has no accuracy; the best of several noisy ones would be the luckiest
-    if scored := [
-        e for e in tested if math.isfinite(e.get("accuracy", math.nan)) and "accuracy_error" not in e
-    ]:
+    scored = [e for e in tested if math.isfinite(e.get("accuracy", math.nan)) and "accuracy_error" not in e]
+    if scored:
         best = max(scored, key=lambda e: e["accuracy"])
         metrics |= {"best_accuracy": best["accuracy"], "best_round": best["round"]}
-    ledger = guards.veiled(p, trainer.ledger(i, [e for e in journal.events if e["kind"] == "round"]), last)
-    ledger.merge(spent)
-    if p.secret_seed is not None:
-        ledger.stamp(NOT_PRIVATE)
-    if not any(e["kind"] == "end" for e in journal.events):
-        journal.event(
-            "end", metrics=metrics, seconds=sum(e["seconds"] for e in journal.events if e["kind"] == "round")
-        )
-    model = trainer.task.module_at(trainer.w[i], trainer.buffers[i] if trainer.buffers is not None else None)
-    journal.save(last, lambda: trainer.save(i), trainer.beside, force=True)
-    journal.save_model(model)
-    journal.close(ledger.to_dict())
-
-    def own() -> dict[str, Any]:
-        return {
-            name: trainer.task.module_at(mine["w"], mine.get("buffers"))
-            for name, mine in zip(p.fed.parties, trainer.personal(i))
-        }
-
-    return Result(
-        model,
-        metrics,
-        ledger,
-        job,
-        journal.events,
-        journal.directory,
-        p,
-        own if p.algorithm.personalizes and p.topology is None else None,
-    )
+    return metrics
 
 
 @contextmanager
@@ -561,52 +496,46 @@ def _numbers(p: Plan) -> Iterator[None]:
         torch.set_num_threads(before[2])
 
 
-def _trainer(p: Plan) -> Any:
-    if isinstance(p.topology, Hierarchy):
-        if p.runtime not in ("cohort", "inprocess"):
-            from ...runtimes.processes import need_net
+def trainer_class(p: Plan) -> type[Trainer]:
+    """Return the kind of trainer that a plan asks for.
 
-            need_net("a hierarchy across processes")
+    Modules are imported when needed: messages take msgpack, which a bare GPU machine may lack.
+    """
+    kinds: tuple[type[Trainer], type[Trainer], type[Trainer]]  # synchronous, paced, clustered
+    is_remote = p.runtime not in ("cohort", "inprocess")
+    if is_remote:
+        from ...runtimes.processes import need_net
+
+        what = {Hierarchy: "a hierarchy", Gossip: "gossip"}.get(type(p.topology), "training")
+        need_net(f"{what} across processes")
+    if isinstance(p.topology, Hierarchy):
         from .hierarchy import Layered
 
         return Layered
     if isinstance(p.topology, Gossip):
-        if p.runtime not in ("cohort", "inprocess"):
-            from ...runtimes.processes import need_net
-
-            need_net("gossip across processes")
         from .gossip import Gossiping
 
         return Gossiping
-    if p.algorithm.sees_each:
-        if p.runtime == "cohort":
-            from .clustered import Clustered
-
-            return Clustered
-        if p.runtime != "inprocess":
-            from ...runtimes.processes import need_net
-
-            need_net("training across processes")
-        from .clustered_parties import ClusteredNetworked, ClusteredParties
-
-        return ClusteredParties if p.runtime == "inprocess" else ClusteredNetworked
     if p.runtime == "cohort":
-        return Simulated if p.pace is None else paced.PacedSimulation
-    if p.runtime == "inprocess":
-        from .messages import Parties  # needs msgpack, which a bare GPU machine may lack
-        from .paced_parties import PacedParties
+        from .clustered import Clustered
 
-        return Parties if p.pace is None else PacedParties
-    from ...runtimes.processes import need_net
+        kinds = Simulated, paced.PacedSimulation, Clustered
+    else:
+        from .clustered_parties import ClusteredNetworked, ClusteredParties
+        from .messages import Parties
+        from .networked import Networked
+        from .paced_parties import PacedNetworked, PacedParties
 
-    need_net("training across processes")
-    from .networked import Networked
-    from .paced_parties import PacedNetworked
+        kinds = Parties, PacedParties, ClusteredParties
+        if is_remote:
+            kinds = Networked, PacedNetworked, ClusteredNetworked
+    synchronous, asynchronous, clustered = kinds
+    if p.algorithm.sees_each:
+        return clustered
+    return synchronous if p.pace is None else asynchronous
 
-    return Networked if p.pace is None else PacedNetworked
 
-
-def _untested(journal: Journal, p: Plan) -> None:
+def _note_no_test_rows(journal: Journal, p: Plan) -> None:
     """Say once that no figure can be shown."""
     if not any(e["kind"] == "note" and e["text"].startswith("no loss or accuracy") for e in journal.events):
         journal.event(
@@ -617,7 +546,7 @@ def _untested(journal: Journal, p: Plan) -> None:
         )
 
 
-def _diverged(journal: Journal, p: Plan, r: int) -> None:
+def _note_divergence(journal: Journal, p: Plan, r: int) -> None:
     if not any(e["kind"] == "note" and "diverged" in e["text"] for e in journal.events):
         scale = (
             " Or divide the numbers to predict by their size: they are not standardised."
@@ -652,7 +581,7 @@ def fingerprints(p: Plan, start: State) -> dict[str, str]:
     }
 
 
-def _same_inputs(out: Path, events: list[Event], now: dict[str, str]) -> None:
+def _check_same_inputs(out: Path, events: list[Event], now: dict[str, str]) -> None:
     before = next((e.get("fingerprints") for e in events if e["kind"] == "start"), None) or {}
     changed = [name for name in before if before[name] != now.get(name)]
     if changed:
@@ -666,7 +595,7 @@ def _same_inputs(out: Path, events: list[Event], now: dict[str, str]) -> None:
         )
 
 
-def _same_job(out: Path, job: dict[str, Any]) -> None:
+def _check_same_job(out: Path, job: dict[str, Any]) -> None:
     import tomli_w
 
     if not (out / "job.toml").exists():
