@@ -180,7 +180,7 @@ def test_the_stand_in_has_the_counts_it_was_made_of():
             "others need all rows in one place",
         ),
         ({"generator": GAN(checkpoints=2)}, "checkpoints is 2; it must be 1"),
-        ({"holders": {}}, "at least two holders where sums are hidden"),
+        ({"holders": {}}, "at least two holders if sums are hidden"),
         ({"holders": [1]}, "holders is 'list'; it must be a dictionary"),
         ({"holders": {"coordinator": None, "b": None}}, r"each holder's name \(not 'coordinator'\)"),
         ({"table": None}, "table is 'NoneType'; it must be a Table, or a dictionary of declared columns"),
@@ -204,7 +204,7 @@ def test_rows_and_domains_that_do_not_fit_are_refused_and_the_holder_is_named():
     with pytest.raises(BadData, match=r"the rows of 'q': the column 'a': 20 in row 1 is outside \[0, 9\]"):
         tacit.synthesize({"p": good, "q": bad}, {"a": integer(0, 9)})
     with pytest.raises(
-        BadData, match="the domain of 'a' is not declared, and no holder sees everybody's rows"
+        BadData, match="the domain of 'a' is not declared, and no holder sees all rows"
     ):
         tacit.synthesize({"p": good, "q": good}, Table.infer(good))
     table = Table.infer(
