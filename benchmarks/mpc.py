@@ -29,13 +29,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tacit.mpc import checked, functions, inference, pair, spdz, tagged
-from tacit.mpc.beaver import MATMUL, MUL, Bilinear, Triple
+from tacit.mpc import checked, functions, inference, pair, tagged
+from tacit.mpc.beaver import MATMUL, MUL, Triple
 from tacit.mpc.compare import Comparison
+from tacit.mpc.context import RingContext
 from tacit.mpc.dealer import Request, Stock, dealer, plan
-from tacit.mpc.extension import Line
+from tacit.mpc.elements import TaggedShare
+from tacit.mpc.extension import OTChannel
 from tacit.mpc.model import compile, to_text
-from tacit.mpc.seat import Seat
+from tacit.mpc.tagged_context import TaggedContext
 from tacit.mpc.truncate import Truncation
 from tacit.parties.ledger import Ledger
 from tacit.parties.mailbox import Mailbox
@@ -96,14 +98,14 @@ Programs = dict[str, Callable[[Party], Any]]
 def step_programs(step: Callable[..., Any], *operands: Tensor) -> Programs:
     """One step on operands of which each of the two holds a share."""
     requests = plan(
-        lambda seat: step(seat, *[torch.empty(x.shape, dtype=torch.int64, device="meta") for x in operands])
+        lambda ctx: step(ctx, *[torch.empty(x.shape, dtype=torch.int64, device="meta") for x in operands])
     )
 
     def computing(rank: int) -> Callable[[Party], Any]:
         async def program(me: Party) -> dict[str, Any]:
-            seat = Seat(me, rank, PARTIES[:2], await Stock.live(me, rank, 2, "helper"))
-            await step(seat, *operands)
-            return {"costs": {k: [c.rounds, c.bytes] for k, c in seat.costs.items()}}
+            ctx = RingContext(me, rank, PARTIES[:2], await Stock.connect(me, rank, 2, "helper"))
+            await step(ctx, *operands)
+            return inference.summarize_costs(costs=ctx.costs)
 
         return program
 
@@ -136,9 +138,9 @@ def pair_programs(requests: list[Request]) -> Programs:
 
     def making(rank: int) -> Callable[[Party], Any]:
         async def program(me: Party) -> dict[str, Any]:
-            line = Line(me, rank, PARTIES[:2])
-            await pair.make(line, requests)
-            return {"costs": {k: [c.rounds, c.bytes] for k, c in line.costs.items()}}
+            channel = OTChannel(me, rank, PARTIES[:2])
+            await pair.generate(channel, requests)
+            return inference.summarize_costs(costs=channel.costs)
 
         return program
 
@@ -147,26 +149,22 @@ def pair_programs(requests: list[Request]) -> Programs:
 
 def checked_programs(step: Callable[..., Any], *operands: Tensor) -> Programs:
     """One step on tagged shares, and the check."""
-    alphas = tagged.keys(2, Secret())
-    shares = [tagged.tagged(x, alphas, Secret()) for x in operands]
+    alphas = tagged.draw_keys(2, Secret())
+    shares = [tagged.share_tagged(x, alphas, Secret()) for x in operands]
     requests = tagged.plan(
-        lambda table: step(
-            table, *[torch.empty((2, *x.shape), dtype=torch.int64, device="meta") for x in operands]
+        lambda ctx: step(
+            ctx,
+            *[TaggedShare(torch.empty((2, *x.shape), dtype=torch.int64, device="meta")) for x in operands],
         )
     )
 
     def computing(rank: int) -> Callable[[Party], Any]:
         async def program(me: Party) -> dict[str, Any]:
-            table = spdz.Table(
-                me,
-                rank,
-                PARTIES[:2],
-                await tagged.TaggedStock.live(me, rank, 2, "helper"),
-                alpha=alphas[rank],
-            )
-            await step(table, *[s[rank] for s in shares])
-            await table.check()
-            return {"costs": {k: [c.rounds, c.bytes] for k, c in table.costs.items()}}
+            stock = await tagged.TaggedStock.connect(me, rank, 2, "helper")
+            ctx = TaggedContext(me, rank, PARTIES[:2], stock, alpha=alphas[rank])
+            await step(ctx, *[TaggedShare(s[rank]) for s in shares])
+            await ctx.check()
+            return inference.summarize_costs(costs=ctx.costs)
 
         return program
 
@@ -181,14 +179,11 @@ def harder() -> None:
     linear = nn.Sequential(nn.Linear(784, 10))
     x, side = torch.arange(10_000), torch.arange(128 * 128).reshape(128, 128)
 
-    async def checked_product(table: spdz.Table, a: Tensor, b: Tensor, op: Bilinear = MUL) -> Tensor:
-        return await spdz.truncate(table, await spdz.product(table, a, b, op))
-
     rows = {
-        "checked ReLU 1e4": lambda: checked_programs(spdz.relu, x),
-        "checked mul 1e4": lambda: checked_programs(checked_product, x, x),
+        "checked ReLU 1e4": lambda: checked_programs(functions.relu, x),
+        "checked mul 1e4": lambda: checked_programs(functions.mul, x, x),
         "checked matmul 128": lambda: checked_programs(
-            lambda t, a, b: checked_product(t, a, b, MATMUL), side, side
+            lambda ctx, a, b: functions.mul(ctx, a, b, MATMUL), side, side
         ),
         "checked MLP batch 1": lambda: model_programs(mlp(), [torch.zeros(1, 1, 28, 28)], checked),
         "no dealer: 1e5 triples": lambda: pair_programs([Triple(MUL, (100_000,), (100_000,))]),
@@ -289,9 +284,7 @@ def ours() -> dict[str, dict[str, Any]]:
     made = {
         "ReLU 1e6": measure(step_programs(functions.relu, million)),
         "mul 1e6": measure(step_programs(functions.mul, million, million)),
-        "matmul 512": measure(
-            step_programs(lambda seat, x, y: functions.mul(seat, x, y, MATMUL), side, side)
-        ),
+        "matmul 512": measure(step_programs(lambda ctx, x, y: functions.mul(ctx, x, y, MATMUL), side, side)),
         "softmax 1000×10": measure(
             step_programs(functions.softmax, torch.zeros(1000, 10, dtype=torch.int64))
         ),

@@ -94,7 +94,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.cli": (ANYTHING, ()),
     "tacit.__main__": (ANYTHING, ()),
     "tacit.config": (ANYTHING, NUMERIC),
-    "tacit.config.toml": ((), ()),
+    "tacit.config.toml": (("tacit.runs",), ()),
 }
 
 # Imports inside functions that go where a top-level import may not, each with its reason.

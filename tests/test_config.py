@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 import tacit
 from tacit import algorithms, data, models, selection
 from tacit.config import job as config
+from tacit.config import types
+from tacit.config.train import OPTIONS, SETTINGS, TABLES
+from tacit.config.write_types import types_text
 from tacit.errors import BadJob, BadParameter, BadRun
-from tacit.parameters import check
+from tacit.parameters import check, to_table
 
 DATA = '[data]\nname = "digits"\nparties = 5\n'
 
@@ -92,11 +95,8 @@ def test_a_name_alone_may_stand_for_a_table(tmp_path):
     job = config.load(
         written(tmp_path, 'model = "logistic"\nalgorithm = "FedDyn"\n' + DATA + 'skew = "Quantity"\n')
     )
-    assert (job.model, job.algorithms, job.skews) == (
-        models.Logistic(),
-        (algorithms.FedDyn(),),
-        (data.Quantity(),),
-    )
+    assert (job.model, job.options["algorithm"]) == (models.Logistic(), algorithms.FedDyn())
+    assert job.skews == (data.Quantity(),)
 
 
 def test_a_natural_federation_has_the_parties_of_its_column(tmp_path):
@@ -168,8 +168,8 @@ def test_changes_are_laid_over_the_file(tmp_path):
             "model.name=logistic",
         ],
     )
-    assert job.settings == {"rounds": 5, "device": "cpu"}
-    assert job.algorithms == (algorithms.FedProx(mu=0.5),)
+    assert job.options == {"model": models.Logistic(), "rounds": 5, "device": "cpu"}
+    assert job.comparison == {"algorithms": [algorithms.FedProx(mu=0.5)]}
     assert (job.data["name"], job.model) == ("iris", models.Logistic())
 
 
@@ -261,7 +261,7 @@ def test_a_mistyped_key_or_name_is_refused_with_the_nearest_right_one(tmp_path, 
         ),
         (
             DATA + '[algorithm]\nname = "FedProx"\nmu = -1\n',
-            "job.toml, algorithm: FedProx: mu is -1; it must be a number at least 0.",
+            "job.toml, algorithm: FedProx: mu is -1; it must be a number of at least 0.",
         ),
         (
             DATA + '[algorithm]\nname = "FedAvg"\nsolver = 3\n',
@@ -339,17 +339,20 @@ def test_a_missing_file_is_refused_with_the_nearest_one_there_is(tmp_path):
     with pytest.raises(BadJob, match=f"there is no job file .*quikstart.toml. Did you mean '{file}'?"):
         config.load(tmp_path / "quikstart.toml")
     with pytest.raises(
-        BadJob, match=f"is a directory, not a job file. Go on with a run by `tacit run --resume {tmp_path}`"
+        BadJob, match=f"is a directory, not a job file. Resume a run by `tacit run --resume {tmp_path}`"
     ):
         config.load(tmp_path)
     with pytest.raises(BadRun, match="holds no run to resume"):
         config.of_run(tmp_path)
 
 
-def test_a_runs_own_job_file_takes_what_it_leaves_out_as_none(tmp_path):
-    written(tmp_path, DATA + "[train]\nrounds = 4\n")
-    assert "batch_size" not in config.load(tmp_path / "job.toml").settings
-    assert config.of_run(tmp_path).train()["batch_size"] is None
+def test_a_run_keeps_none_in_its_job_file(tmp_path):
+    tables = {"data": {"name": "iris", "parties": 3}, "train": {"batch_size": "none", "rounds": 1}}
+    job = config.from_tables(tables)
+    tacit.train(job.federations()[0], **job.train(), out=tmp_path / "run")
+    again = config.of_run(tmp_path / "run").train()
+    assert again["batch_size"] is None
+    assert (again["rounds"], again["per_round"]) == (1, 3)
 
 
 # --- every job survives being written down ---
@@ -417,31 +420,38 @@ TRAIN = st.fixed_dictionaries(
 def test_a_job_written_down_and_read_again_is_the_same_job(draws):
     many = draws.draw(st.booleans())
     count = {"min_size": 1, "max_size": 3 if many else 1}
-    dealt = {
+    partition = {
         "name": draws.draw(st.sampled_from(sorted(data.ALL))),
         "parties": draws.draw(st.integers(1, 50)),
         "seed": draws.draw(st.integers(0, 9)),
     }
-    job = config.Job(
-        config.from_tables({"data": dealt}).data,
-        tuple(draws.draw(st.lists(constructors(SKEWS), **count))),
-        draws.draw(constructors(models.ALL)),
-        tuple(draws.draw(st.lists(constructors(algorithms.ALL), **count))),
-        draws.draw(TRAIN),
-        several=many,
-    )
+    skews = [to_table(skew) for skew in draws.draw(st.lists(constructors(SKEWS), **count))]
+    rows = [to_table(a) for a in draws.draw(st.lists(constructors(algorithms.ALL), **count))]
+    values = draws.draw(TRAIN)
+    tables = {
+        "data": {**partition, **({"skews": skews} if many else {"skew": skews[0]})},
+        "model": models.table_of(draws.draw(constructors(models.ALL))),
+        **({"algorithms": rows} if many else {"algorithm": rows[0]}),
+        "train": {k: "none" if v is None else v for k, v in values.items()},
+    }
+    job = config.from_tables(tables)
+    assert job.several == many
+    assert {k: v for k, v in job.options.items() if k in values} == values
     text = config.dumps(job.resolved())
     again = config.from_tables(tomllib.loads(text))
     assert again == job
     assert config.dumps(again.resolved()) == text
 
 
-def test_what_may_stand_in_a_job_is_what_the_code_takes():
-    """Nothing is typed twice: a new argument of train, a data set or an algorithm is a key without a change
-    here.
-    """
-    takes = set(inspect.signature(tacit.train).parameters) - set(config.OURS)
-    assert takes == set(config._settings("train"))
+def test_every_option_of_train_has_one_declaration():
+    """Job files, signatures and types follow from TrainConfig."""
+    own = {"fed", "out", "resume", "data_job", "watch"}
+    assert set(inspect.signature(tacit.train).parameters) - own == set(OPTIONS)
+    assert set(OPTIONS) == set(SETTINGS) | set(TABLES)
+    assert set(config.KNOWN) > set(TABLES)
+    assert Path(types.__file__).read_text() == types_text()
+    for name, f in OPTIONS.items():
+        assert f.metadata["doc"], name
     for name, make in data.ALL.items():
         assert set(inspect.signature(make).parameters) == set(config.source({"name": name}, "job.toml")[1])
 

@@ -223,7 +223,7 @@ def test_a_log_softmax_at_the_end_changes_nothing() -> None:
 def test_a_width_that_eight_groups_cannot_share_is_refused() -> None:
     with pytest.raises(BadParameter, match=r"ResNet8: width is 12; it must be a multiple of 8"):
         models.build(models.ResNet8(12), (3, 8, 8), 2, 0)
-    with pytest.raises(BadParameter, match=r"ResNet8: width is 4; it must be a whole number at least 8\."):
+    with pytest.raises(BadParameter, match=r"ResNet8: width is 4; it must be a whole number of at least 8\."):
         models.build(models.ResNet8(4), (3, 8, 8), 2, 0)
 
 

@@ -315,7 +315,7 @@ def test_whoever_is_not_there_is_not_asked():
         (dict(select="PowerOfChance"), "select is 'PowerOfChance'; it must be one of selection.BySize"),
         (
             dict(select=selection.PowerOfChoice(candidates=0)),
-            "candidates is 0; it must be a whole number at least 1",
+            "candidates is 0; it must be a whole number of at least 1",
         ),
         (dict(select=selection.Fast()), "Fast needs to know how long parties take"),
         (

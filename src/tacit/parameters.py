@@ -11,7 +11,9 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Mapping
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
@@ -19,26 +21,44 @@ from .errors import BadJob, BadParameter
 
 
 class Kind(NamedTuple):
-    """What may stand as a `part`: what it is called, those there are, and the class that others extend."""
+    """A kind of component: what it is called, its members by name, and the class that a user's own extends."""
 
     what: str
     members: Mapping[str, type]
-    base: type
+    base: type | None = None  # None: only members will do
+    example: str = ""
 
     def __str__(self) -> str:
+        if self.example:
+            return f"{self.what} such as {self.example}"
         return f"{self.what}: {' or '.join(f'{name}(…)' for name in self.members)}"
 
     def fits(self, value: Any) -> bool:
-        return isinstance(value, self.base)
+        return type(value) in self.members.values() if self.base is None else isinstance(value, self.base)
 
     def advice(self, value: Any) -> str:
         """What to do about an object of the right form that is not of this kind."""
+        if self.base is None or not dataclasses.is_dataclass(value):
+            return ""
         room = ".".join(self.base.__module__.split(".")[:2])
-        return (
-            f"Your own class must extend {room}.{self.base.__name__}."
-            if dataclasses.is_dataclass(value)
-            else ""
-        )
+        return f"Your own class must extend {room}.{self.base.__name__}."
+
+
+def resolve(value: Any, kind: Kind, owner: str, name: str, none: bool | str = False) -> Any:
+    """Return a component from its name, its table or itself, with every parameter checked."""
+    if value is None and none:
+        return None
+    if isinstance(value, str):
+        by_lower = {member.lower(): member for member in kind.members}
+        if value.lower() not in by_lower:
+            known = list(kind.members)
+            raise bad(owner, name, value, "one of " + ", ".join(known), nearest(value, known))
+        value = kind.members[by_lower[value.lower()]]()
+    elif isinstance(value, Mapping):
+        value = from_table(value, kind.members, f"{owner}, {name}")
+    if not dataclasses.is_dataclass(value) or isinstance(value, type) or not kind.fits(value):
+        raise bad(owner, name, value, allowed({"kind": "part", "of": kind, "none": none}), kind.advice(value))
+    return check(value)
 
 
 def real(
@@ -48,15 +68,17 @@ def real(
     least: float | None = None,
     below: float | None = None,
     most: float | None = None,
-    none: bool = False,
+    none: bool | str = False,
     doc: str = "",
+    **more: Any,
 ) -> Any:
-    """A finite number in an interval; `above`/`below` are open ends, `least`/`most` closed ones; `none` also
-    allows None.
+    """Declare a finite number in an interval.
+
+    `above` and `below` are open ends, `least` and `most` closed ones. `none` also allows None; a text says
+    what None means.
     """
-    return _field(
-        default, kind="a number", above=above, least=least, below=below, most=most, none=none, doc=doc
-    )
+    limits = {"above": above, "least": least, "below": below, "most": most}
+    return _field(default, kind="a number", **limits, none=none, doc=doc, **more)
 
 
 def whole(
@@ -64,28 +86,34 @@ def whole(
     *,
     least: int | None = None,
     most: int | None = None,
-    none: bool = False,
+    none: bool | str = False,
+    each: str = "",
     doc: str = "",
+    **more: Any,
 ) -> Any:
-    """An integer in a closed interval."""
-    return _field(
-        default, kind="a whole number", above=None, least=least, below=None, most=most, none=none, doc=doc
-    )
+    """Declare an integer in a closed interval; `each` (as in "party") also allows a list, one for each."""
+    limits = {"above": None, "least": least, "below": None, "most": most}
+    return _field(default, kind="a whole number", **limits, none=none, each=each, doc=doc, **more)
 
 
-def choice(default: str, options: tuple[str, ...], doc: str = "") -> Any:
-    """One of a few words."""
-    return _field(default, kind="choice", options=options, none=False, doc=doc)
+def choice(default: str, options: tuple[str, ...], doc: str = "", **more: Any) -> Any:
+    """Declare one of a few words."""
+    return _field(default, kind="choice", options=options, none=False, doc=doc, **more)
 
 
-def flag(default: bool, doc: str = "") -> Any:
-    """True or False."""
-    return _field(default, kind="flag", none=False, doc=doc)
+def flag(default: bool, doc: str = "", **more: Any) -> Any:
+    """Declare True or False."""
+    return _field(default, kind="flag", none=False, doc=doc, **more)
 
 
-def part(default: Any, doc: str = "", none: bool = False, of: Kind | None = None) -> Any:
-    """Another constructor (a local solver, a schedule), of the kind `of`: checked in its turn."""
-    return _field(default, kind="part", none=none, doc=doc, of=of)
+def part(default: Any, doc: str = "", none: bool = False, of: Kind | None = None, **more: Any) -> Any:
+    """Declare another dataclass (a local solver, a schedule) of the kind `of`, which is checked in turn."""
+    return _field(default, kind="part", none=none, doc=doc, of=of, **more)
+
+
+def component(default: Any, take: Callable[[Any, str], Any], doc: str = "", **more: Any) -> Any:
+    """Declare a component of a job: `take(value, owner)` returns it from all that a user may write."""
+    return _field(default, kind="component", take=take, none=False, doc=doc, **more)
 
 
 def _field(default: Any, **metadata: Any) -> Any:
@@ -107,8 +135,12 @@ def allowed(meta: Mapping[str, Any]) -> str:
     else:
         ends = [("above", "above"), ("least", "at least"), ("below", "below"), ("most", "at most")]
         limits = [f"{word} {meta[end]:g}" for end, word in ends if meta[end] is not None]
-        words = meta["kind"] + (" " + " and ".join(limits) if limits else "")
-    return words + (", or None" if meta["none"] else "")
+        of = " of" if limits and limits[0].startswith("at least") else ""
+        words = meta["kind"] + (of + " " + " and ".join(limits) if limits else "")
+    if meta.get("each"):
+        words += f", or a list of them, one for each {meta['each']}"
+    none = meta["none"]
+    return words + (f", or None ({none})" if isinstance(none, str) else ", or None" if none else "")
 
 
 def _fits(value: Any, meta: Mapping[str, Any]) -> bool:
@@ -125,6 +157,8 @@ def _fits(value: Any, meta: Mapping[str, Any]) -> bool:
                 and not isinstance(value, type)
                 and (meta["of"] is None or meta["of"].fits(value))
             )
+    if meta.get("each") and isinstance(value, list | tuple):
+        return bool(value) and all(_fits(v, {**meta, "each": "", "none": False}) for v in value)
     if (
         isinstance(value, bool)
         or not isinstance(value, Integral if meta["kind"] == "a whole number" else Real)
@@ -168,7 +202,7 @@ def check(thing: Any, owner: str = "") -> Any:
     `owner` is who is blamed, where its own name is none that a user knows.
     """
     for field in dataclasses.fields(thing):
-        if not field.metadata:
+        if not field.metadata or field.metadata["kind"] == "component":
             continue
         value = getattr(thing, field.name)
         if not _fits(value, field.metadata):
@@ -227,32 +261,84 @@ def nearest(word: str, words: list[str]) -> str:
     return "Known: " + ", ".join(sorted(words)) + "."
 
 
-def from_table(table: Mapping[str, Any] | str, members: Mapping[str, type], where: str) -> Any:
-    """The reverse of `to_table`. `members` maps the names that may stand here; parts that do not say their
-    kind are looked up in it as well.
+def from_table(table: Any, members: Mapping[str, type], where: str) -> Any:
+    """Return the component that a table describes: its `name`, one of `members`, and its parameters.
+
+    A name alone is a table without parameters. Errors begin with `where`.
     """
     if isinstance(table, str):
         table = {"name": table}
+    if not isinstance(table, Mapping):
+        raise BadJob(str(bad(where, "value", table, "a table with a `name`, or a name alone")))
     name = table.get("name")
     if name is None:
         raise BadJob(f"{where}: there is no `name`. {nearest('', list(members))}")
-    by_lower = {k.lower(): v for k, v in members.items()}
-    cls = by_lower.get(str(name).lower())
+    cls = {k.lower(): v for k, v in members.items()}.get(str(name).lower())
     if cls is None:
         raise BadJob(f"{where}: {name!r} is not known here. {nearest(str(name), list(members))}")
     fields = {f.name: f for f in dataclasses.fields(cls)}
-    given = {}
+    hints = typing.get_type_hints(cls)
+    values = {}
     for key, value in table.items():
         if key == "name":
             continue
         if key not in fields:
             raise BadJob(f"{where}: {cls.__name__} has no parameter {key!r}. {nearest(key, list(fields))}")
-        if fields[key].metadata.get("kind") == "part":
-            of = fields[key].metadata["of"]
-            given[key] = from_table(value, members if of is None else of.members, f"{where}.{key}")
-        else:
-            given[key] = tuple(value) if isinstance(value, list) else value
+        meta = fields[key].metadata
+        if meta.get("kind") == "part":
+            values[key] = from_table(
+                value, members if meta["of"] is None else meta["of"].members, f"{where}.{key}"
+            )
+            continue
+        if not meta:
+            hold_to_type(where, key, value, hints[key])
+        values[key] = tuple(value) if isinstance(value, list) else value
     try:
-        return check(cls(**given))
+        return check(cls(**values))
     except TypeError as error:
-        raise BadJob(f"{where}: {cls.__name__} cannot be made from {sorted(given)}: {error}") from None
+        raise BadJob(f"{where}: {cls.__name__} cannot be made from {sorted(values)}: {error}") from None
+    except BadParameter as error:
+        raise BadJob(f"{where}: {error}") from None
+
+
+NONE = "none"  # TOML has no None
+
+
+def hold_to_type(where: str, key: str, value: Any, hint: Any) -> Any:
+    """Return the value if it has the declared type; "none" is None where None is allowed."""
+    if value == NONE and type(None) in typing.get_args(hint):
+        return None
+    if not _has_type(value, hint):
+        one = f"Write [{value!r}]." if isinstance(value, str) and _has_type([value], hint) else ""
+        raise BadJob(str(bad(where, key, value, " or ".join(dict.fromkeys(_type_names(hint))), one)))
+    return value
+
+
+def _has_type(value: Any, hint: Any) -> bool:
+    if hint is Any:
+        return True
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_has_type(value, a) for a in args)
+    if origin in (tuple, list, Sequence):
+        return isinstance(value, list) and all(_has_type(v, args[0]) for v in value)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return hint in (bool, int, str) and type(value) is hint
+
+
+def _type_names(hint: Any, plural: bool = False) -> list[str]:
+    """Name a type in words that the author of a job file knows."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return [word for a in args for word in _type_names(a, plural)]
+    if origin in (tuple, list, Sequence):
+        return ["a list of " + " or ".join(_type_names(args[0], plural=True))]
+    names = {
+        bool: ("true or false",) * 2,
+        int: ("a whole number", "whole numbers"),
+        float: ("a number", "numbers"),
+        str: ("text", "texts"),
+        type(None): (f'"{NONE}"',) * 2,
+    }
+    return [names[hint][plural]] if hint in names else []

@@ -196,7 +196,7 @@ def test_a_run_is_resumed_with_the_same_rows_only(tmp_path):
             aggregate.Distill(rows="test", steps=0),
             {},
             BadParameter,
-            r"Distill: steps is 0; it must be a whole number at least 1",
+            r"Distill: steps is 0; it must be a whole number of at least 1",
         ),
     ],
 )

@@ -266,7 +266,7 @@ def test_a_round_in_which_nobody_takes_part_changes_nothing_in_no_engine():
         ),
         (
             dict(aggregate=aggregate.Momentum(beta=1.0)),
-            "Momentum: beta is 1.0; it must be a number at least 0 and below 1",
+            "Momentum: beta is 1.0; it must be a number of at least 0 and below 1",
         ),
         (
             dict(aggregate=aggregate.Momentum(3)),

@@ -127,10 +127,10 @@ def test_solvers_and_schedules_work_inside():
         (FedAvg(lr=0.0), "FedAvg: lr is 0.0; it must be a number above 0"),
         (FedAvg(option="III"), "it must be one of 'I', 'II'"),
         (FedAvg(option="I", server_lr=2.0), "FedAvg: server_lr is 2.0; it must be 1 with option 'I'"),
-        (LocalSGD(local_steps=0), "LocalSGD: local_steps is 0; it must be a whole number at least 1"),
+        (LocalSGD(local_steps=0), "LocalSGD: local_steps is 0; it must be a whole number of at least 1"),
         (
             ParallelSGD(local_steps=2),
-            "ParallelSGD: local_steps is 2; it must be a whole number at least 1 and at most 1",
+            "ParallelSGD: local_steps is 2; it must be a whole number of at least 1 and at most 1",
         ),
     ],
     ids=repr,

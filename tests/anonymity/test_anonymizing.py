@@ -150,7 +150,7 @@ ASK = dict(quasi=["Race", "Zip"], k=2)
         ({"method": object}, "or such an object"),
         (
             {"method": anonymity.Cluster(shortlist=0)},
-            "Cluster: shortlist is 0; it must be a whole number at least 1",
+            "Cluster: shortlist is 0; it must be a whole number of at least 1",
         ),
         ({"metric": "prec"}, "anonymize: metric is 'prec'; it must be one of 'loss', 'height'"),
         (
@@ -158,7 +158,7 @@ ASK = dict(quasi=["Race", "Zip"], k=2)
             "anonymize: metric is 'entropy'; it must be 'loss' for method 'cluster'",
         ),
         ({"max_suppressed": 5}, "max_suppressed is 5; it must be a part of the rows between 0 and 1"),
-        ({"k": 0}, "KAnonymity: k is 0; it must be a whole number at least 1"),
+        ({"k": 0}, "KAnonymity: k is 0; it must be a whole number of at least 1"),
         ({"k": None}, "anonymize: k is None; it must be a whole number of at least 1, unless models"),
         (
             {"l": 2},

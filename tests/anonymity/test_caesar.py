@@ -88,5 +88,5 @@ def test_what_cannot_be_broken_is_an_error_that_says_why():
         BadData, match="there is no letter in '1234 !', so nothing tells one shift from another"
     ):
         break_caesar("1234 !")
-    with pytest.raises(BadParameter, match="key_length is 0; it must be a whole number at least 1"):
+    with pytest.raises(BadParameter, match="key_length is 0; it must be a whole number of at least 1"):
         break_caesar("abc", key_length=0)

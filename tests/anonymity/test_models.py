@@ -154,7 +154,7 @@ def test_merging_two_classes_that_hold_gives_one_that_holds(groups, model):
             LDiversity(2.5),
             r"LDiversity: l is 2\.5; it must be a whole number\. Only the entropy kind takes fractions",
         ),
-        (TCloseness(2.0), "TCloseness: t is 2.0; it must be a number at least 0 and at most 1"),
+        (TCloseness(2.0), "TCloseness: t is 2.0; it must be a number of at least 0 and at most 1"),
         (TCloseness(distance="hierarchical"), "TCloseness: hierarchy is None"),
         (
             ALL["DeltaPresence"](0.6, 0.5),

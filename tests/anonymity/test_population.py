@@ -113,7 +113,7 @@ def test_without_uniques_or_with_everybody_there_is_nothing_to_estimate():
 def test_a_population_smaller_than_the_table_is_refused(population):
     with pytest.raises(
         BadParameter,
-        match=r"population_size is .*; it must be a whole number at least 5, the number of rows published",
+        match=r"population_size is .*; it must be a whole number of at least 5, the number of rows published",
     ):
         sample_of(np.array([1, 1, 3]), population)
 

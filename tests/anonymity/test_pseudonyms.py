@@ -125,7 +125,7 @@ def test_wrong_requests_are_refused(tmp_path):
         pseudonymize(FRAME, ["pateint"], KEY)
     with pytest.raises(BadParameter, match="columns is 'patient'; it must be a list of column names"):
         pseudonymize(FRAME, "patient", KEY)
-    with pytest.raises(BadParameter, match="length is 8; it must be a whole number at least 16"):
+    with pytest.raises(BadParameter, match="length is 8; it must be a whole number of at least 16"):
         pseudonymize(FRAME, ["patient"], KEY, length=8)
     with pytest.raises(BadParameter, match="the key is int; it must be 32 random bytes"):
         pseudonym("Ann", "patient", 5)

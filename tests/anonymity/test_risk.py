@@ -311,7 +311,7 @@ def test_too_many_combinations_are_refused_before_they_are_counted():
     frame = pd.DataFrame([range(40)], columns=[f"c{i}" for i in range(40)])
     with pytest.raises(BadParameter, match="40 columns have 760,098 of them; give a smaller number"):
         by_combination(frame, list(frame), 5)
-    with pytest.raises(BadParameter, match="combinations is 0; it must be a whole number at least 1"):
+    with pytest.raises(BadParameter, match="combinations is 0; it must be a whole number of at least 1"):
         by_combination(frame, list(frame), 0)
 
 

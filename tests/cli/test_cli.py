@@ -259,7 +259,7 @@ def test_the_command_line_gives_what_python_gives(folder, capsys):
         ),
         (
             ["run", "job.toml", "--set", "algorithm.solver.momentum=2"],
-            "SGD: momentum is 2; it must be a number at least 0 and below 1.",
+            "SGD: momentum is 2; it must be a number of at least 0 and below 1.",
         ),
         (
             ["run", "job.toml", "--set", "modle=mlp"],

@@ -159,7 +159,7 @@ def test_each_with_its_kit_over_a_hub(place: Path, capsys: pytest.CaptureFixture
         (JOB.replace("width", "breadth"), "ftl: there is no 'breadth'."),
         (
             JOB.replace("width = 4", "width = 0"),
-            "job.toml, ftl: width is 0; it must be a whole number at least 1.",
+            "job.toml, ftl: width is 0; it must be a whole number of at least 1.",
         ),
         (
             JOB.replace("width = 4", 'lr = "fast"'),

@@ -269,13 +269,13 @@ def test_a_party_in_the_middle_and_the_u_shape(place: Path, capsys: pytest.Captu
         (("lr = 0.3", "lr = -1"), "job.toml, split: lr is -1; it must be a number above 0"),
         (
             ("epochs = 8", "epochs = 1.5"),
-            "job.toml, split: epochs is 1.5; it must be a whole number at least 0",
+            "job.toml, split: epochs is 1.5; it must be a whole number of at least 0",
         ),
-        (("lr = 0.3", "seed = -1"), "job.toml, split: seed is -1; it must be a whole number at least 0"),
+        (("lr = 0.3", "seed = -1"), "job.toml, split: seed is -1; it must be a whole number of at least 0"),
         (("lr = 0.3", "nopeek = -1"), "job.toml, split: nopeek is -1; it must be a number of at least 0"),
         (
             ("lr = 0.3", "test_fraction = 2"),
-            "job.toml, split: test_fraction is 2; it must be a number at least 0 and below 1",
+            "job.toml, split: test_fraction is 2; it must be a number of at least 0 and below 1",
         ),
         (
             ("lr = 0.3", 'regression = "yes"'),

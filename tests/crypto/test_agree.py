@@ -43,7 +43,7 @@ def test_a_key_is_for_one_purpose(a: list[str | bytes | int], b: list[str | byte
 
 @pytest.mark.parametrize("public", [bytes(32), (1).to_bytes(32, "little"), bytes(31)])
 def test_a_point_of_small_order_is_refused(public: bytes) -> None:
-    with pytest.raises(ProtocolError, match="no point of Curve25519"):
+    with pytest.raises(ProtocolError, match="not a valid Curve25519 point"):
         agree(ALICE, public, b"")
 
 
@@ -52,17 +52,17 @@ def test_what_is_sealed_opens_whole_or_not_at_all(plain: bytes, data: st.DataObj
     key = bytes(32)
     sealed = seal(key, plain, b"for b", os.urandom)
     assert unseal(key, sealed, b"for b") == plain
-    with pytest.raises(ProtocolError, match="made for another party, round or federation"):
+    with pytest.raises(ProtocolError, match="sealed for another party, round or federation"):
         unseal(key, sealed, b"for c")
     bit = data.draw(st.integers(0, 8 * len(sealed) - 1))
     changed = bytearray(sealed)
     changed[bit // 8] ^= 1 << bit % 8
-    with pytest.raises(ProtocolError, match="does not open"):
+    with pytest.raises(ProtocolError, match="cannot be decrypted"):
         unseal(key, bytes(changed), b"for b")
 
 
 def test_a_cut_off_box_does_not_open() -> None:
-    with pytest.raises(ProtocolError, match="does not open"):
+    with pytest.raises(ProtocolError, match="cannot be decrypted"):
         unseal(bytes(32), b"short", b"")
 
 

@@ -46,7 +46,7 @@ def test_the_same_numbers_are_encrypted_anew_each_time() -> None:
 def test_another_key_opens_nothing() -> None:
     with pytest.raises(
         ProtocolError,
-        match="away from whole numbers: the ciphertexts do not belong to this key, or were changed",
+        match="away from integers: the ciphertexts do not belong to this key, or were modified",
     ):
         ckks.decrypt(ckks.secret(), ckks.encrypt(KEY, np.arange(3000), 16), 3000, 16)
 
@@ -69,7 +69,7 @@ def test_bytes_that_are_no_ciphertext_are_refused() -> None:
         ckks.decrypt(KEY, [b"nonsense"], 1, 16)
     with pytest.raises(ProtocolError, match="the round's key cannot be read"):
         ckks.encrypt(b"nonsense", np.zeros(1, np.int64), 16)
-    with pytest.raises(ProtocolError, match="hold 3 slots; 7 numbers of 32 bits take 7"):
+    with pytest.raises(ProtocolError, match="have 3 slots; 7 numbers of 32 bits take 7"):
         ckks.decrypt(KEY, ckks.encrypt(KEY, np.zeros(3, np.int64), 32), 7, 32)
 
 

@@ -44,12 +44,12 @@ def test_a_polynomial_is_known_by_its_values(coefficients: list[int], wanted: in
 
 @given(st.lists(st.integers(-(Q // 2), Q // 2), max_size=10))
 def test_signed_numbers_come_back(values: list[int]) -> None:
-    assert field.lift(field.into(np.array(values, np.int64), Q // 2)).tolist() == values
+    assert field.decode(field.encode(np.array(values, np.int64), Q // 2)).tolist() == values
 
 
 def test_numbers_that_do_not_fit_are_an_error_with_their_count() -> None:
-    with pytest.raises(BadData, match="1 of 2 numbers lie outside ±3"):
-        field.into(np.array([3, -4]), 3)
+    with pytest.raises(BadData, match="1 of 2 numbers are outside ±3"):
+        field.encode(np.array([3, -4]), 3)
 
 
 def test_uniform_elements_are_elements_and_follow_the_key() -> None:

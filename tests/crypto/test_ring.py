@@ -29,8 +29,8 @@ def test_a_sum_of_parties_numbers_is_read_back_exactly(width: int, parties: int,
     )
     total = np.zeros(3, ring.word(width))
     for row in rows:
-        total += ring.into(row, width, bound)
-    assert np.array_equal(ring.lift(ring.cut(total, width), width), rows.sum(0))
+        total += ring.encode(row, width, bound)
+    assert np.array_equal(ring.decode(ring.truncate(total, width), width), rows.sum(0))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_sum_too_large_for_any_ring_is_refused() -> None:
 
 @given(st.sampled_from(ring.WIDTHS), st.integers(0, 65), st.integers(0, 2**32 - 1))
 def test_unpacking_is_the_reverse_of_packing_and_no_bit_is_spare(width: int, length: int, seed: int) -> None:
-    words = ring.cut(
+    words = ring.truncate(
         np.random.default_rng(seed).integers(0, 2**64, length, dtype=np.uint64).astype(ring.word(width)),
         width,
     )
@@ -72,17 +72,17 @@ def test_a_million_numbers_take_as_many_bytes_as_their_bits() -> None:
 def test_numbers_that_do_not_fit_are_an_error_with_their_count() -> None:
     with pytest.raises(
         BadData,
-        match=r"2 of 4 numbers lie outside ±10, the range agreed for this sum\. Clip before quantising",
+        match=r"2 of 4 numbers are outside ±10, the range agreed for this sum\. Clip before quantizing",
     ):
-        ring.into(np.array([10, -10, 11, -200]), 8, 10)
+        ring.encode(np.array([10, -10, 11, -200]), 8, 10)
 
 
 def test_real_numbers_are_refused() -> None:
     with pytest.raises(
         BadData,
-        match=r"a ring holds one row of whole numbers, not float64 of 1 dimensions\. Quantize first\.",
+        match=r"expected a vector of integers, got float64 with 1 dimensions\. Quantize first\.",
     ):
-        ring.into(np.array([1.0, float("nan")]), 8, 10)
+        ring.encode(np.array([1.0, float("nan")]), 8, 10)
 
 
 def test_bytes_of_another_length_are_refused() -> None:

@@ -164,7 +164,7 @@ def test_synthetic_devices_lie_further_apart_with_beta_and_not_at_all_when_iid()
 
 def test_synthetic_labels_do_not_depend_on_alpha_as_the_published_model_has_it():
     assert torch.equal(data.synthetic(0, 1).rows.y, data.synthetic(1, 1).rows.y)
-    with pytest.raises(BadParameter, match="Synthetic: alpha is -1; it must be a number at least 0"):
+    with pytest.raises(BadParameter, match="Synthetic: alpha is -1; it must be a number of at least 0"):
         data.synthetic(-1, 0)
 
 
@@ -172,7 +172,9 @@ def test_gaussian_blobs_with_a_small_spread_are_separable():
     made = data.gaussian_blobs(300, 3, 4, spread=0.01, seed=2)
     centres = torch.stack([made.rows.x[made.rows.y == c].mean(0) for c in range(3)])
     assert torch.equal(torch.cdist(made.test.x, centres).argmin(1), made.test.y)
-    with pytest.raises(BadParameter, match="GaussianBlobs: rows is 1; it must be a whole number at least 2"):
+    with pytest.raises(
+        BadParameter, match="GaussianBlobs: rows is 1; it must be a whole number of at least 2"
+    ):
         data.gaussian_blobs(1)
 
 

@@ -103,9 +103,9 @@ def test_by_an_unknown_column_is_refused_with_the_nearest():
         ),
         (
             {"parties": 10, "held_fraction": 1},
-            "split: held_fraction is 1; it must be a number at least 0 and below 1.",
+            "split: held_fraction is 1; it must be a number of at least 0 and below 1.",
         ),
-        ({"parties": 10, "seed": 1.5}, "split: seed is 1.5; it must be a whole number at least 0."),
+        ({"parties": 10, "seed": 1.5}, "split: seed is 1.5; it must be a whole number of at least 0."),
         (
             {"parties": 5, "skew": "Dirichlet"},
             "split: skew is 'Dirichlet'; it must be a skew with its parameters: IID(…), Dirichlet(…), ",

@@ -174,7 +174,7 @@ def test_concept_drift_changes_given_labels_every_so_many_rounds_and_the_test_se
             "Dirichlet: variant is 'rows'; it must be one of 'class', 'capped', 'party'.",
         ),
         (data.Quantity(0), "Quantity: alpha is 0; it must be a number above 0."),
-        (data.FeatureNoise(-0.1), "FeatureNoise: sigma is -0.1; it must be a number at least 0."),
+        (data.FeatureNoise(-0.1), "FeatureNoise: sigma is -0.1; it must be a number of at least 0."),
         (
             data.LabelsPerParty(11),
             "labels is 11; it must be a whole number from 1 to 10, the number of labels, or one count per "
@@ -194,7 +194,7 @@ def test_concept_drift_changes_given_labels_every_so_many_rounds_and_the_test_se
         ),
         (
             data.CovariateShift(2.0),
-            "CovariateShift: strength is 2.0; it must be a number at least 0 and at most 1.",
+            "CovariateShift: strength is 2.0; it must be a number of at least 0 and at most 1.",
         ),
         (
             data.CovariateShift(1.0, 3),
@@ -205,7 +205,7 @@ def test_concept_drift_changes_given_labels_every_so_many_rounds_and_the_test_se
             data.ConceptDrift(10, 11),
             "ConceptDrift: labels is 11; it must be at most 10, the number of labels.",
         ),
-        (data.ConceptDrift(0), "ConceptDrift: every is 0; it must be a whole number at least 1."),
+        (data.ConceptDrift(0), "ConceptDrift: every is 0; it must be a whole number of at least 1."),
     ],
     ids=str,
 )

@@ -75,7 +75,7 @@ def test_the_ratio_of_two_answers_is_never_more_than_epsilon_allows():
         (
             lambda: RandomizedResponse(1.0, answers=1).out(np.array([0])),
             BadParameter,
-            "answers is 1; it must be a whole number at least 2",
+            "answers is 1; it must be a whole number of at least 2",
         ),
     ],
 )

@@ -49,14 +49,14 @@ GUARDS = {
 def test_a_simulation_and_real_parties_give_the_same_model_the_same_bytes_and_the_same_account(guard, engine):
     more = {"per_round": 3, "sampling": "poisson"} if guard is GUARDS["central"] else {}
     one, other = (
-        train(guard, engine=engine, secret_seed=1, **more),
-        train(guard, runtime="inprocess", secret_seed=1, **more),
+        train(guard, engine=engine, insecure_seed=1, **more),
+        train(guard, runtime="inprocess", insecure_seed=1, **more),
     )
     assert apart(one, other) < 1e-5
     assert [e["bytes_up"] for e in one.history] == [e["bytes_up"] for e in other.history]
     assert one.ledger.spent == other.ledger.spent
     uploads = [next(s.reveals for s in r.ledger.seen if s.kind == "Upload") for r in (one, other)]
-    assert uploads[0] == uploads[1] == guards.reveals(guards.fit(*fitting(guard, secret_seed=1, **more)))
+    assert uploads[0] == uploads[1] == guards.reveals(guards.fit(*fitting(guard, insecure_seed=1, **more)))
 
 
 def fitting(guard, **more):
@@ -229,7 +229,7 @@ def test_a_resumed_run_counts_the_round_it_lost_and_stops_earlier_for_it(tmp_pat
 )
 @pytest.mark.parametrize("runtime", ["cohort", "inprocess"])
 def test_a_run_resumed_with_replayable_secrets_ends_with_the_same_model(tmp_path, guard, runtime):
-    told = {"rounds": 4, "runtime": runtime, "secret_seed": 2}
+    told = {"rounds": 4, "runtime": runtime, "insecure_seed": 2}
     whole = train(guard, **told)
 
     def watch(event):
@@ -242,7 +242,7 @@ def test_a_run_resumed_with_replayable_secrets_ends_with_the_same_model(tmp_path
 
 
 def test_a_seed_for_secrets_stamps_the_result_the_ledger_and_the_report(tmp_path):
-    run = train([Clip(0.5), Noise(multiplier=1.0)], secret_seed=0, out=tmp_path / "run")
+    run = train([Clip(0.5), Noise(multiplier=1.0)], insecure_seed=0, out=tmp_path / "run")
     assert run.ledger.stamps[0].startswith("NOT PRIVATE")
     assert json.loads((tmp_path / "run" / "ledger.json").read_text())["stamps"][0].startswith("NOT PRIVATE")
     assert "NOT PRIVATE" in run.report().read_text()

@@ -135,7 +135,7 @@ def test_the_example_is_this_comparison_and_survives_being_written_down(tmp_path
     assert list(told["variants"]) == list(WAYS)
     assert told["variants"]["lazily skipped"] == {"guard": [guard.Lazy(xi=4.0)]}
     (tmp_path / "again.toml").write_text(config.dumps(job.resolved()))
-    assert config.load(tmp_path / "again.toml").variants == job.variants
+    assert config.load(tmp_path / "again.toml").comparison == job.comparison
     with pytest.raises(BadJob, match="lists several"):
         job.train()
 

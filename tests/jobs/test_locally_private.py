@@ -90,7 +90,7 @@ def test_a_job_file_has_it(tmp_path):
     job = config.load(tmp_path / "job.toml")
     assert job.train()["private"] == DPSGD(epsilon=8.0, clip=0.5)
     again = config.from_tables(job.resolved())
-    assert again.private == job.private
+    assert again.options["private"] == job.options["private"]
     with pytest.raises(BadJob, match=r"\[private\] is for `tacit run`"):
         job.compare()
     (tmp_path / "job.toml").write_text('[data]\nname = "digits"\nparties = 3\n[private]\nepsilom = 8.0\n')
@@ -104,17 +104,20 @@ def test_a_job_file_has_it(tmp_path):
         ({"private": DPFTRL(epsilon=1.0)}, "private is DPFTRL.*it must be private.DPSGD"),
         ({"private": DPSGD(epsilon=1.0, sampling="shuffle")}, "with sampling='poisson'"),
         ({"private": 3.0}, "private is 3.0"),
-        ({"private": DPSGD(epsilon=1.0), "landscape": True}, "private does not go with landscape"),
-        ({"private": DPSGD(epsilon=1.0), "pace": tacit.pace.FedBuff()}, "private does not go with pace"),
+        ({"private": DPSGD(epsilon=1.0), "landscape": True}, "private: with landscape it would not be known"),
+        (
+            {"private": DPSGD(epsilon=1.0), "pace": tacit.pace.FedBuff()},
+            "private: with pace it would not be known",
+        ),
         (
             {"private": DPSGD(epsilon=1.0), "engine": "stack"},
-            "with private, clients run one by one. Leave engine at 'auto'",
+            "private: clients run one after the other. Leave engine at 'auto'",
         ),
         (
             {"private": DPSGD(epsilon=1.0, accountant="rdp"), "rounds": 10**15},
             "noise_multiplier is [0-9.]+; it must be at most",
         ),
-        ({"private": DPSGD(epsilon=1.0), "resume": True}, "resume is True; it must be False with private"),
+        ({"private": DPSGD(epsilon=1.0), "resume": True}, "resume: with private, a round that was lost"),
     ],
 )
 def test_what_does_not_go_together_leaves_nothing_behind(fed, tmp_path, more, words):

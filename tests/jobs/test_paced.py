@@ -312,7 +312,7 @@ def test_stages_that_need_a_round_are_refused_with_the_reason(stages: list[Any],
             r"train: pace is 'slow'; it must be one of pace.FedBuff\(…\), pace.FedAsync\(…\), "
             r"pace.SAFA\(…\), or None",
         ),
-        ({"pace": pace.FedBuff(0)}, "FedBuff: buffer is 0; it must be a whole number at least 1"),
+        ({"pace": pace.FedBuff(0)}, "FedBuff: buffer is 0; it must be a whole number of at least 1"),
         ({"pace": pace.FedAsync(1.5)}, "FedAsync: alpha is 1.5; it must be a number above 0 and at most 1"),
         ({"pace": pace.FedBuff(staleness=3)}, "FedBuff: staleness is 3; it must be a staleness function"),
         (
@@ -369,24 +369,24 @@ def test_a_job_file_says_pace_and_speed_and_comes_back_whole(tmp_path: Path) -> 
     file = tmp_path / "job.toml"
     file.write_text(JOB)
     job = config.load(file)
-    assert job.pace == pace.FedBuff(2, pace.Hinge(2.0, 1))
-    assert job.speed == speeds.Given((1.0, 2.0, 4.0))
+    assert job.options["pace"] == pace.FedBuff(2, pace.Hinge(2.0, 1))
+    assert job.options["speed"] == speeds.Given((1.0, 2.0, 4.0))
     assert config.from_tables(job.resolved(), file) == job
     (fed,) = job.federations()
     run = tacit.train(fed, **job.train(), out=tmp_path / "run")
     again = config.of_run(tmp_path / "run")
-    assert (again.pace, again.speed) == (job.pace, job.speed)
+    assert [again.options[k] for k in ("pace", "speed")] == [job.options[k] for k in ("pace", "speed")]
     assert [e["round"] for e in run.history] == [1, 2, 3]
 
 
 def test_a_value_of_a_pace_is_changed_on_the_command_line(tmp_path: Path) -> None:
     file = tmp_path / "job.toml"
     file.write_text(JOB)
-    assert config.load(file, ["pace.buffer=3"]).pace.buffer == 3
-    assert config.load(file, ["pace=FedAsync"]).pace == pace.FedAsync()
-    assert config.load(
-        file, ["pace=FedAsync", "pace.alpha=0.3", "pace.staleness.name=Constant"]
-    ).pace == pace.FedAsync(0.3, pace.Constant())
+    assert config.load(file, ["pace.buffer=3"]).options["pace"].buffer == 3
+    assert config.load(file, ["pace=FedAsync"]).options["pace"] == pace.FedAsync()
+    assert config.load(file, ["pace=FedAsync", "pace.alpha=0.3", "pace.staleness.name=Constant"]).options[
+        "pace"
+    ] == pace.FedAsync(0.3, pace.Constant())
 
 
 @pytest.mark.parametrize(

@@ -137,8 +137,8 @@ def test_without_test_rows_nothing_is_opened_about_them():
             r"family is 'linear'; it must be 'logistic' for two classes, 'linear' for numbers\. These "
             r"labels are of 2 classes",
         ),
-        ({"batch_size": 2}, r"regress: batch_size is 2; it must be a whole number at least 8, or None"),
-        ({"l2": -1}, r"l2 is -1; it must be a number at least 0"),
+        ({"batch_size": 2}, r"regress: batch_size is 2; it must be a whole number of at least 8, or None"),
+        ({"l2": -1}, r"l2 is -1; it must be a number of at least 0"),
         ({"lr": 0}, r"lr is 0; it must be a number above 0"),
         (
             {"lr": 1.5},

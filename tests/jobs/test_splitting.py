@@ -491,7 +491,7 @@ def bad_requests():
         ),
         "epochs": (
             lambda: tacit.splitnn({"a": x}, {"l": y}, epochs=-1, configuration="vanilla"),
-            r"epochs is -1; it must be a whole number at least 0",
+            r"epochs is -1; it must be a whole number of at least 0",
         ),
     }
 

@@ -190,7 +190,7 @@ def test_quick_without_anything_quick_is_refused_and_what_is_left_out_is_as_in_a
     ):
         load(str(file), quick=True)
     jobs = [c.job for c in load(str(file)).cells]
-    assert [j.algorithms[0] for j in jobs] == [
+    assert [j.options["algorithm"] for j in jobs] == [
         algorithms.FedProx(mu=0.1),
         algorithms.FedProx(mu=1.0),
     ]  # a name alone may have values laid over it

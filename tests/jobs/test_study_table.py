@@ -172,7 +172,7 @@ def test_the_tuned_value_that_needs_the_fewest_rounds_is_shown_however_many_seed
     it is 0.01, though 2 + 3 > 4. To .95 nobody gets, and 0.3 comes nearer. To .85 one of two seeds gets.
     """
 
-    def shown(target: float) -> tuple[Any, str, str]:
+    def format_metric(target: float) -> tuple[Any, str, str]:
         s = load(small(tmp_path, figure="rounds", rounds=4, top=f"target = {target}"))
         of = {(c.choice, c.seed): c for c in s.cells if c.place == ("t", "SCAFFOLD", "IID")}
         found = study_table.summary(
@@ -192,13 +192,13 @@ def test_the_tuned_value_that_needs_the_fewest_rounds_is_shown_however_many_seed
             str(page._table(found, 0, {}).body),
         )
 
-    cell, words, report = shown(0.8)
+    cell, words, report = format_metric(0.8)
     assert (cell["choice"], words) == ("lr 0.01", "2 ± 1")  # 2.5 ± 0.7
     assert "2 ± 1" in report
-    cell, words, report = shown(0.95)
+    cell, words, report = format_metric(0.95)
     assert (cell["choice"], words) == ("lr 0.3", "not reached, best .900, 1 of 2 seeds")
     assert "not reached, best 90.0%" in report
-    cell, words, report = shown(0.85)
+    cell, words, report = format_metric(0.85)
     assert (cell["choice"], words) == ("lr 0.01", "reached from 1 of 2 seeds, best .830")
     assert "reached from 1 of 2 seeds, best 83.0%" in report
 

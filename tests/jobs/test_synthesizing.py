@@ -176,8 +176,8 @@ def test_the_stand_in_has_the_counts_it_was_made_of():
     [
         (
             {"generator": Cart()},
-            "synthesize: generator is 'Cart'; it must be one of GaussianCopula, GAN, WGAN, CTGAN. The "
-            "others need all rows in one place",
+            "synthesize: generator is 'Cart'; it must be one of GaussianCopula, GAN, WGAN, CTGAN. Other "
+            "generators need all rows in one place",
         ),
         ({"generator": GAN(checkpoints=2)}, "checkpoints is 2; it must be 1"),
         ({"holders": {}}, "at least two holders if sums are hidden"),
@@ -203,9 +203,7 @@ def test_rows_and_domains_that_do_not_fit_are_refused_and_the_holder_is_named():
     good, bad = pd.DataFrame({"a": [1, 2, 3]}), pd.DataFrame({"a": [1, 20]})
     with pytest.raises(BadData, match=r"the rows of 'q': the column 'a': 20 in row 1 is outside \[0, 9\]"):
         tacit.synthesize({"p": good, "q": bad}, {"a": integer(0, 9)})
-    with pytest.raises(
-        BadData, match="the domain of 'a' is not declared, and no holder sees all rows"
-    ):
+    with pytest.raises(BadData, match="the domain of 'a' is not declared, and no holder sees all rows"):
         tacit.synthesize({"p": good, "q": good}, Table.infer(good))
     table = Table.infer(
         good.assign(b="x"), a=integer(0, 9), b=categorical(["x"]), constraints=[Combinations("a", "b")]

@@ -419,7 +419,7 @@ def test_a_party_that_held_nothing_back_has_no_accuracy(runtime: str) -> None:
         ),
         (
             {"algorithm": algorithms.FedAvg(solver=algorithms.SGD(momentum=1.5))},
-            r"SGD: momentum is 1\.5; it must be a number at least 0 and below 1\.",
+            r"SGD: momentum is 1\.5; it must be a number of at least 0 and below 1\.",
         ),
         (
             {"algorithm": algorithms.FedNova(solver=algorithms.Adam())},

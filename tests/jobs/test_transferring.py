@@ -272,7 +272,7 @@ def test_one_class_among_the_shared_is_refused():
     [
         ({"secure": "magic"}, "ftl: secure is 'magic'; it must be 'cut' or 'shared'."),
         ({"names": ("a", "a")}, "two different words, of the source and of the target, and not 'helper'"),
-        ({"gamma": -1.0}, "ftl: gamma is -1.0; it must be a number at least 0."),
+        ({"gamma": -1.0}, "ftl: gamma is -1.0; it must be a number of at least 0."),
         (
             {"encoders": {"moon": nn.Linear(2, 3)}},
             "ftl: encoders is 'moon'; it must be parts by party: 'source', 'target'.",
@@ -314,7 +314,7 @@ def test_bad_tables():
         tacit.ftl(one, two, secure="shared", width=12)
     with pytest.raises(
         (BadData, PartyFailed),
-        match=r"20 rows are shared, and the target would get 4 sums over them.* Share at least 72 rows",
+        match=r"20 rows are shared, and the target would learn 4 sums over them.* Share at least 72 rows",
     ):
         tacit.ftl(one, two, secure="shared", width=3, gamma=0.2)
     with pytest.raises(

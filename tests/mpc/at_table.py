@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tacit.mpc.context import RingContext
 from tacit.mpc.dealer import Stock, dealer, plan
-from tacit.mpc.ring import Fixed
-from tacit.mpc.seat import Seat
-from tacit.mpc.share import split, total
+from tacit.mpc.ring import FixedPoint
+from tacit.mpc.share import reconstruct, split
 from tacit.parties import Ledger
 from tacit.parties.conformance import Tap
 from tacit.parties.secret import Secret
@@ -24,27 +24,29 @@ def play(
     step: Callable[..., Awaitable[Any]],
     *operands: Tensor,
     parties: int = 2,
-    fixed: Fixed | None = None,
+    fixed: FixedPoint | None = None,
     debug: bool = False,
     ledger: Ledger | None = None,
     tap: Tap | None = None,
-    seats: list[Seat] | None = None,
+    contexts: list[RingContext] | None = None,
 ) -> list[Any]:
     """What each party's step returned; operands are ring values, shared freshly."""
-    fixed = fixed or Fixed()
+    fixed = fixed or FixedPoint()
     names = tuple(f"party {i}" for i in range(parties))
     shares = [split(x, parties, Secret()) for x in operands]
     requests = plan(
-        lambda seat: step(seat, *[torch.empty(x.shape, dtype=torch.int64, device="meta") for x in operands]),
+        lambda ctx: step(ctx, *[torch.empty(x.shape, dtype=torch.int64, device="meta") for x in operands]),
         fixed=fixed,
     )
 
     def program(rank: int) -> Any:
         async def party(me):
-            seat = Seat(me, rank, names, await Stock.live(me, rank, parties, "dealer"), fixed, debug=debug)
-            if seats is not None:
-                seats.append(seat)
-            return await step(seat, *[s[rank] for s in shares])
+            ctx = RingContext(
+                me, rank, names, await Stock.connect(me, rank, parties, "dealer"), fixed, debug=debug
+            )
+            if contexts is not None:
+                contexts.append(ctx)
+            return await step(ctx, *[s[rank] for s in shares])
 
         return party
 
@@ -58,4 +60,4 @@ def play(
 
 def value(step: Callable[..., Awaitable[Tensor]], *operands: Tensor, **options: Any) -> Tensor:
     """The ring value whose shares the step returned."""
-    return total(play(step, *operands, **options))
+    return reconstruct(play(step, *operands, **options))

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from tacit.errors import BadRun, PartyFailed, ProtocolError
-from tacit.mpc.beaver import MATMUL, MUL, Bilinear, Triple, keep, product, square, times_kept
-from tacit.mpc.dealer import Mask, Stock, dealer, fetch, plan, stored
-from tacit.mpc.seat import Seat
-from tacit.mpc.share import split, total
+from tacit.mpc.beaver import MATMUL, MUL, Bilinear, Triple, mask_private, product, product_masked, square
+from tacit.mpc.context import RingContext
+from tacit.mpc.dealer import Mask, Stock, dealer, fetch, open_stock, plan
+from tacit.mpc.share import reconstruct, split
 from tacit.mpc.tape import Tape
 from tacit.parties import Ledger
 from tacit.parties.secret import Secret
@@ -42,15 +42,15 @@ def test_the_worked_example():
 
     def party(rank, x, y, stock):
         async def program(me):
-            seat = Seat(me, rank, ("A", "B"), stock)
-            listen = seat.open
+            ctx = RingContext(me, rank, ("A", "B"), stock)
+            listen = ctx.open
 
             async def noting(kind, *shares):
                 opened[me.name] = [int(v) for v in await listen(kind, *shares)]
                 return [torch.tensor([v]) for v in opened[me.name]]
 
-            seat.open = noting
-            return int(await product(seat, torch.tensor([x]), torch.tensor([y])))
+            ctx.open = noting
+            return int(await product(ctx, torch.tensor([x]), torch.tensor([y])))
 
         return program
 
@@ -82,7 +82,7 @@ def test_products_are_exact_in_the_ring(pairs, parties):
 def test_every_bilinear_operation(op, x, y, parties):
     rng = torch.Generator().manual_seed(3)
     x, y = (torch.randint(-(2**63), 2**63 - 1, s, generator=rng) for s in (x, y))
-    assert torch.equal(value(lambda seat, x, y: product(seat, x, y, op), x, y, parties=parties), op(x, y))
+    assert torch.equal(value(lambda ctx, x, y: product(ctx, x, y, op), x, y, parties=parties), op(x, y))
 
 
 def test_shares_of_a_product_are_fresh():
@@ -100,31 +100,29 @@ def test_shares_of_a_product_are_fresh():
 
 
 def test_a_product_takes_one_round_and_16_bytes_a_value_and_party():
-    seats = []
+    contexts = []
     x = torch.arange(1000)
-    play(product, x, x, seats=seats)
-    assert [(c.rounds, c.bytes) for s in seats for c in s.costs.values()] == [(1, 16_000)] * 2
+    play(product, x, x, contexts=contexts)
+    assert [(c.rounds, c.bytes) for s in contexts for c in s.costs.values()] == [(1, 16_000)] * 2
 
 
 def kept_run(weight, inputs, owner=0):
     """Weights kept by their owner, and a matmul for each input: results and the ledger."""
     shape, names, ledger = tuple(weight.shape), ("owner", "client"), Ledger()
 
-    async def step(seat, w, xs):
-        kept = await keep(seat, "w", shape, w, owner)
-        return [await times_kept(seat, x, kept, MATMUL) for x in xs]
+    async def step(ctx, w, xs):
+        kept = await mask_private(ctx, "w", shape, w, owner)
+        return [await product_masked(ctx, x, kept, MATMUL) for x in xs]
 
     requests = plan(
-        lambda seat: step(
-            seat, None, [torch.empty(x.shape, dtype=torch.int64, device="meta") for x in inputs]
-        )
+        lambda ctx: step(ctx, None, [torch.empty(x.shape, dtype=torch.int64, device="meta") for x in inputs])
     )
     shares = [split(x, 2, Secret()) for x in inputs]
 
     def program(rank):
         async def party(me):
             return await step(
-                Seat(me, rank, names, await Stock.live(me, rank, 2, "helper")),
+                RingContext(me, rank, names, await Stock.connect(me, rank, 2, "helper")),
                 weight if rank == owner else None,
                 [s[rank] for s in shares],
             )
@@ -135,7 +133,7 @@ def kept_run(weight, inputs, owner=0):
         await dealer(me, names, requests)
 
     made = InProcess().run_sync({"owner": program(0), "client": program(1), "helper": deal}, ledger=ledger)
-    return [total([a, b]) for a, b in zip(made["owner"], made["client"])], ledger
+    return [reconstruct([a, b]) for a, b in zip(made["owner"], made["client"])], ledger
 
 
 def test_kept_weights_are_sent_once_and_multiplied_often():
@@ -151,9 +149,9 @@ def test_kept_weights_are_sent_once_and_multiplied_often():
 
 def test_one_mask_hides_one_value_only():
     masks = {}
-    Mask("w", (1,)).make({"b": torch.ones(1)}, masks)
-    with pytest.raises(ProtocolError, match="mask 'w' is dealt twice; one mask hides one value only"):
-        Mask("w", (1,)).make({"b": torch.ones(1)}, masks)
+    Mask("w", (1,)).derive({"b": torch.ones(1)}, masks)
+    with pytest.raises(ProtocolError, match="mask 'w' is dealt twice; a mask may hide one value only"):
+        Mask("w", (1,)).derive({"b": torch.ones(1)}, masks)
 
 
 def test_each_triple_is_drawn_anew():
@@ -170,10 +168,10 @@ def test_the_offline_phase_can_be_kept_on_disk_and_used_once(tmp_path):
     x, y = torch.tensor([7, -3]), torch.tensor([6, 5])
     names = ("a", "b")
 
-    async def step(seat, x, y):
-        return await product(seat, await product(seat, x, y), y)
+    async def step(ctx, x, y):
+        return await product(ctx, await product(ctx, x, y), y)
 
-    requests = plan(lambda seat: step(seat, *[torch.empty(2, dtype=torch.int64, device="meta")] * 2))
+    requests = plan(lambda ctx: step(ctx, *[torch.empty(2, dtype=torch.int64, device="meta")] * 2))
 
     def offline(rank):
         async def party(me):
@@ -192,26 +190,27 @@ def test_the_offline_phase_can_be_kept_on_disk_and_used_once(tmp_path):
     def online(rank):
         async def party(me):
             return await step(
-                Seat(me, rank, names, stored(tmp_path / f"{rank}.stock", rank, 2)), *[s[rank] for s in shares]
+                RingContext(me, rank, names, open_stock(tmp_path / f"{rank}.stock", rank, 2)),
+                *[s[rank] for s in shares],
             )
 
         return party
 
     made = InProcess().run_sync({"a": online(0), "b": online(1)})
-    assert torch.equal(total(list(made.values())), x * y * y)
-    with pytest.raises(PartyFailed, match="was used already; a mask hides one value only"):
+    assert torch.equal(reconstruct(list(made.values())), x * y * y)
+    with pytest.raises(PartyFailed, match="is used up; a mask may hide one value only"):
         InProcess().run_sync({"a": online(0), "b": online(1)})
 
 
 def test_a_stock_that_is_not_one_is_refused(tmp_path):
     with pytest.raises(BadRun, match="there is no stock of correlated randomness"):
-        stored(tmp_path / "none", 0, 2)
+        open_stock(tmp_path / "none", 0, 2)
     save_file({"weight": torch.ones(2)}, tmp_path / "other")
     (tmp_path / "bad").write_bytes(b"hello")
     for name in ("bad", "other"):
         before = (tmp_path / name).read_bytes()
-        with pytest.raises(BadRun, match="is no stock of correlated randomness"):
-            stored(tmp_path / name, 0, 2)
+        with pytest.raises(BadRun, match="is not a stock of correlated randomness"):
+            open_stock(tmp_path / name, 0, 2)
         assert (tmp_path / name).read_bytes() == before, "what is not ours is not emptied"
 
 
@@ -221,7 +220,9 @@ def test_parties_with_different_shapes_are_told_so():
     def program(rank):
         async def party(me):
             x = torch.zeros(2 + rank, dtype=torch.int64)
-            return await product(Seat(me, rank, names, await Stock.live(me, rank, 2, "dealer")), x, x)
+            return await product(
+                RingContext(me, rank, names, await Stock.connect(me, rank, 2, "dealer")), x, x
+            )
 
         return party
 
@@ -229,6 +230,6 @@ def test_parties_with_different_shapes_are_told_so():
         await dealer(me, names, [Triple(MUL, (2,), (2,))])
 
     with pytest.raises(
-        PartyFailed, match=r"All parties must run the same program|must rehearse the same program"
+        PartyFailed, match=r"All parties must run the same program|must plan the same program"
     ):
         InProcess().run_sync({"a": program(0), "b": program(1), "dealer": deal})

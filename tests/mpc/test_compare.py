@@ -5,8 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.mpc.compare import argmax, by_bits, largest, sign
-from tacit.mpc.share import total
+from tacit.mpc.compare import argmax, by_bits, sign
+from tacit.mpc.functions import largest
+from tacit.mpc.share import reconstruct
 
 from .at_table import play, value
 
@@ -15,7 +16,7 @@ VALUE = st.one_of(st.integers(-(2**48) + 1, 2**48 - 1), st.integers(-3, 3))
 
 def signs(x, parties=2):
     made = play(sign, x, parties=parties)
-    return total([m.bit for m in made]), total([m.positive for m in made])
+    return reconstruct([m.bit for m in made]), reconstruct([m.positive for m in made])
 
 
 @settings(deadline=None, max_examples=40)
@@ -52,9 +53,9 @@ def test_what_a_comparison_costs():
     """6 rounds; 8 bytes of c, 3 bits for each of 15 pairs of digits, and the sign: 13.75 bytes a value and
     party.
     """
-    seats = []
-    play(sign, torch.arange(8000), seats=seats)
-    assert [(c.rounds, c.bytes) for s in seats for c in s.costs.values()] == [(6, 8000 * 13.75)] * 2
+    contexts = []
+    play(sign, torch.arange(8000), contexts=contexts)
+    assert [(c.rounds, c.bytes) for s in contexts for c in s.costs.values()] == [(6, 8000 * 13.75)] * 2
 
 
 @settings(deadline=None, max_examples=15)

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.mpc import functions, prime, tagged
-from tacit.mpc.elements import Desk, Elements
-from tacit.mpc.prime import FixedPrime, P
-from tacit.mpc.spdz import Table
+from tacit.mpc.elements import TaggedShare
+from tacit.mpc.prime import FixedPointPrime, P
+from tacit.mpc.tagged_context import TaggedContext
 from tacit.parties.secret import Secret
 from tacit.runtimes import InProcess
 
@@ -18,17 +18,17 @@ NUMBER = st.integers(0, P - 1)
 NAMES = ("a", "b")
 
 
-def whole(shares: list[Elements]) -> torch.Tensor:
+def whole(shares: list[TaggedShare]) -> torch.Tensor:
     """The value and its tag, from all shares."""
-    return prime.total(torch.stack([s.both for s in shares]), 0)
+    return prime.total(torch.stack([s.data for s in shares]), 0)
 
 
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.tuples(NUMBER, NUMBER), min_size=2, max_size=6), st.integers(-(2**40), 2**40))
 def test_what_is_linear_keeps_the_tag(pairs, public):
-    alphas = tagged.keys(2, Secret())
+    alphas = tagged.draw_keys(2, Secret())
     x, y = (torch.tensor(v) for v in zip(*pairs))
-    a, b = ([Elements(s) for s in tagged.tagged(v, alphas, Secret())] for v in (x, y))
+    a, b = ([TaggedShare(s) for s in tagged.share_tagged(v, alphas, Secret())] for v in (x, y))
     alpha = sum(alphas) % P
 
     def held(made, wanted):
@@ -48,7 +48,7 @@ def test_what_is_linear_keeps_the_tag(pairs, public):
     held([p.unsqueeze(0).expand(2, len(xs)).reshape(-1) for p in a], xs + xs)
     held(
         [
-            p + Desk(Table(None, i, (), tagged.TaggedRehearsal(), alpha=alphas[i])).public(public, p)
+            p + TaggedContext(None, i, (), tagged.TaggedDryRun(), alpha=alphas[i]).public(public, p)
             for i, p in enumerate(a)
         ],
         [p + public for p in xs],
@@ -56,7 +56,7 @@ def test_what_is_linear_keeps_the_tag(pairs, public):
 
 
 def test_shapes_are_those_of_the_value():
-    x = Elements(torch.zeros(2, 3, 4, 5, dtype=torch.int64))
+    x = TaggedShare(torch.zeros(2, 3, 4, 5, dtype=torch.int64))
     assert (x.shape, x.dim(), len(x)) == ((3, 4, 5), 3, 3)
     assert [
         tuple(t.shape)
@@ -91,24 +91,22 @@ def test_each_function_keeps_its_error_in_the_field(name):
     x = torch.cat(
         [torch.tensor([low, high], dtype=torch.float64), torch.linspace(low, high, 9, dtype=torch.float64)]
     )
-    fixed, alphas = FixedPrime(), tagged.keys(2, Secret())
+    fixed, alphas = FixedPointPrime(), tagged.draw_keys(2, Secret())
     coded = fixed.encode(x)
-    shares, x = tagged.tagged(coded, alphas, Secret()), fixed.decode(coded)
+    shares, x = tagged.share_tagged(coded, alphas, Secret()), fixed.decode(coded)
 
-    async def step(table, v):
-        return (await function(Desk(table), Elements(v))).both
+    async def step(ctx, v):
+        return (await function(ctx, TaggedShare(v))).data
 
-    requests = tagged.plan(
-        lambda table: step(table, torch.empty((2, len(x)), dtype=torch.int64, device="meta"))
-    )
+    requests = tagged.plan(lambda ctx: step(ctx, torch.empty((2, len(x)), dtype=torch.int64, device="meta")))
 
     def program(rank):
         async def party(me):
-            table = Table(
-                me, rank, NAMES, await tagged.TaggedStock.live(me, rank, 2, "dealer"), alpha=alphas[rank]
+            ctx = TaggedContext(
+                me, rank, NAMES, await tagged.TaggedStock.connect(me, rank, 2, "dealer"), alpha=alphas[rank]
             )
-            made = await step(table, shares[rank])
-            await table.check()
+            made = await step(ctx, shares[rank])
+            await ctx.check()
             return made[0]
 
         return party

@@ -11,12 +11,12 @@ import torch
 
 from tacit.errors import PartyFailed
 from tacit.mpc import functions as fn
-from tacit.mpc.ring import Fixed
+from tacit.mpc.ring import FixedPoint
 from tacit.parties import Ledger
 
 from .at_table import play, value
 
-FIXED = Fixed()
+FIXED = FixedPoint()
 
 
 def grid(low, high, n=1500):
@@ -81,7 +81,7 @@ def test_three_parties_say_the_same(name):
 def test_other_fractional_bits_scale_the_error(name, fraction):
     """Twice the stated error for each bit less than 16; more bits promise no more."""
     function, x, true, bound = CASES[name]
-    fixed = Fixed(fraction)
+    fixed = FixedPoint(fraction)
     x = fixed.decode(fixed.encode(x[x.abs() >= 2.0**-9][::10]))
     made = fixed.decode(value(function, fixed.encode(x), fixed=fixed))
     assert ((made - true(x)).abs() <= bound(x) * 2.0 ** max(16 - fraction, 0)).all()
@@ -94,7 +94,7 @@ def test_softmax(n):
     )
     made = run(fn.softmax, x)
     assert (made - x.softmax(-1)).abs().max() <= 2**-12
-    down = FIXED.decode(value(lambda seat, v: fn.softmax(seat, v, 0), FIXED.encode(x.T)))
+    down = FIXED.decode(value(lambda ctx, v: fn.softmax(ctx, v, 0), FIXED.encode(x.T)))
     assert (down - x.softmax(-1).T).abs().max() <= 2**-12
 
 
@@ -106,7 +106,7 @@ def test_layer_norm(spread):
             + 3
         )
     )
-    made = FIXED.decode(value(lambda seat, v: fn.layer_norm(seat, v, 2, 1e-5), FIXED.encode(x)))
+    made = FIXED.decode(value(lambda ctx, v: fn.layer_norm(ctx, v, 2, 1e-5), FIXED.encode(x)))
     wanted = torch.nn.functional.layer_norm(x, (4, 16))
     assert ((made - wanted).abs() <= 2**-13 * (4 + wanted.abs()) * max(1, 1 / spread)).all()
 
@@ -165,6 +165,6 @@ def test_the_fits_are_as_good_as_stated():
     }.items():
         v = np.linspace(low, high, 500)
         fitted = np.polynomial.polynomial.polyval(v, fn._fit(name))
-        true = fn._true(name, v)
+        true = fn._exact(name, v)
         assert np.abs(fitted - true).max() <= most * (2 if name == "rsqrt" else 1), name
-    assert math.isclose(fn._true("gelu", np.array([0.0]))[0], 2 * 0.5 * math.erfc(math.sqrt(2)))
+    assert math.isclose(fn._exact("gelu", np.array([0.0]))[0], 2 * 0.5 * math.erfc(math.sqrt(2)))

@@ -62,5 +62,7 @@ def test_bad_requests_are_refused():
 
 def test_it_is_trained_on_plain_shares_only():
     x, y = tacit.mpc.share(torch.ones(4, 2), checked=True), tacit.mpc.share(torch.ones(4), checked=True)
-    with pytest.raises(BadParameter, match="train_logistic: x is 'Checked'; it must be a tensor shared with"):
+    with pytest.raises(
+        BadParameter, match="train_logistic: x is 'CheckedTensor'; it must be a tensor shared with"
+    ):
         tacit.mpc.train_logistic(x, y)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tacit.mpc import compare, functions, masks
 from tacit.mpc.compare import Comparison
-from tacit.mpc.extension import Line
+from tacit.mpc.extension import OTChannel
 from tacit.mpc.truncate import Truncation, truncate
 from tacit.parties.codec import decode, kind_of
 from tacit.parties.conformance import Tap
@@ -24,9 +24,9 @@ def holds(request, parts):
     """The fixed parts are what the request says of the free ones; those of few bits count modulo what is used
     of them.
     """
-    free = {name: parts[name] for name in request.free()}
-    for name, due in request.make(free, {}).items():
-        shape, dtype = request.fixed()[name]
+    uniform = {name: parts[name] for name in request.uniform()}
+    for name, due in request.derive(uniform, {}).items():
+        shape, dtype = request.derived()[name]
         got = parts[name]
         if isinstance(request, Truncation) and name == "s":
             got, due = got.long() & (1 << request.bits) - 1, due & (1 << request.bits) - 1
@@ -55,7 +55,7 @@ def test_a_comparisons_masks_are_what_a_dealer_deals(shape):
 def test_pieces_change_hands_and_fit_together(monkeypatch):
     """Nine pieces of eight values: each party chooses in turn, and every request gets its own part."""
     monkeypatch.setattr(masks, "PIECE", 8)
-    lines: list[Line] = []
+    lines: list[OTChannel] = []
     asked = [
         Comparison((11,)),
         Truncation((20,), 16),
@@ -89,7 +89,7 @@ def test_signs_are_exact(values):
 @given(st.lists(st.integers(-(2**61), 2**61), min_size=1, max_size=12), st.sampled_from([12, 16, 22]))
 def test_truncations_are_off_by_less_than_a_unit(values, bits):
     v = torch.tensor(values)
-    got = sum(play(lambda seat, v: truncate(seat, v, bits), v))
+    got = sum(play(lambda ctx, v: truncate(ctx, v, bits), v))
     assert set((got - (v >> bits)).tolist()) <= {0, 1}
 
 
@@ -110,7 +110,7 @@ def test_masks_are_uniform_to_each_of_the_two(kind):
     """χ² of 255 degrees on the bytes of r, and of each one's share of every word: 2^-8 of the range; false
     alarms below 1e-6 each (limit 375).
     """
-    one, two = play(lambda seat: seat.stock.take(kind((2000,))), requests=[kind((2000,))])
+    one, two = play(lambda ctx: ctx.stock.take(kind((2000,))), requests=[kind((2000,))])
     for words in (
         one["r"],
         two["r"],
@@ -145,7 +145,7 @@ def test_what_each_is_sent_is_uniform_whatever_it_draws(monkeypatch):
 def test_the_test_above_would_notice_a_pad_that_is_missing():
     """A correlation sent without its pads is 1 − 2y: far from uniform."""
     y = np.zeros((4, 800), np.uint8)
-    said, _ = masks._words_held(np.zeros((4, 800), np.uint64), np.zeros((4, 800), np.uint64), y, [8] * 4)
+    said, _ = masks._send_words(np.zeros((4, 800), np.uint64), np.zeros((4, 800), np.uint64), y, [8] * 4)
     counts = np.bincount(np.frombuffer(said, np.uint8), minlength=256)
     assert float(((counts - len(said) / 256) ** 2 / (len(said) / 256)).sum()) > 375
 
@@ -155,13 +155,13 @@ def test_no_two_transfers_share_a_pad(monkeypatch):
     from tacit.mpc import extension
 
     used: dict[int, list[int]] = {}
-    plain = extension.Chooser.ask
+    plain = extension.OTReceiver.choose
 
     def noting(self, bits, length):
         used.setdefault(id(self), []).extend(range(self.count, self.count + 8 * len(bits)))
         return plain(self, bits, length)
 
-    monkeypatch.setattr(extension.Chooser, "ask", noting)
+    monkeypatch.setattr(extension.OTReceiver, "choose", noting)
     monkeypatch.setattr(masks, "PIECE", 16)
     made(Comparison((40,)), Truncation((40,), 16), Comparison((3,)))
     assert len(used) == 2

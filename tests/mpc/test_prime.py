@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tacit.errors import BadData, ProtocolError
 from tacit.mpc import prime
 from tacit.mpc.beaver import Bilinear
-from tacit.mpc.prime import FixedPrime, P
+from tacit.mpc.prime import FixedPointPrime, P
 
 ELEMENT = st.one_of(st.integers(0, P - 1), st.sampled_from([0, 1, P - 1, P // 2, P // 2 + 1]))
 
@@ -20,7 +20,7 @@ def test_arithmetic_is_that_of_whole_numbers_modulo_p(pairs, by):
     assert prime.add(x, y).tolist() == [(m + n) % P for m, n in pairs]
     assert prime.sub(x, y).tolist() == [(m - n) % P for m, n in pairs]
     assert prime.mul(x, y).tolist() == [m * n % P for m, n in pairs]
-    assert prime.turned(x, by).tolist() == [(m << by) % P for m in a]
+    assert prime.rotate(x, by).tolist() == [(m << by) % P for m in a]
     assert int(prime.total(x, 0)) == sum(a) % P
 
 
@@ -51,7 +51,7 @@ def test_convolution_is_torchs():
 
 @given(st.floats(-6e7, 6e7))
 def test_numbers_come_back_within_half_a_unit(x):
-    fixed = FixedPrime()
+    fixed = FixedPointPrime()
     assert abs(float(fixed.decode(fixed.encode(torch.tensor(x, dtype=torch.float64)))) - x) <= 2**-17
 
 
@@ -61,10 +61,10 @@ def test_the_range_of_the_field_is_held_at_encoding():
         match=r"1 of 1 numbers are not within ±6.71089e\+07, the range of 16 fractional bits in the checked "
         r"mode's field of 61",
     ):
-        FixedPrime().encode(torch.tensor(1e8))
+        FixedPointPrime().encode(torch.tensor(1e8))
 
 
 @pytest.mark.parametrize("bad", [-1, P, 2**63 - 1])
 def test_what_is_no_element_is_refused(bad):
-    with pytest.raises(ProtocolError, match="'b' sent numbers that are none modulo"):
-        prime.whole(torch.tensor([0, bad]), "'b'")
+    with pytest.raises(ProtocolError, match="'b' sent numbers outside"):
+        prime.check_elements(torch.tensor([0, bad]), "'b'")

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.mpc.share import split, total
+from tacit.mpc.share import reconstruct, split
 from tacit.mpc.tape import Tape
 from tacit.parties.secret import Secret
 
@@ -15,15 +15,15 @@ def test_shares_add_up_to_the_secret(values, parties):
     x = torch.tensor(values)
     shares = split(x, parties, Secret())
     assert len(shares) == parties
-    assert torch.equal(total(shares), x)
+    assert torch.equal(reconstruct(shares), x)
 
 
 def test_three_parties_add_without_a_word():
     """The shares 7, 6 and −2 are 11; and three secrets 7, 6 and −2, added share by share, are 11 too."""
-    assert total([torch.tensor(v) for v in (7, 6, -2)]) == 11
+    assert reconstruct([torch.tensor(v) for v in (7, 6, -2)]) == 11
     shared = [split(torch.tensor([v]), 3, Secret()) for v in (7, 6, -2)]
     sums = [a + b + c for a, b, c in zip(*shared)]
-    assert total(sums).tolist() == [11]
+    assert reconstruct(sums).tolist() == [11]
 
 
 def test_sharing_twice_gives_other_shares():

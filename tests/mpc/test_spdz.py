@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import PartyFailed
-from tacit.mpc import prime, spdz
+from tacit.mpc import functions, prime, spdz
 from tacit.mpc.beaver import MATMUL
-from tacit.mpc.prime import FixedPrime, P
-from tacit.mpc.spdz import MaskedOpening, Table
-from tacit.mpc.tagged import TaggedStock, deal, keys, plan, tagged
+from tacit.mpc.elements import TaggedShare
+from tacit.mpc.prime import FixedPointPrime, P
+from tacit.mpc.tagged import TaggedStock, deal, draw_keys, plan, share_tagged
+from tacit.mpc.tagged_context import MaskedOpening, TaggedContext
 from tacit.parties.codec import decode, encode, kind_of
 from tacit.parties.conformance import Tap
 from tacit.parties.secret import Secret
@@ -50,15 +51,16 @@ class Forging:
 
 
 def play(step, *operands, parties=2, cheat=None, forge=None, tap=None):
-    """(what each party ended with, the messages party 1 sent). `cheat(rank, table, shares)` changes a party's
+    """(what each party ended with, the messages party 1 sent). `cheat(rank, ctx, shares)` changes a party's
     memory, `forge` is a message's number.
     """
     names, secret, sent = tuple(f"party {i}" for i in range(parties)), Secret(), []
-    alphas = keys(parties, secret)
-    shares = [tagged(x, alphas, secret) for x in operands]
+    alphas = draw_keys(parties, secret)
+    shares = [share_tagged(x, alphas, secret) for x in operands]
     requests = plan(
-        lambda table: step(
-            table, *[torch.empty((2, *x.shape), dtype=torch.int64, device="meta") for x in operands]
+        lambda ctx: step(
+            ctx,
+            *[TaggedShare(torch.empty((2, *x.shape), dtype=torch.int64, device="meta")) for x in operands],
         )
     )
 
@@ -66,21 +68,21 @@ def play(step, *operands, parties=2, cheat=None, forge=None, tap=None):
         async def party(me):
             if rank == 1 and forge is not None:
                 me = dataclasses.replace(me, transport=Forging(me.transport, forge, sent))
-            table = Table(
+            ctx = TaggedContext(
                 me,
                 rank,
                 names,
-                await TaggedStock.live(me, rank, parties, "dealer"),
-                FixedPrime(),
+                await TaggedStock.connect(me, rank, parties, "dealer"),
+                FixedPointPrime(),
                 alpha=alphas[rank],
             )
             mine = [s[rank].clone() for s in shares]
             if cheat is not None:
-                cheat(rank, table, mine)
-            made = await step(table, *mine)
-            await table.check()
-            (opened,) = await table.open(made)
-            await table.check()
+                cheat(rank, ctx, mine)
+            made = await step(ctx, *map(TaggedShare, mine))
+            await ctx.check()
+            (opened,) = await ctx.open(made)
+            await ctx.check()
             return opened
 
         return party
@@ -96,7 +98,7 @@ def play(step, *operands, parties=2, cheat=None, forge=None, tap=None):
 def value(step, *operands, **options):
     made, _ = play(step, *[o % P for o in operands], **options)
     assert all(torch.equal(made[0], other) for other in made[1:])
-    return prime.centred(made[0])
+    return prime.to_signed(made[0])
 
 
 WORD = st.integers(-(2**47), 2**47)
@@ -106,14 +108,14 @@ WORD = st.integers(-(2**47), 2**47)
 @given(st.lists(WORD, min_size=1, max_size=4), st.integers(2, 4))
 def test_an_honest_run_passes_and_is_exact(values, parties):
     x = torch.tensor(values)
-    assert value(spdz.relu, x, parties=parties).tolist() == [max(v, 0) for v in values]
+    assert value(functions.relu, x, parties=parties).tolist() == [max(v, 0) for v in values]
     assert value(spdz.positive, x, parties=parties).tolist() == [int(v >= 0) for v in values]
 
 
 @settings(deadline=None, max_examples=10)
 @given(st.lists(st.integers(-(2**58) + 1, 2**58 - 1), min_size=1, max_size=4), st.integers(12, 18))
 def test_truncation_is_off_by_less_than_a_unit(values, bits):
-    made = value(lambda table, x: spdz.truncate(table, x, bits), torch.tensor(values))
+    made = value(lambda ctx, x: spdz.truncate(ctx, x, bits), torch.tensor(values))
     assert all(abs(int(m) * 2**bits - v) < 2**bits for m, v in zip(made, values))
 
 
@@ -127,33 +129,35 @@ def test_sums_that_wrap_around_are_put_right(r):
     x = torch.tensor([0, 1, -1, 2**47, -(2**47), 12345, -12345])
     for request in (room.TaggedComparison((7,)), room.TaggedTruncation((7,), 16)):
         parts = {"r": torch.full((7,), r)}
-        made = request.make(parts, {})
-        table = Table(None, 0, ("alone",), None, alpha=3)
+        made = request.derive(parts, {})
+        ctx = TaggedContext(None, 0, ("alone",), None, alpha=3)
 
         class Stock:
             # read only
             async def take(self, asked, due=request.__class__, dealt={**parts, **made}):  # noqa: B006
                 if type(asked) is due:
-                    return {
-                        k: torch.stack([v, prime.mul(v, torch.full_like(v, 3))]) for k, v in dealt.items()
-                    }
+                    return {k: under_key_3(v) for k, v in dealt.items()}
                 return {
-                    k: torch.zeros((2, *s), dtype=torch.int64)
-                    for k, s in {**asked.free(), **asked.fixed()}.items()
+                    k: TaggedShare(torch.zeros((2, *s), dtype=torch.int64))
+                    for k, s in {**asked.uniform(), **asked.derived()}.items()
                 }
 
-        table.stock = Stock()
-        mine = torch.stack([x % P, prime.mul(x % P, torch.full_like(x, 3))])
+        ctx.stock = Stock()
+        mine = under_key_3(x % P)
         step = (
-            spdz.positive(table, mine)
+            spdz.positive(ctx, mine)
             if isinstance(request, room.TaggedComparison)
-            else spdz.truncate(table, mine)
+            else spdz.truncate(ctx, mine)
         )
-        got = prime.centred(_alone(step)[0]).tolist()
+        got = prime.to_signed(_alone(step).data[0]).tolist()
         if isinstance(request, room.TaggedComparison):
             assert got == [int(v >= 0) for v in x.tolist()]
         else:
             assert all(abs(g * 65536 - v) < 65536 for g, v in zip(got, x.tolist()))
+
+
+def under_key_3(value):
+    return TaggedShare(torch.stack([value, prime.mul(value, torch.full_like(value, 3))]))
 
 
 def _alone(step):
@@ -164,9 +168,9 @@ def _alone(step):
     raise AssertionError("waits for somebody")
 
 
-async def both(table, x, y):
+async def both(ctx, x, y):
     """A product, a truncation and a comparison."""
-    return await spdz.relu(table, await spdz.truncate(table, await spdz.product(table, x, y, MATMUL)))
+    return await functions.relu(ctx, await spdz.truncate(ctx, await spdz.product(ctx, x, y, MATMUL)))
 
 
 X, Y = torch.tensor([[3 << 16, -(2 << 16) % P]]), torch.tensor([[1 << 16], [5 << 16]])
@@ -186,33 +190,33 @@ def test_every_message_that_is_changed_is_noticed():
 @pytest.mark.parametrize("operand", [0, 1])
 @pytest.mark.parametrize("parties", [2, 3])
 def test_a_share_or_a_tag_that_is_changed_is_noticed(part, operand, parties):
-    def cheat(rank, table, mine):
+    def cheat(rank, ctx, mine):
         if rank == 1:
             mine[operand][part].view(-1)[0] = (mine[operand][part].view(-1)[0] + 1) % P
 
-    with pytest.raises(PartyFailed, match=r"check [12] failed: an opened value is not what its tag says"):
+    with pytest.raises(PartyFailed, match=r"check [12] failed: an opened value does not match its tag"):
         play(both, X, Y, parties=parties, cheat=cheat)
 
 
 @pytest.mark.parametrize("by", [1, 2**60, P - 1])
 def test_randomness_that_a_party_changes_is_noticed(by):
-    """Any part of what was dealt, its share or its tag: a mask, a triple's product, a digit's table."""
+    """Any part of what was dealt, its share or its tag: a mask, a triple's product, a digit's ctx."""
 
     def cheating(which, part):
-        def cheat(rank, table, mine):
+        def cheat(rank, ctx, mine):
             if rank != 1:
                 return
-            take, count = table.stock.take, [0]
+            take, count = ctx.stock.take, [0]
 
             async def forged(request):
                 got = await take(request)
                 for values in got.values():
                     if count[0] == which:
-                        values[part].view(-1)[0] = (values[part].view(-1)[0] + by) % P
+                        values.data[part].view(-1)[0] = (values.data[part].view(-1)[0] + by) % P
                     count[0] += 1
                 return got
 
-            table.stock.take = forged
+            ctx.stock.take = forged
 
         return cheat
 
@@ -227,7 +231,7 @@ def test_randomness_that_a_party_changes_is_noticed(by):
                 caught += "check" in str(failed.error)
             else:  # a part that a public 0 multiplies does nothing to anybody
                 assert which in (5, 7, 8, 9)
-                assert abs(int(prime.centred(made[0])[0, 0])) <= 1
+                assert abs(int(prime.to_signed(made[0])[0, 0])) <= 1
     assert caught >= 12
 
 
@@ -245,12 +249,12 @@ def test_nothing_is_told_before_the_check():
     then is uniform.
     """
 
-    async def told(table, x, y):
-        z = await spdz.product(table, x, y)
-        await table.tell(z, 1)
+    async def told(ctx, x, y):
+        z = await spdz.product(ctx, x, y)
+        await ctx.open_to(z, 1)
         return z
 
-    def cheat(rank, table, mine):
+    def cheat(rank, ctx, mine):
         if rank == 1:
             mine[0][0] = prime.add(mine[0][0], torch.ones_like(mine[0][0]))
 

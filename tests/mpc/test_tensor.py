@@ -45,7 +45,7 @@ def test_the_names_others_call():
     assert torch.allclose((2 / a).open(), 2 / x, atol=3e-4)
     assert torch.allclose(a.max(0).open(), x.max(0).values)
     assert a.shape == (2, 3)
-    assert repr(a) == "<Shared [2, 3] between 2 parties>"
+    assert repr(a) == "<SharedTensor [2, 3] between 2 parties>"
 
 
 def test_no_party_saw_the_value_until_it_was_opened():
@@ -64,13 +64,13 @@ def test_too_few_parties_are_refused(parties):
 
 
 def test_what_does_not_go_together_is_refused():
-    with pytest.raises(BadData, match="do not go together: parties, fractional bits"):
+    with pytest.raises(BadData, match="cannot be combined: parties, fractional bits"):
         share(torch.ones(1), 2) + share(torch.ones(1), 3)
-    with pytest.raises(BadData, match="do not go together"):
+    with pytest.raises(BadData, match="cannot be combined"):
         share(torch.tensor(1.0)) * share(torch.ones(2)).argmax()
-    with pytest.raises(BadData, match="is an index, a whole number"):
+    with pytest.raises(BadData, match="is an index, without fractional bits"):
         share(torch.ones(2)).argmax() + 1
-    with pytest.raises(BadData, match=r"shapes \[2, 3\] and \[2, 3\] do not fit this operation"):
+    with pytest.raises(BadData, match=r"shapes \[2, 3\] and \[2, 3\] do not match for this operation"):
         share(torch.ones(2, 3)) @ share(torch.ones(2, 3))
     with pytest.raises(BadData, match="the public summand is str, not numbers"):
         share(torch.ones(2)) + "x"

@@ -94,7 +94,7 @@ def late(self, x):
 @pytest.mark.parametrize(
     ("forward", "words"),
     [
-        (lambda self, x: self.layer(x) * x, r"joins branches in another way than by \+"),
+        (lambda self, x: self.layer(x) * x, r"joins branches by something other than \+"),
         (
             lambda self, x: x if x.sum() > 0 else self.layer(x),
             "cannot be traced: .symbolically traced variables cannot",
@@ -104,20 +104,20 @@ def late(self, x):
         (lambda self, x: self.layer(x) + 1, "adds something that is not another branch"),
         (lambda self, x: torch.add(self.layer(x), x, alpha=2), "adds something that is not another branch"),
         (lambda self, x: self.layer(x) + self.layer.bias, "uses a parameter or a constant directly"),
-        (lambda self, x: (self.layer(x), x), "gives more than one output"),
+        (lambda self, x: (self.layer(x), x), "returns more than one output"),
         (
             lambda self, x: F.dropout(self.layer(x)),
-            "calls dropout in a way that is not understood: it drops values at random",
+            "calls dropout with unsupported arguments: it drops values at random",
         ),
         (lambda self, x: torch.sin(x), "calls sin, which cannot be evaluated on shares"),
-        (late, "overwrites a value that it uses again"),
+        (late, "overwrites a value that is used again"),
     ],
     ids=lambda v: v if isinstance(v, str) else "",
 )
 def test_what_cannot_be_traced_is_refused_by_name(forward, words):
     with pytest.raises(
         BadParameter,
-        match=f"infer: layer the model, a One, {words}.*A module of your own may apply the allowed layers",
+        match=f"infer: layer the model, a One, {words}.*Your own module may apply the allowed layers",
     ):
         compile(One(forward))
 
@@ -147,7 +147,7 @@ def test_branches_of_different_shapes_are_refused():
     ],
 )
 def test_a_graph_that_makes_no_sense_is_refused(nodes):
-    with pytest.raises(tacit.errors.ProtocolError, match="the architecture that came cannot be read"):
+    with pytest.raises(tacit.errors.ProtocolError, match="the architecture cannot be read"):
         from_text('[{"kind": "graph", "nodes": ' + nodes + "}]")
 
 

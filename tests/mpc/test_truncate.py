@@ -21,7 +21,7 @@ from .at_table import play, value
 )
 def test_it_is_never_more_than_one_unit_off(values, bits, parties):
     v = torch.tensor(values)
-    made = value(lambda seat, x: truncate(seat, x, bits), v, parties=parties)
+    made = value(lambda ctx, x: truncate(ctx, x, bits), v, parties=parties)
     assert ((made - (v >> bits)) >= 0).all()
     assert ((made - (v >> bits)) <= 1).all()
 
@@ -43,9 +43,9 @@ def test_it_is_right_on_average():
 
 
 def test_it_takes_one_round_and_8_bytes_a_value_and_party():
-    seats = []
-    play(truncate, torch.arange(1000), seats=seats)
-    assert [(c.rounds, c.bytes) for s in seats for c in s.costs.values()] == [(1, 8000)] * 2
+    contexts = []
+    play(truncate, torch.arange(1000), contexts=contexts)
+    assert [(c.rounds, c.bytes) for s in contexts for c in s.costs.values()] == [(1, 8000)] * 2
 
 
 def test_local_truncation_fails_with_the_stated_probability():

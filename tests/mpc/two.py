@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from tacit.mpc import pair
+from tacit.mpc.context import RingContext
 from tacit.mpc.dealer import Request, plan
-from tacit.mpc.extension import Line
-from tacit.mpc.ring import Fixed
-from tacit.mpc.seat import Seat
+from tacit.mpc.extension import OTChannel
+from tacit.mpc.ring import FixedPoint
 from tacit.mpc.share import split
 from tacit.parties import Ledger
 from tacit.parties.conformance import Tap
@@ -27,30 +27,31 @@ NAMES = ("a", "b")
 def play(
     step: Callable[..., Awaitable[Any]],
     *operands: Tensor,
-    fixed: Fixed | None = None,
+    fixed: FixedPoint | None = None,
     tap: Tap | None = None,
     ledger: Ledger | None = None,
-    lines: list[Line] | None = None,
+    lines: list[OTChannel] | None = None,
     requests: Sequence[Request] | None = None,
 ) -> tuple[Any, Any]:
     """What the two ended with; operands are shared freshly."""
-    fixed = fixed or Fixed()
+    fixed = fixed or FixedPoint()
     shares = [split(x, 2, Secret()) for x in operands]
     if requests is None:
         requests = plan(
-            lambda seat: step(
-                seat, *[torch.empty(x.shape, dtype=torch.int64, device="meta") for x in operands]
+            lambda ctx: step(
+                ctx, *[torch.empty(x.shape, dtype=torch.int64, device="meta") for x in operands]
             ),
             fixed=fixed,
         )
 
     def program(rank: int) -> Any:
         async def party(me):
-            line = Line(me, rank, NAMES)
+            line = OTChannel(me, rank, NAMES)
             if lines is not None:
                 lines.append(line)
             return await step(
-                Seat(me, rank, NAMES, await pair.make(line, requests), fixed), *[s[rank] for s in shares]
+                RingContext(me, rank, NAMES, await pair.generate(line, requests), fixed),
+                *[s[rank] for s in shares],
             )
 
         return party
@@ -63,8 +64,8 @@ def play(
 def made(*requests: Request, **options: Any) -> list[dict[str, Tensor]]:
     """Each request's parts, put together from what the two made: bits by exclusive or, words by addition."""
 
-    async def step(seat):
-        return [await seat.stock.take(request) for request in requests]
+    async def step(ctx):
+        return [await ctx.stock.take(request) for request in requests]
 
     one, two = play(step, requests=requests, **options)
     return [

@@ -178,13 +178,13 @@ def test_the_target_is_the_least_of_the_quadratic_loss():
         0.7,
     )
     w = torch.zeros(4, 1, dtype=torch.float64, requires_grad=True)
-    full, sign = hidden.spread(h), (2 * y - 1).double()[:, None]
+    full, sign = hidden.add_intercept(h), (2 * y - 1).double()[:, None]
     for _ in range(2000):
         phi = full @ w
         loss = (-0.5 * sign * phi + phi**2 / 8 + gamma * (phi - theirs) ** 2).mean()
         w.data -= 0.2 * torch.autograd.grad(loss, w)[0]
     torch.testing.assert_close(
-        hidden.ideal(h, hidden.wanted(y, theirs, gamma), 0.0), w.detach(), rtol=1e-5, atol=1e-7
+        hidden.ideal(h, hidden.compute_targets(y, theirs, gamma), 0.0), w.detach(), rtol=1e-5, atol=1e-7
     )
 
 
@@ -195,7 +195,7 @@ def test_shares_give_the_ideal_and_show_the_source_nothing():
         torch.arange(50) % 2,
         torch.randn(50, 1, generator=g, dtype=torch.float64),
     )
-    t = hidden.wanted(y, scores, 1.0)
+    t = hidden.compute_targets(y, scores, 1.0)
     ledger = Ledger()
     got = InProcess().run_sync(
         {
@@ -203,7 +203,7 @@ def test_shares_give_the_ideal_and_show_the_source_nothing():
                 hidden.source, names=("a", "b"), helper="h", width=4, y=y, scores=scores, gamma=1.0
             ),
             "b": functools.partial(hidden.target, names=("a", "b"), helper="h", h=h, decay=0.03, gamma=1.0),
-            "h": functools.partial(hidden.helps, names=("a", "b"), rows=50, width=4),
+            "h": functools.partial(hidden.helper, names=("a", "b"), rows=50, width=4),
         },
         ledger=ledger,
     )
@@ -228,11 +228,11 @@ def test_shares_give_the_ideal_and_show_the_source_nothing():
 def test_fewer_rows_than_the_sums_leave_room_for_are_refused():
     with pytest.raises(
         BadData,
-        match=r"9 rows are shared, and the target would get 5 sums over them, from which it could tell "
+        match=r"9 rows are shared, and the target would learn 5 sums over them, which could reveal "
         r"labels. Share at least 10 rows",
     ):
-        hidden.enough(9, 4, 1.0)
-    hidden.enough(10, 4, 1.0)
+        hidden.check_margin(9, 4, 1.0)
+    hidden.check_margin(10, 4, 1.0)
 
 
 def test_sums_of_labels_alone_tell_them_to_whoever_tries_all_and_are_refused():
@@ -241,18 +241,18 @@ def test_sums_of_labels_alone_tell_them_to_whoever_tries_all_and_are_refused():
     """
     g = torch.Generator().manual_seed(0)
     y, every = torch.randint(2, (14,), generator=g), torch.cartesian_prod(*[torch.tensor([0, 1])] * 14)
-    full = hidden.spread(torch.tanh(torch.randn(14, 6, generator=g)))
+    full = hidden.add_intercept(torch.tanh(torch.randn(14, 6, generator=g)))
 
     def told(labels: torch.Tensor) -> torch.Tensor:
-        return full.T @ hidden.wanted(labels, torch.zeros(14, 1), 0.0) / 14
+        return full.T @ hidden.compute_targets(labels, torch.zeros(14, 1), 0.0) / 14
 
     near = ((every.double() - 0.5) / 0.25 @ full / 14 - told(y).T).abs().amax(1) < 2**-12
     assert every[near].tolist() == [y.tolist()]
     with pytest.raises(
         BadData,
-        match=r"14 rows are shared, .* tell labels. Share at least 126 rows, .* numbers, or take gamma of "
+        match=r"14 rows are shared, .* reveal labels. Share at least 126 rows, .* numbers, or use gamma of "
         r"at least 0.25 and",
     ):
-        hidden.enough(14, 6, 0.0)
-    hidden.enough(126, 6, 0.0)
-    hidden.enough(14, 6, 0.25)
+        hidden.check_margin(14, 6, 0.0)
+    hidden.check_margin(126, 6, 0.0)
+    hidden.check_margin(14, 6, 0.25)

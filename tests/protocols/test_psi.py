@@ -402,7 +402,7 @@ def test_malformed_and_small_order_points_are_refused_by_name(
 
     programs = two(digests(range(20)), digests(range(10, 30)), method=method)
     with pytest.raises(
-        PartyFailed, match=f"party '{victim}' failed: ProtocolError: .*is no element of ristretto255"
+        PartyFailed, match=f"party '{victim}' failed: ProtocolError: .*is not an element of ristretto255"
     ):
         run({**programs, who: meddled(programs[who], kind, poison)})
 

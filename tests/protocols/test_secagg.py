@@ -146,7 +146,7 @@ def test_a_vector_of_another_length_is_out_of_the_round_at_its_own_party() -> No
 def test_numbers_outside_the_agreed_range_never_reach_the_server() -> None:
     terms = SecAggTerms("fed", 3, 5, 10)
     values = inputs(terms) | {"c1": torch.tensor([0, 11, -12, 0, 0])}
-    with pytest.raises(PartyFailed, match="party 'c1' failed: BadData: 2 of 5 numbers lie outside ±10"):
+    with pytest.raises(PartyFailed, match="party 'c1' failed: BadData: 2 of 5 numbers are outside ±10"):
         aggregate(terms, values)
 
 
@@ -170,7 +170,7 @@ def test_packed_uploads_take_the_bits_of_the_ring() -> None:
             {"threshold": 0.5},
             r"SecAggTerms: threshold is 0\.5; it must be a number above 0\.5 and at most 1\.",
         ),
-        ({"parties": 1}, r"SecAggTerms: parties is 1; it must be a whole number at least 2\."),
+        ({"parties": 1}, r"SecAggTerms: parties is 1; it must be a whole number of at least 2\."),
         (
             {"adversary": "active"},
             r"SecAgg: threshold is 0\.6; it must be above 2/3 against an active server",
@@ -226,6 +226,6 @@ def test_every_message_survives_the_wire(message: Any) -> None:
 
 def test_real_numbers_are_refused() -> None:
     terms = SecAggTerms("fed", 3, 2, 10)
-    with pytest.raises(PartyFailed, match="BadData: a ring holds one row of whole numbers, not float32"):
+    with pytest.raises(PartyFailed, match="BadData: expected a vector of integers, got float32"):
         aggregate(terms, {name: torch.zeros(2) for name in names_of(3)})
     assert issubclass(BadData, ValueError)

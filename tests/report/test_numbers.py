@@ -50,4 +50,4 @@ def test_figures_carry_their_error_or_say_that_they_diverged() -> None:
     assert numbers.plus_minus("accuracy", 0.9134, 0.004) == "91.3 ± 0.4%"
     assert numbers.plus_minus("loss", 0.5) == "0.5"
     assert numbers.plus_minus("loss", math.nan) == "diverged"
-    assert numbers.span(7265) == "2 h 1 min"
+    assert numbers.format_seconds(7265) == "2 h 1 min"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tacit.report.maps import heat, plane
 from tacit.report.numbers import percent
-from tacit.report.svg import Axis, Figure, Rule, Series, bars, beside, plot
+from tacit.report.svg import Axis, Figure, Rule, Series, bars, combine, plot
 
 ANY = st.floats(allow_nan=True, allow_infinity=True) | st.none()
 WORDS = st.text(max_size=12)
@@ -127,7 +127,7 @@ def test_contours_of_a_slope_are_vertical_strips() -> None:
 
 def test_a_figure_is_a_file_of_its_own_and_a_notebook_shows_it(tmp_path) -> None:
     one = bars("one", ["a"], [1.0], str)
-    both = beside("both", [one, one])
+    both = combine("both", [one, one])
     assert both.save(tmp_path / "f.svg").read_text() == both._repr_svg_() == both.svg
     assert both.width == 2 * one.width
     assert parsed(both).tag == "{http://www.w3.org/2000/svg}svg"

@@ -56,12 +56,12 @@ def test_a_revoked_certificate_signs_no_more_as_soon_as_the_list_is_there() -> N
 
 def test_what_is_signed_in_a_protocol_is_no_handshake() -> None:
     """The same key signs both; a signature of one may never pass for the other."""
-    from tacit.crypto.seal import holds
+    from tacit.crypto.seal import verify_transcript
 
     kits = federation()
     signature = CertificateIdentity(lambda: kits["a"]).sign(b"r " + SAID)
     size = int.from_bytes(signature[:2], "big")
-    assert not holds(b"r", SAID, signature[2 + size :], kits["a"].certificate.public_key())  # type: ignore[arg-type]
+    assert not verify_transcript(b"r", SAID, signature[2 + size :], kits["a"].certificate.public_key())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("signature", [b"", b"\x00", b"\xff\xff", bytes(600), b"\x00\x03abc"])

@@ -480,7 +480,7 @@ def sent(fed, monkeypatch, **more):
 
     with monkeypatch.context() as patch:
         patch.setattr(Party, "send", spy)
-        run = tacit.train(fed, model="logistic", rounds=2, batch_size=60, secret_seed=3, **more)
+        run = tacit.train(fed, model="logistic", rounds=2, batch_size=60, insecure_seed=3, **more)
     return sorted(messages, key=repr), run
 
 

@@ -261,7 +261,7 @@ def test_under_a_hidden_sum_it_is_not_told_at_which_hospital_a_patient_is(stage:
             rounds=1,
             guard=[guard.Clip(1.0), guard.Quantize(bits=8), stage],
             runtime=runtime,
-            secret_seed=1,
+            insecure_seed=1,
             algorithm=algorithms.FedAvg(lr=0.5, weighted=False),
         )
         for f in (fed, swapped(fed))

@@ -923,8 +923,8 @@ def test_faint_scores_do_not_count_as_blur() -> None:
     g = torch.Generator().manual_seed(0)
     y, scores = torch.randint(2, (14,), generator=g), 0.01 * torch.randn(14, 1, generator=g)
     h = torch.tanh(torch.randn(14, 6, generator=g))
-    every, full = torch.cartesian_prod(*[torch.tensor([0, 1])] * 14), transfer.spread(h)
-    sums = full.T @ transfer.wanted(y, scores, 1.0) / 14
+    every, full = torch.cartesian_prod(*[torch.tensor([0, 1])] * 14), transfer.add_intercept(h)
+    sums = full.T @ transfer.compute_targets(y, scores, 1.0) / 14
     guesses = (every.double() - 0.5) / 2.25 @ full / 14
     assert every[(guesses - sums.T).square().sum(1).argmin()].tolist() == y.tolist()  # the attack
 
@@ -937,7 +937,7 @@ def test_faint_scores_do_not_count_as_blur() -> None:
                 "b": functools.partial(
                     transfer.target, names=("a", "b"), helper="h", h=h, decay=0.03, gamma=gamma
                 ),
-                "h": functools.partial(transfer.helps, names=("a", "b"), rows=14, width=6),
+                "h": functools.partial(transfer.helper, names=("a", "b"), rows=14, width=6),
             }
         )
 
@@ -959,4 +959,4 @@ def test_the_margin_of_shared_transfer_has_no_default_gamma() -> None:
     with pytest.raises(BadData, match="Share at least 126 rows"):
         asyncio.run(transfer.target(None, ("a", "b"), "h", torch.zeros(14, 6), 0.03, 0.1))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="gamma"):
-        transfer.enough(14, 6)  # type: ignore[call-arg]
+        transfer.check_margin(14, 6)  # type: ignore[call-arg]

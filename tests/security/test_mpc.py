@@ -14,10 +14,10 @@ from torch import nn
 
 import tacit
 from tacit.mpc import compare, functions, inference
+from tacit.mpc.context import RingContext
 from tacit.mpc.dealer import Stock, TapeKey, dealer, plan
 from tacit.mpc.model import compile, to_text
-from tacit.mpc.ring import Fixed
-from tacit.mpc.seat import Seat
+from tacit.mpc.ring import FixedPoint
 from tacit.mpc.share import split
 from tacit.mpc.tape import Tape
 from tacit.parties import decode
@@ -72,12 +72,12 @@ def view(step, x: torch.Tensor, parties: int = 2) -> dict[str, list[torch.Tensor
     """What each party is sent while the step runs on shares of x."""
     tap, names = Tap(), tuple(f"party {i}" for i in range(parties))
     shares = split(x, parties, Secret())
-    requests = plan(lambda seat: step(seat, torch.empty(x.shape, dtype=torch.int64, device="meta")))
+    requests = plan(lambda ctx: step(ctx, torch.empty(x.shape, dtype=torch.int64, device="meta")))
 
     def program(rank):
         async def party(me):
             return await step(
-                Seat(me, rank, names, await Stock.live(me, rank, parties, "dealer")), shares[rank]
+                RingContext(me, rank, names, await Stock.connect(me, rank, parties, "dealer")), shares[rank]
             )
 
         return party
@@ -102,7 +102,7 @@ SECRETS = {
 }
 STEPS = {
     "relu": functions.relu,
-    "mul": lambda seat, x: functions.mul(seat, x, x),
+    "mul": lambda ctx, x: functions.mul(ctx, x, x),
     "bits": compare.by_bits,
     "sigmoid": functions.sigmoid,
 }
@@ -162,7 +162,7 @@ def test_neither_input_nor_weights_are_in_anybodys_view():
     nn.init.constant_(model[0].weight, 3.25)
     x = torch.full((4, 300), 7.5)
     tap = inferred(model, [x, x])
-    fixed = Fixed()
+    fixed = FixedPoint()
     words = [int(fixed.encode(v)).to_bytes(8, "little", signed=True) for v in (3.25, 7.5)]
     for _, to, _, frame in tap.frames:
         kind = decode(frame).kind
@@ -273,7 +273,7 @@ def test_without_a_helper_neither_input_nor_weights_are_in_the_others_view():
         return await inference.client(me, [x, x], helper=None)
 
     InProcess().run_sync(tap.on({"owner": owner, "client": client}))
-    words = [int(Fixed().encode(v)).to_bytes(8, "little", signed=True) for v in (3.25, 7.5)]
+    words = [int(FixedPoint().encode(v)).to_bytes(8, "little", signed=True) for v in (3.25, 7.5)]
     seen: dict[str, list[torch.Tensor]] = {"owner": [], "client": []}
     for _, to, _, frame in tap.frames:
         assert not any(word * 2 in bytes(frame) for word in words), (to, decode(frame).kind)

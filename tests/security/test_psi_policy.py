@@ -22,7 +22,7 @@ import pytest
 
 import tacit
 from tacit.crypto import elgamal, group
-from tacit.crypto.tags import tag_bytes, tagged
+from tacit.crypto.tags import compute_tags, tag_bytes
 from tacit.errors import PartyFailed, QueryRefused
 from tacit.jobs.vertical.query_log import QueryLog, read_policy
 from tacit.parties.codec import decode, encode
@@ -176,7 +176,7 @@ async def many_keys(
     keys = [group.scalar(os.urandom) for _ in range(10)]
     ids, rows, _, checks = psi_sum._scopes(me)
     target = group.elements(mine[:1].tobytes(), 16, session)
-    tags = [tagged(group.multiply(key, target), 32, session, size).tobytes() for key in keys] + [
+    tags = [compute_tags(group.multiply(key, target), 32, session, size).tobytes() for key in keys] + [
         os.urandom(size) for _ in range(len(mine) - 10)
     ]
     await psi_sum._stream(ids, other, psi_sum.IdTags, b"".join(tags), size)

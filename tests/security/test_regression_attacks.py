@@ -21,8 +21,8 @@ import tacit
 from tacit import data
 from tacit.errors import BadParameter
 from tacit.jobs.vertical.regress import Regression
+from tacit.mpc.regression import Basis, RegressionTerms
 from tacit.mpc.tape import Tape
-from tacit.mpc.vertical import Basis, RegressionTerms
 from tacit.parties import Ledger, decode
 from tacit.parties.conformance import Tap
 from tacit.runtimes import InProcess
@@ -155,7 +155,7 @@ def test_a_party_with_columns_finds_no_label_unless_masks_are_off(masked, monkey
     ][1::3][:k]
     own = (
         Basis.of(RegressionTerms(("guest", "host"), "guest", "helper", len(y)), x["host"])
-        .table(x["host"])
+        .apply(x["host"])
         .numpy()
     )
     auc = roc_auc_score(y.numpy(), guess_labels([np.arange(i, len(y), k) for i in range(k)], gradients, own))

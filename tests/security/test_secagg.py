@@ -145,7 +145,7 @@ def test_no_byte_of_a_secret_or_of_a_vector_is_in_the_servers_view() -> None:
     for secret in keys:
         assert secret[:16] not in view
     for v in values.values():
-        packed = ring.pack(ring.into(v.numpy(), terms.width, terms.bound), terms.width).tobytes()
+        packed = ring.pack(ring.encode(v.numpy(), terms.width, terms.bound), terms.width).tobytes()
         assert all(packed[i : i + 16] not in view for i in range(0, len(packed) - 16, 4))
 
 
@@ -452,7 +452,7 @@ def test_below_the_threshold_what_the_server_has_opens_nothing() -> None:
         ring.word(terms.width)
     )
     prg.mask(total, [(guess, -1)], terms.width)
-    assert not np.array_equal(ring.lift(total, terms.width), secagg.ideal(values).numpy())
+    assert not np.array_equal(ring.decode(total, terms.width), secagg.ideal(values).numpy())
 
 
 def test_identities_are_provisioned_not_taken_from_messages() -> None:

@@ -71,7 +71,7 @@ def test_more_budget_comes_nearer():
 
 def test_bad_parameters_are_refused():
     with pytest.raises(
-        BadParameter, match=r"AIM: degree is 0; it must be a whole number at least 1 and at most 4."
+        BadParameter, match=r"AIM: degree is 0; it must be a whole number of at least 1 and at most 4."
     ):
         AIM(degree=0).fit(people(20), DOMAIN)
     assert math.isclose(AIM().epsilon, 1.0)

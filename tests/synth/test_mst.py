@@ -266,7 +266,10 @@ def test_the_tree_spans_and_prefers_the_pair_that_depends():
     [
         ({"epsilon": 0}, "MST: epsilon is 0; it must be a number above 0."),
         ({"delta": 0}, "MST: delta is 0; it must be a number above 0 and below 1."),
-        ({"insecure_seed": -1}, "MST: insecure_seed is -1; it must be a whole number at least 0, or None."),
+        (
+            {"insecure_seed": -1},
+            "MST: insecure_seed is -1; it must be a whole number of at least 0, or None.",
+        ),
     ],
 )
 def test_bad_parameters_are_refused(arguments, says):

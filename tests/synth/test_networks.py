@@ -261,7 +261,7 @@ def test_a_watcher_hears_every_epoch():
 @pytest.mark.parametrize(
     ("generator", "words"),
     [
-        (synth.CTGAN(epochs=0), "CTGAN: epochs is 0; it must be a whole number at least 1"),
+        (synth.CTGAN(epochs=0), "CTGAN: epochs is 0; it must be a whole number of at least 1"),
         (synth.CTGAN(batch=5), "CTGAN: batch is 5; it must be at least pac = 10"),
         (synth.GAN(epochs=2, checkpoints=3), "GAN: checkpoints is 3; it must be at most epochs = 2"),
         (synth.TVAE(device="gpu"), "TVAE: device is 'gpu'; it must be one of 'auto', 'cpu', 'cuda'"),

@@ -235,7 +235,7 @@ def test_a_columns_file_declares_domains_and_constraints(folder, capsys):
         ),
         (
             ("table.csv", "--out", "o.csv", "--set", "leaf=0"),
-            "Cart: leaf is 0; it must be a whole number at least 1",
+            "Cart: leaf is 0; it must be a whole number of at least 1",
         ),
         (("table.csv", "--out", "o.csv", "--rows", "0"), "--rows is 0; it must be at least 1"),
         (

@@ -84,7 +84,7 @@ def break_caesar(text: str, key_length: int = 1) -> str:
     go by, so the text must be long: some forty letters for each shift.
     """
     if isinstance(key_length, bool) or not isinstance(key_length, int) or key_length < 1:
-        raise bad("break_caesar", "key_length", key_length, "a whole number at least 1")
+        raise bad("break_caesar", "key_length", key_length, "a whole number of at least 1")
     _checked("break_caesar", text, [0])
     if not any(_letter(c) for c in text):
         raise BadData(

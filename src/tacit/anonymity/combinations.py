@@ -47,7 +47,10 @@ def by_combination(frame: DataFrame, quasi: Sequence[str], most: int = 3) -> lis
     """
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
         raise bad(
-            "risk", "combinations", most, "a whole number at least 1: how many columns a combination may have"
+            "risk",
+            "combinations",
+            most,
+            "a whole number of at least 1: how many columns a combination may have",
         )
     most = min(most, len(quasi))
     sets = sum(comb(len(quasi), m) for m in range(1, most + 1))

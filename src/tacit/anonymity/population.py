@@ -86,7 +86,7 @@ def sample_of(class_sizes: np.ndarray, population: int) -> Sample:
             "risk",
             "population_size",
             population,
-            f"a whole number at least {max(1, rows)}, the number of rows published",
+            f"a whole number of at least {max(1, rows)}, the number of rows published",
         )
     return Sample(sizes, counts, int(population))
 

@@ -173,7 +173,7 @@ def _length(length: int) -> int:
             "pseudonymize",
             "length",
             length,
-            "a whole number at least 16 and at most 64",
+            "a whole number of at least 16 and at most 64",
             "A pseudonym is that many hexadecimal digits.",
         )
     return length

@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import BadData
 from ..report.markup import Safe, join, tag
 from ..report.numbers import count, is_finite, names, percent, significant
-from ..report.page import assemble, put
+from ..report.page import assemble, write_page
 from ..report.sections import Section, figure, table
 from ..report.svg import Figure
 from . import drawings
@@ -56,7 +56,7 @@ def render(subject: Risk | Anonymized) -> str:
 
 
 def write(subject: Risk | Anonymized, path: str | Path) -> Path:
-    return put(path, render(subject))
+    return write_page(path, render(subject))
 
 
 def _assessed(subject: Risk | Anonymized) -> Risk:

@@ -235,7 +235,7 @@ def _anonymize(args: argparse.Namespace) -> Answer:
         progress.step(f"writing {out}")
         write_table(made.table, out, separator)
         if page is not None and text is not None:
-            report.put(page, text)
+            report.write_page(page, text)
     as_is = [str(c) for c in made.table.columns if c not in (*quasi, *sensitive, *hidden)]
     value = {
         "out": str(out),

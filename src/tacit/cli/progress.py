@@ -11,7 +11,7 @@ from typing import Any
 
 from ..progress import Progress
 from ..report.markup import plain
-from ..report.numbers import shown, span
+from ..report.numbers import format_metric, format_seconds
 
 WORDS = {"accuracy": "accuracy", "loss": "loss", "r2": "R²", "epsilon": "ε"}
 
@@ -24,7 +24,7 @@ def summary(values: dict[str, Any]) -> str:
 
     def figure(key: str) -> str:
         error = values.get(f"{key}_error")
-        return shown(key, values[key]) + ("" if error is None else f" ± {shown(key, error)}")
+        return format_metric(key, values[key]) + ("" if error is None else f" ± {format_metric(key, error)}")
 
     return "  ".join(f"{word} {figure(key)}" for key, word in WORDS.items() if key in values)
 
@@ -91,7 +91,11 @@ class Watch:
         self._display.update(r, f"round {r}/{self.rounds}  {self._said}")
         if measured and not self._display.is_live:
             at, then = self._first
-            eta = f"  eta {span((now - then) / (r - at) * (self.rounds - r))}" if at < r < self.rounds else ""
+            eta = (
+                f"  eta {format_seconds((now - then) / (r - at) * (self.rounds - r))}"
+                if at < r < self.rounds
+                else ""
+            )
             self._line(f"round {r}/{self.rounds}  {self._said}{eta}")
 
     def _begin(self, labels: list[str]) -> None:

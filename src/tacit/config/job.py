@@ -1,29 +1,22 @@
-"""Job files: what `tacit run` and `tacit compare` are told, as TOML.
+"""Job files: the TOML that `tacit run`, `tacit compare`, `tacit plan` and `tacit party` read.
 
-    [data]              name = "digits", or path = "patients.csv" and label = "ill"; then how it is dealt: parties = 10, or by = "hospital"
-    [data.skew]         name = "Dirichlet", alpha = 0.5            ([[data.skews]]: several, one federation each, for a comparison)
-    [model]             name = "mlp", hidden = [64]                weights = "model.safetensors": it starts from these
-    [algorithm]         name = "FedProx", mu = 0.1                 ([[algorithms]]: several, for a comparison)
+    [data]              name = "digits", or path = "patients.csv" and label = "ill";
+                        then who holds the rows: parties = 10, or by = "hospital"
+    [data.skew]         name = "Dirichlet", alpha = 0.5
+    [model]             name = "mlp", hidden = [64]; weights = "model.safetensors" starts from these
+    [algorithm]         name = "FedProx", mu = 0.1
     [algorithm.solver]  name = "SGD", momentum = 0.9
-    [pace]              name = "FedBuff", buffer = 10              asynchronous training: whom the server waits for
-    [speed]             name = "Lognormal", sigma = 1.0            how long local work takes, on the virtual clock of a simulation
-    [select]            name = "PowerOfChoice", candidates = 30    who is asked in a round
-    [topology]          name = "Gossip", graph = "ring"            without a server; or name = "Hierarchy", edges = 4, period = 2
-    [aggregate]         name = "Median"                            how updates become one     ([[aggregates]]: several, for a comparison)
-    [adversaries]       sign_flip = 0.2                            the share of parties that lie, in a simulation ([[adversaries]]: with a `name` each)
-    [[guard]]           name = "Clip", norm = 1.0                  one after the other: the stages around every update, in their order
-    [[variants]]        label = "five steps", local_steps = 5      settings of [train], or a guard, that a row has for itself, in a comparison
-    [private]           epsilon = 8.0, delta = 1e-5, clip = 1.0    every local step is DP-SGD's: `tacit.private.DPSGD`
-    [train]             rounds = 20, local_epochs = 2, …           the arguments of `tacit.train` and `tacit.compare`
+    [train]             rounds = 20, local_epochs = 2, …
 
-Which keys may stand where is read off the functions and constructors they are handed to, so a job file
-knows what the code knows. A key that data set and dealing both take (`seed`) goes to both. TOML has no
-None: where None is allowed, write "none".
+Every option of `TrainConfig` (train.py) that is a component has a table of its own, named after it: [pace],
+[speed], [select], [topology], [aggregate], [private], [adversaries], and [[guard]], one table for each stage
+in order. All other options are keys of [train]. For `tacit compare`, [[algorithms]], [[aggregates]],
+[[data.skews]] and [[variants]] list several, and [train] takes `seeds`. TOML has no None: where None is
+allowed, write "none".
 """
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import os
 import typing
@@ -33,40 +26,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .. import models
 from ..errors import BadData, BadJob, BadParameter, BadRun, MissingFiles
-from ..parameters import bad, nearest, to_table
+from ..parameters import bad, from_table, nearest, to_table
 from ..runs import is_python_job
 from . import toml
-from .toml import dumps as dumps  # public here, too
+from .compare import AXES, CompareConfig
+from .toml import dumps as dumps
 from .toml import value_of as value_of
+from .train import OPTIONS, SETTINGS, TABLES, TrainConfig, to_table_of
 
-TABLES = (
-    "data",
-    "model",
-    "algorithm",
-    "algorithms",
-    "pace",
-    "speed",
-    "select",
-    "topology",
-    "aggregate",
-    "aggregates",
-    "adversaries",
-    "guard",
-    "variants",
-    "private",
-    "train",
-)
-OURS = (
-    *TABLES[1:-1],
-    "fed",
-    "feds",
-    "guards",
-    "out",
-    "resume",
-    "data_job",
-    "watch",
-)  # a job's arguments that are no settings
+_COMPARES = tuple(f.name for f in CompareConfig.options().values() if f.name not in AXES)  # keys of [train]
+KNOWN = ("data", *TABLES, *AXES, "train")
 
 
 @dataclass(frozen=True)
@@ -75,159 +46,79 @@ class Job:
 
     data: dict[str, Any]
     skews: tuple[Any, ...]
-    model: Any
-    algorithms: tuple[Any, ...]
-    settings: dict[str, Any]
+    options: dict[str, Any]  # of TrainConfig, as far as they are given
+    comparison: dict[str, Any]  # of CompareConfig, as far as they are given
+    tables: dict[str, Any] = field(compare=False)  # the file's tables, with absolute paths
     file: Path = field(default=Path("job.toml"), compare=False)
-    several: bool = False  # [[…]] was written: a job for `tacit compare`
-    guard: tuple[Any, ...] = ()
-    pace: Any = None
-    speed: Any = None
-    aggregates: tuple[Any, ...] = ()
-    adversaries: tuple[Any, ...] = ()
-    topology: dict[str, Any] | None = None  # as written: it needs the number of parties to be made
-    private: Any = None
-    select: Any = None
-    variants: dict[str, dict[str, Any]] | None = None
+
+    @property
+    def model(self) -> Any:
+        return self.options["model"]
+
+    @property
+    def several(self) -> bool:
+        """Whether the file lists several runs, for `tacit compare`."""
+        return "skews" in self.tables["data"] or any(name in self.tables for name in AXES)
 
     def dataset(self) -> Any:
+        """Load the data set."""
         make, known = source(self.data, str(self.file))
-        return self._said(partial(make, **{k: v for k, v in self.data.items() if k in known}))
+        return self._with_file(partial(make, **{k: v for k, v in self.data.items() if k in known}))
 
     def federations(self, dataset: Any = None) -> list[Any]:
-        """The data set, read now or before, dealt out once for each skew."""
+        """Partition the data set (loaded now, or before) among parties, once for each skew."""
         dataset, by = self.dataset() if dataset is None else dataset, self.data.get("by")
-        given = {k: v for k, v in self.data.items() if k in _dealing(by)}
+        options = {k: v for k, v in self.data.items() if k in _partition_options(by)}
         if by is not None:
-            return [self._said(partial(dataset.by, by, **given))]
+            return [self._with_file(partial(dataset.by, by, **options))]
         parties = self.data.get("parties")
-        return [self._said(partial(dataset.split, parties, skew=skew, **given)) for skew in self.skews]
+        return [self._with_file(partial(dataset.split, parties, skew=skew, **options)) for skew in self.skews]
 
     def train(self) -> dict[str, Any]:
-        """The arguments of `jobs.train`, but for the federation and where the run goes."""
+        """Return the arguments of `tacit.train`, except for the federation and `out`."""
         if self.several:
             raise BadJob(
-                f"{self.file} lists several algorithms or skews. Compare them with `tacit compare "
-                f"{self.file}`."
+                f"{self.file} lists several algorithms or skews. Compare them with `tacit compare {self.file}`."
             )
-        guard = {"guard": list(self.guard)} if self.guard else {}
-        guard |= {k: v for k, v in (("pace", self.pace), ("speed", self.speed)) if v is not None}
-        more: tuple[tuple[str, Any], ...] = (
-            ("aggregate", self.aggregates[0] if self.aggregates else None),
-            ("adversaries", list(self.adversaries)),
-            ("topology", self.topology),
-            ("private", self.private),
-            ("select", self.select),
-        )
-        guard |= {k: v for k, v in more if v is not None and v != []}
-        return {
-            "model": self.model,
-            "algorithm": self.algorithms[0],
-            "data_job": self.resolved()["data"],
-            **guard,
-            **self._for("train"),
-        }
+        self._only("run", self.comparison, SETTINGS)
+        return {**self.options, "data_job": self.tables["data"]}
 
     def compare(self) -> dict[str, Any]:
-        """The arguments of `jobs.compare`, but for the federations and where it goes."""
-        if self.private is not None:
+        """Return the arguments of `tacit.compare`, except for the federations and `out`."""
+        shared = CompareConfig.shared()
+        axes = {f.metadata["compare"]: name for name, f in OPTIONS.items() if f.metadata.get("compare")}
+        options = dict(self.comparison)
+        for name, value in self.options.items():
+            plural = OPTIONS[name].metadata.get("compare", True)
+            if name in shared:
+                options[name] = value
+            elif name == "guard":  # each algorithm with it and without
+                options["guards"] = {"no guard": None, "guarded": list(value)}
+            elif plural in axes:
+                options.setdefault(plural, (value,) if name == "seed" else [value])
+            elif name in TABLES:
+                raise BadJob(
+                    f"{self.file}: [{name}] is for `tacit run`. Leave it out, or run the job by itself; "
+                    "`tacit report` draws several runs."
+                )
+            else:
+                self._only("compare", [name], [n for n in SETTINGS if n in shared] + list(_COMPARES))
+        return {**options, "data_job": self.tables["data"]}
+
+    def _only(self, verb: str, names: typing.Iterable[str], known: Sequence[str]) -> None:
+        other = {"run": "compare", "compare": "run"}[verb]
+        for name in names:
             raise BadJob(
-                f"{self.file}: [private] is for `tacit run`. Leave it out, or run the job by itself; `tacit "
-                "report` draws several runs."
+                f"{self.file}, train: {name!r} is for `tacit {other}`. Leave it out here. Known: "
+                f"{', '.join(sorted(known))}."
             )
-        if self.pace is not None or self.speed is not None:
-            raise BadJob(
-                f"{self.file}: [pace] and [speed] are for `tacit run`. Leave them out, or run the job by "
-                "itself; `tacit report` draws several runs."
-            )
-        if (other := "select" if self.select is not None else "topology" if self.topology else "") != "":
-            raise BadJob(
-                f"{self.file}: [{other}] is for `tacit run`. Leave it out, or run the job by itself; `tacit "
-                "report` draws several runs."
-            )
-        settings = self._for("compare")
-        if "seed" in settings:
-            settings = {**{k: v for k, v in settings.items() if k != "seed"}, "seeds": (settings["seed"],)}
-        rules: dict[str, Any] = {
-            k: list(v) for k, v in (("aggregates", self.aggregates), ("adversaries", self.adversaries)) if v
-        }
-        if self.guard:  # each algorithm with it and without
-            rules["guards"] = {"no guard": None, "guarded": list(self.guard)}
-        if self.variants:
-            rules["variants"] = self.variants
-        return {
-            "model": self.model,
-            "algorithms": list(self.algorithms),
-            "data_job": self.resolved()["data"],
-            **rules,
-            **settings,
-        }
 
     def resolved(self) -> dict[str, Any]:
-        """The whole job as tables: `load` of its `dumps` is this job again."""
-        from .. import models
+        """Return the whole job as tables: `from_tables` of them is this job again."""
+        return self.tables
 
-        skews = [to_table(s) for s in self.skews]
-        algorithms = [to_table(a) for a in self.algorithms]
-        data = {
-            **self.data,
-            **({} if not skews else {"skews": skews} if self.several else {"skew": skews[0]}),
-        }
-        settings = {k: toml.NONE if v is None else v for k, v in self.settings.items()}
-        return {
-            "data": data,
-            "model": models.table_of(self.model),
-            **({"algorithms": algorithms} if self.several else {"algorithm": algorithms[0]}),
-            **({"guard": [to_table(s) for s in self.guard]} if self.guard else {}),
-            **{
-                k: to_table(v)
-                for k, v in (("pace", self.pace), ("speed", self.speed), ("private", self.private))
-                if v is not None
-            },
-            **(
-                {}
-                if not self.aggregates
-                else {"aggregates": [to_table(r) for r in self.aggregates]}
-                if self.several
-                else {"aggregate": to_table(self.aggregates[0])}
-            ),
-            **({"select": to_table(self.select)} if self.select is not None else {}),
-            **(
-                {
-                    "variants": [
-                        {
-                            "label": name,
-                            **{
-                                k: [to_table(s) for s in v] if k == "guard" else toml.NONE if v is None else v
-                                for k, v in given.items()
-                            },
-                        }
-                        for name, given in self.variants.items()
-                    ]
-                }
-                if self.variants
-                else {}
-            ),
-            **({"topology": self.topology} if self.topology else {}),
-            **({"adversaries": [to_table(a) for a in self.adversaries]} if self.adversaries else {}),
-            "train": settings,
-        }
-
-    def _for(self, verb: str) -> dict[str, Any]:
-        known = [*_settings(verb), *(("seed",) if verb == "compare" else ())]
-        for key in self.settings:
-            if key not in known:
-                other = "compare" if verb == "train" else "run"
-                raise BadJob(
-                    f"{self.file}, train: {key!r} is for `tacit {other}`. Leave it out here. Known: "
-                    f"{', '.join(sorted(known))}."
-                )
-        return dict(self.settings)
-
-    def _said(self, make: Callable[[], Any]) -> Any:
-        """A value that only turns out to be wrong with the data at hand still names the file and the
-        table.
-        """
+    def _with_file(self, make: Callable[[], Any]) -> Any:
+        """Name the file and the table when a value proves wrong with the data at hand."""
         try:
             return make()
         except BadParameter as error:
@@ -235,33 +126,12 @@ class Job:
 
 
 def load(path: str | os.PathLike[str], changes: Sequence[str] = ()) -> Job:
-    """Read and check a job file; `changes` are lines like "train.rounds=5" that are laid over it first."""
-    file = Path(path)
-    if file.is_dir():
-        raise BadJob(
-            f"{file} is a directory, not a job file. Go on with a run by `tacit run --resume {file}`."
-        )
-    if not file.is_file():
-        beside = [str(p) for p in file.parent.glob("*.toml")] if file.parent.is_dir() else []
-        raise BadJob(
-            f"there is no job file {file}. " + (nearest(str(file), beside) if beside else "Check the path.")
-        )
-    tables = toml.read(file)
-    if is_python_job(tables):
-        raise BadJob(
-            f"{file} is the job of a run that was started from Python, with data that only that program "
-            "has. Run that program again; "
-            "for the command line write a job file whose [data] has a `name` or a `path`."
-        )
-    for change in changes:
-        toml.change(tables, change)
-    return from_tables(tables, file)
+    """Read and check a job file; `changes` such as "train.rounds=5" replace values of it."""
+    return from_tables(toml.load(path, changes, KNOWN), Path(path))
 
 
 def of_run(directory: str | os.PathLike[str]) -> Job:
-    """The job a run directory keeps. A run writes down every setting but those that are None, so one that is
-    missing was None.
-    """
+    """Read the job that a run directory keeps."""
     file = Path(directory) / "job.toml"
     if not file.is_file():
         raise BadRun(
@@ -273,211 +143,161 @@ def of_run(directory: str | os.PathLike[str]) -> Job:
             f"{directory} was started from Python, with data that only that program has. Resume it there: "
             f"tacit.train(…, out={str(directory)!r}, resume=True)."
         )
-    job = load(file)
-    absent = {
-        k: None
-        for k, hint in _settings("train").items()
-        if type(None) in typing.get_args(hint) and k not in job.settings
-    }
-    return dataclasses.replace(job, settings={**absent, **job.settings})
+    return load(file)
 
 
 def of_comparison(directory: str | os.PathLike[str]) -> Job:
-    """The job that `tacit compare` keeps beside its runs."""
+    """Read the job that `tacit compare` keeps beside its runs."""
     file = Path(directory) / "job.toml"
     if not file.is_file():
         raise BadRun(
-            f"{directory} holds no comparison to resume: there is no job.toml in it. Give the job file, "
-            "too, or a directory that `tacit compare` "
-            "wrote."
+            f"{directory} holds no comparison to resume: there is no job.toml in it. Give the job file, too, "
+            "or a directory that `tacit compare` wrote."
         )
     return load(file)
 
 
 def from_tables(tables: Mapping[str, Any], file: Path = Path("job.toml")) -> Job:
-    """Check the tables of a job; `file` is who is blamed, and what relative paths are relative to."""
-    from .. import algorithms, data, selection
+    """Check the tables of a job. Errors name `file`, and relative paths are relative to it."""
+    from .. import data
 
     where = str(file)
-    toml.only_known(where, tables, TABLES)
+    toml.only_known(where, tables, KNOWN)
     if "data" not in tables:
         raise BadJob(
             f'{where}: there is no [data] table. Begin with one: [data] name = "digits", parties = 10. '
             f"Data sets: {', '.join(data.ALL)}."
         )
     raw = toml.table(where, "data", tables["data"])
-    for one, table in (("algorithm", tables), ("skew", raw)):
+    for one, table in (("algorithm", tables), ("aggregate", tables), ("skew", raw)):
         if one in table and f"{one}s" in table:
             raise BadJob(
                 f"{where}: both `{one}` and `{one}s` are there. Keep `{one}` for one run, or the list "
                 f"`{one}s` for a comparison."
             )
     skews = [
-        toml.made(t, data.SKEWS, f"{where}, {at}")
-        for at, t in toml.listed(where, "data.skew", raw.get("skew"), raw.get("skews"))
+        from_table(table, data.SKEWS, f"{where}, {place}")
+        for place, table in toml.listed(where, "data.skew", raw.get("skew"), raw.get("skews"))
     ]
-    listed = toml.listed(where, "algorithm", tables.get("algorithm"), tables.get("algorithms")) or [
-        ("algorithm", toml.USUAL["algorithm"])
-    ]
-    several = "algorithms" in tables or "aggregates" in tables or "skews" in raw or "variants" in tables
     values = _data(raw, skews, file)
-    model = _model(tables.get("model", toml.USUAL["model"]), file)
-    chosen = tuple(toml.made(t, algorithms.ALL, f"{where}, {at}") for at, t in listed)
-    settings = train_settings(toml.table(where, "train", tables.get("train", {})), f"{where}, train")
-    return Job(
-        values,
-        tuple(skews or ([] if "by" in values else [data.IID()])),
-        model,
-        chosen,
-        settings,
-        file,
-        several,
-        guarded(tables.get("guard"), where),
-        paced(tables, where),
-        speeded(tables, where),
-        _aggregates(tables, where),
-        _adversaries(tables.get("adversaries"), where),
-        toml.table(where, "topology", tables["topology"]) if "topology" in tables else None,
-        _private(tables, where),
-        toml.made(tables["select"], selection.ALL, f"{where}, select") if "select" in tables else None,
-        _variants(tables.get("variants"), where),
+    options, comparison = read_options(tables, file)
+    skew_tables: dict[str, Any] = {"skew": to_table(skews[0])} if "skew" in raw else {}
+    if "skews" in raw:
+        skew_tables = {"skews": [to_table(skew) for skew in skews]}
+    whole = {**tables, "data": {**values, **skew_tables}, "model": to_table_of(options["model"])}
+    skews = skews or ([] if "by" in values else [data.IID()])
+    return Job(values, tuple(skews), options, comparison, whole, file)
+
+
+def read_options(tables: Mapping[str, Any], file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options of TrainConfig and of CompareConfig that the tables of a job file give."""
+    where = str(file)
+    options: dict[str, Any] = {"model": _model(tables.get("model", OPTIONS["model"].default), file)}
+    for name in TABLES[1:]:
+        if name in tables:
+            options[name] = _take(name, tables[name], where)
+    if "algorithms" not in tables:
+        options.setdefault("algorithm", OPTIONS["algorithm"].metadata["take"](None, where))
+    settings, comparison = read_settings(
+        toml.table(where, "train", tables.get("train", {})), f"{where}, train"
+    )
+    for name, (one, members) in AXES.items():
+        if name in tables and name != "variants":
+            rows = toml.listed(where, one, None, tables[name])
+            comparison[name] = [from_table(table, members, f"{where}, {place}") for place, table in rows]
+    if "variants" in tables:
+        comparison["variants"] = _variants(tables["variants"], where)
+    return options | settings, comparison
+
+
+def read_settings(table: dict[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options of TrainConfig and of CompareConfig that [train] gives."""
+    hints = {
+        **{name: hint for name, hint in typing.get_type_hints(CompareConfig).items() if name in _COMPARES},
+        **{name: hint for name, hint in typing.get_type_hints(TrainConfig).items() if name in SETTINGS},
+        "runtime": str,
+    }
+    toml.only_known(where, table, hints)
+    if "seed" in table and "seeds" in table:
+        raise BadJob(
+            f"{where}: both `seed` and `seeds` are there. `seed` is for one run, `seeds` for a comparison."
+        )
+    values = {key: toml.held(where, key, value, hints[key]) for key, value in table.items()}
+    return (
+        {k: v for k, v in values.items() if k in SETTINGS},
+        {k: v for k, v in values.items() if k not in SETTINGS},
     )
 
 
-def _model(given: Any, file: Path) -> Any:
-    """[model], made; with `weights`, from where they lie."""
-    from .. import models
+def _take(name: str, value: Any, where: str) -> Any:
+    """Return the component that a table describes."""
+    if name == "guard" and (not isinstance(value, list) or not value):
+        raise BadJob(str(bad(where, name, value, "a list of at least one table, each written as [[guard]]")))
+    if name == "topology":  # it needs the number of parties
+        return toml.table(where, name, value)
+    try:
+        return OPTIONS[name].metadata["take"](value, where)
+    except BadParameter as error:
+        text = str(error)
+        raise BadJob(text if text.startswith(where) else f"{where}, {text}") from None
 
-    where, table = f"{file}, model", given if isinstance(given, Mapping) else {}
-    spec = toml.made(
-        {k: v for k, v in table.items() if k not in ("weights", "sha256")} if table else given,
-        models.ALL,
-        where,
-    )
-    kept = {k: toml.held(where, k, table[k], str) for k in ("weights", "sha256") if k in table}
-    if "weights" not in kept:
-        if kept:
+
+def _model(value: Any, file: Path) -> Any:
+    """Return the model of [model]; with `weights`, one that starts from that file."""
+    where, table = f"{file}, model", value if isinstance(value, Mapping) else {}
+    plain = {k: v for k, v in table.items() if k not in ("weights", "sha256")} if table else value
+    spec = from_table(plain, models.ALL, where)
+    weights = {k: toml.held(where, k, table[k], str) for k in ("weights", "sha256") if k in table}
+    if "weights" not in weights:
+        if weights:
             raise BadJob(
                 f"{where}: sha256 is of `weights`, and there are none. Name their file, or leave it out."
             )
         return spec
+    path = (file.parent / Path(weights["weights"]).expanduser()).resolve()
     try:
-        return models.Pretrained(
-            spec, str((file.parent / Path(kept["weights"]).expanduser()).resolve()), kept.get("sha256", "")
-        ).pinned()
+        return models.Pretrained(spec, str(path), weights.get("sha256", "")).pinned()
     except (BadData, MissingFiles) as error:
         raise BadJob(f"{where}, {error}") from None
 
 
-def _variants(listed: Any, where: str) -> dict[str, dict[str, Any]] | None:
-    """[[variants]]: a label each, and the settings of [train] that are its own; `guard` is a list of
-    stages.
-    """
-    if listed is None:
-        return None
+def _variants(rows: Any, where: str) -> dict[str, dict[str, Any]]:
+    """Return [[variants]] by label: settings of [train], and `guard`, that a row has for itself."""
     if (
-        not isinstance(listed, list)
-        or not listed
-        or not all(isinstance(t, dict) and isinstance(t.get("label"), str) and t["label"] for t in listed)
+        not isinstance(rows, list)
+        or not rows
+        or not all(isinstance(t, dict) and isinstance(t.get("label"), str) and t["label"] for t in rows)
     ):
-        raise BadJob(
-            str(bad(where, "variants", listed, "a list of tables with a label each, written as [[variants]]"))
-        )
-    if len({t["label"] for t in listed}) < len(listed):
+        must_be = "a list of tables with a label each, written as [[variants]]"
+        raise BadJob(str(bad(where, "variants", rows, must_be)))
+    if len({table["label"] for table in rows}) < len(rows):
         raise BadJob(f"{where}, variants: two have the same label. Name each differently.")
-    made = {}
-    for i, table in enumerate(listed):
-        at = f"{where}, variants[{i}]"
-        plain = train_settings({k: v for k, v in table.items() if k not in ("label", "guard")}, at)
-        made[table["label"]] = plain | (
-            {"guard": list(guarded(table["guard"], at))} if table.get("guard") else {}
-        )
-    return made
-
-
-def _private(tables: Mapping[str, Any], where: str) -> Any:
-    """[private], made; None where there is none."""
-    if "private" not in tables:
-        return None
-    from ..private.dpsgd import DPSGD
-
-    return toml.made(
-        {"name": "DPSGD", **toml.table(where, "private", tables["private"])},
-        {"DPSGD": DPSGD},
-        f"{where}, private",
-    )
-
-
-def _aggregates(tables: Mapping[str, Any], where: str) -> tuple[Any, ...]:
-    """[aggregate] or [[aggregates]], made."""
-    from .. import aggregate
-
-    listed = toml.listed(where, "aggregate", tables.get("aggregate"), tables.get("aggregates"))
-    return tuple(toml.made(t, aggregate.ALL, f"{where}, {at}") for at, t in listed)
-
-
-def _adversaries(given: Any, where: str) -> tuple[Any, ...]:
-    """[adversaries] with shares by attack, or [[adversaries]] with a name and parameters each."""
-    from ..audit import poisoning
-
-    if isinstance(given, list):
-        return tuple(
-            toml.made(t, {k.__name__: k for k in poisoning.ALL.values()}, f"{where}, adversaries[{i}]")
-            for i, t in enumerate(given)
-        )
-    try:
-        return poisoning.attacks(given)
-    except BadParameter as error:
-        raise BadJob(f"{where}, adversaries: {error}") from None
-
-
-def paced(tables: Mapping[str, Any], where: str) -> Any:
-    """[pace], made; None where there is none."""
-    from .. import pace
-
-    return toml.made(tables["pace"], pace.ALL, f"{where}, pace") if "pace" in tables else None
-
-
-def speeded(tables: Mapping[str, Any], where: str) -> Any:
-    """[speed], made; None where there is none."""
-    from .. import speeds
-
-    return toml.made(tables["speed"], speeds.ALL, f"{where}, speed") if "speed" in tables else None
-
-
-def guarded(listed: Any, where: str) -> tuple[Any, ...]:
-    """The stages of [[guard]], each checked, and their order."""
-    if listed is None:
-        return ()
-    from .. import guard
-
-    if not isinstance(listed, list) or not listed:
-        raise BadJob(
-            str(bad(where, "guard", listed, "a list of at least one table, each written as [[guard]]"))
-        )
-    stages = [toml.made(table, guard.ALL, f"{where}, guard[{i}]") for i, table in enumerate(listed)]
-    try:
-        return guard.as_stages(stages)
-    except BadParameter as error:
-        raise BadJob(f"{where}: {error}") from None
+    variants = {}
+    for i, table in enumerate(rows):
+        place = f"{where}, variants[{i}]"
+        settings, _ = read_settings({k: v for k, v in table.items() if k not in ("label", "guard")}, place)
+        if table.get("guard"):
+            settings["guard"] = list(_take("guard", table["guard"], place))
+        variants[table["label"]] = settings
+    return variants
 
 
 def _data(raw: dict[str, Any], skews: list[Any], file: Path) -> dict[str, Any]:
-    """[data] without its skews: every value given or by default, paths absolute."""
+    """Return [data] without its skews: every value given or by default, paths absolute."""
     from ..data import ByColumn
 
     where = f"{file}, data"
     flat = {k: v for k, v in raw.items() if k not in ("skew", "skews")}
     make, takes = source(flat, str(file))
-    dealing = {**_dealing(flat.get("by")), "by": str}
+    partition = {**_partition_options(flat.get("by")), "by": str}
     if "by" not in flat:
-        dealing["parties"] = int
+        partition["parties"] = int
     elif "parties" in flat and "parties" not in takes:
         raise BadJob(
             f"{where}: both `parties` and `by` are there. `by` makes one party of each value of a column, "
             "so leave `parties` out."
         )
-    known = {"name": str, **takes, **dealing}
+    known = {"name": str, **takes, **partition}
     toml.only_known(where, flat, known)
     values = {key: toml.held(where, key, flat[key], known[key]) for key in flat}
     for key, hint in known.items():
@@ -497,7 +317,7 @@ def _data(raw: dict[str, Any], skews: list[Any], file: Path) -> dict[str, Any]:
         )
     defaults = {
         k: p.default
-        for f in (make, _deal(flat.get("by")))
+        for f in (make, _partitioner(flat.get("by")))
         for k, p in inspect.signature(f).parameters.items()
         if k in known
     }
@@ -555,27 +375,15 @@ def source(table: Mapping[str, Any], file: str) -> tuple[Callable[..., Any], dic
     return make, toml.hints(make)
 
 
-def _deal(by: Any) -> Callable[..., Any]:
+def _partitioner(by: Any) -> Callable[..., Any]:
     from ..data import Dataset
 
     return Dataset.split if by is None else Dataset.by
 
 
-def _dealing(by: Any) -> dict[str, Any]:
-    return {k: v for k, v in toml.hints(_deal(by)).items() if k not in ("self", "parties", "skew", "column")}
-
-
-def _settings(verb: str) -> dict[str, Any]:
-    import tacit
-
-    return {k: v for k, v in toml.hints(getattr(tacit, verb)).items() if k not in OURS}
-
-
-def train_settings(table: dict[str, Any], where: str) -> dict[str, Any]:
-    known = {**_settings("compare"), **_settings("train")}
-    toml.only_known(where, table, known)
-    if "seed" in table and "seeds" in table:
-        raise BadJob(
-            f"{where}: both `seed` and `seeds` are there. `seed` is for one run, `seeds` for a comparison."
-        )
-    return {key: toml.held(where, key, value, known[key]) for key, value in table.items()}
+def _partition_options(by: Any) -> dict[str, Any]:
+    return {
+        k: v
+        for k, v in toml.hints(_partitioner(by)).items()
+        if k not in ("self", "parties", "skew", "column")
+    }

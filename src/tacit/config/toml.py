@@ -4,25 +4,49 @@ function or constructor it is for.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
+import os
 import re
 import tomllib
-import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ..errors import BadJob, BadParameter
-from ..parameters import bad, from_table, nearest
+from ..parameters import NONE as NONE
+from ..parameters import bad, nearest
+from ..parameters import hold_to_type as held
+from ..runs import is_python_job
 
-NONE = "none"
 NUMBER = re.compile(
     r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", re.IGNORECASE
 )  # .5 and 5., which TOML has not and every shell user writes
 USUAL = {"model": "mlp", "algorithm": "FedAvg", "solver": "SGD"}  # what stands where nothing was written
+
+
+def load(path: str | os.PathLike[str], changes: Sequence[str], known: Iterable[str]) -> dict[str, Any]:
+    """Read a job file, apply `changes` such as "train.rounds=5", and refuse tables that are not known."""
+    file = Path(path)
+    if file.is_dir():
+        raise BadJob(f"{file} is a directory, not a job file. Resume a run by `tacit run --resume {file}`.")
+    if not file.is_file():
+        others = [str(p) for p in file.parent.glob("*.toml")] if file.parent.is_dir() else []
+        raise BadJob(
+            f"there is no job file {file}. " + (nearest(str(file), others) if others else "Check the path.")
+        )
+    tables = read(file)
+    if is_python_job(tables):
+        raise BadJob(
+            f"{file} is the job of a run that was started from Python, with data that only that program has. "
+            "Run that program again; for the command line write a job file whose [data] has a `name` or a "
+            "`path`."
+        )
+    for line in changes:
+        change(tables, line)
+    only_known(str(file), tables, known)
+    return tables
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -101,29 +125,6 @@ def hints(function: Any) -> dict[str, Any]:
     return {name: hints.get(name, Any) for name in inspect.signature(function).parameters}
 
 
-def made(table: Any, members: Mapping[str, type], where: str) -> Any:
-    """A constructor from its table. Each name only where it belongs: no solver for an algorithm, no schedule
-    for a solver.
-    """
-    if isinstance(table, str):
-        table = {"name": table}
-    if not isinstance(table, Mapping):
-        raise BadJob(str(bad(where, "value", table, "a table with a `name`, or a name alone")))
-    cls = {k.lower(): v for k, v in members.items()}.get(str(table.get("name")).lower())
-    if cls is None:
-        return from_table(table, members, where)  # which says what is wrong with the name
-    hints = typing.get_type_hints(cls)
-    for f in dataclasses.fields(cls):
-        if f.name in table and f.metadata.get("kind") == "part":
-            made(table[f.name], f.metadata["of"].members, f"{where}.{f.name}")
-        elif f.name in table and not f.metadata:
-            held(where, f.name, table[f.name], hints[f.name])
-    try:
-        return from_table(table, members, where)
-    except BadParameter as error:
-        raise BadJob(f"{where}: {error}") from None
-
-
 def table(where: str, name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadJob(str(bad(where, name, value, f"a table, written as [{name}]")))
@@ -141,49 +142,23 @@ def listed(where: str, name: str, one: Any, many: Any) -> list[tuple[str, Any]]:
     return [(f"{name}s[{i}]", table) for i, table in enumerate(many)]
 
 
-def only_known(where: str, table: Mapping[str, Any], known: typing.Iterable[str]) -> None:
+def only_known(where: str, table: Mapping[str, Any], known: Iterable[str]) -> None:
     for key in table:
         if key not in known:
             raise BadJob(f"{where}: {key!r} is not known here. {nearest(key, list(known))}")
 
 
-def held(where: str, key: str, value: Any, hint: Any) -> Any:
-    """The value, held to the type its function declares; "none" is None where None may stand."""
-    if value == NONE and type(None) in typing.get_args(hint):
-        return None
-    if not _fits(value, hint):
-        one = (
-            f"Write [{value!r}]." if isinstance(value, str) and _fits([value], hint) else ""
-        )  # a single one is a list, too
-        raise BadJob(str(bad(where, key, value, " or ".join(dict.fromkeys(_words(hint))), one)))
-    return value
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    if hint is Any:
-        return True
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, a) for a in args)
-    if origin in (tuple, list, Sequence):
-        return isinstance(value, list) and all(_fits(v, args[0]) for v in value)
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return hint in (bool, int, str) and type(value) is hint
-
-
-def _words(hint: Any, many: bool = False) -> list[str]:
-    """What a type allows, in words a job file's author knows."""
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return [word for a in args for word in _words(a, many)]
-    if origin in (tuple, list, Sequence):
-        return ["a list of " + " or ".join(_words(args[0], many=True))]
-    names = {
-        bool: ("true or false",) * 2,
-        int: ("a whole number", "whole numbers"),
-        float: ("a number", "numbers"),
-        str: ("text", "texts"),
-        type(None): (f'"{NONE}"',) * 2,
-    }
-    return [names[hint][many]] if hint in names else []
+__all__ = [
+    "NONE",
+    "change",
+    "dumps",
+    "held",
+    "hints",
+    "listed",
+    "load",
+    "named",
+    "only_known",
+    "read",
+    "table",
+    "value_of",
+]

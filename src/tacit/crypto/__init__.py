@@ -1,3 +1,3 @@
-"""Numbers only: no party, no message, no file. Secrets come in as bytes the caller drew from the operating
-system.
+"""Cryptographic primitives on numbers and bytes: no parties, messages or files. Secrets are passed in as
+bytes that the caller drew from the operating system.
 """

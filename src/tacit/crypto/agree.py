@@ -1,7 +1,8 @@
-"""Two parties and one key: X25519, HKDF-SHA256, ChaCha20-Poly1305, Ed25519, all from `cryptography`.
+"""Key agreement and authenticated encryption between two parties: X25519, HKDF-SHA256, ChaCha20-Poly1305 and
+Ed25519, all from `cryptography`.
 
-Every derived key is bound to what it is for: federation, round, who with whom, by which public keys. The same
-two key pairs in another round, or in another direction, give another key.
+Every derived key is bound to its purpose: federation, round, both parties and their public keys. The same two
+key pairs in another round, or in the other direction, give another key.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import Any
 
 from ..errors import MissingExtra, ProtocolError
 
-PUBLIC = 32  # bytes of a public key, of both kinds
+PUBLIC = 32  # bytes of a public key, X25519 and Ed25519
 SIGNATURE = 64
 _NONCE = 12
-SEALED = _NONCE + 16  # bytes that sealing adds: the nonce, and Poly1305's tag
+SEALED = _NONCE + 16  # bytes that encryption adds: the nonce and Poly1305's tag
 
 Draw = Callable[[int], bytes]
 
@@ -29,9 +30,7 @@ def _primitives() -> Any:
 
 
 def bind(*parts: str | bytes | int) -> bytes:
-    """Several things as one string of bytes that no other things give: each with its kind and its length in
-    front.
-    """
+    """Encode values injectively as bytes: each is preceded by its type and its length."""
     out = b""
     for part in parts:
         data = part if isinstance(part, bytes) else str(part).encode()
@@ -44,7 +43,7 @@ def public_of(private: bytes) -> bytes:
 
 
 def agree(private: bytes, public: bytes, about: bytes) -> bytes:
-    """The 32-byte key that both ends of a pair come to, for this purpose alone."""
+    """The 32-byte key that both parties derive, for this purpose only."""
     x25519 = _primitives()
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -53,15 +52,13 @@ def agree(private: bytes, public: bytes, about: bytes) -> bytes:
         shared = x25519.X25519PrivateKey.from_private_bytes(private).exchange(
             x25519.X25519PublicKey.from_public_bytes(public)
         )
-    except (
-        ValueError
-    ):  # wrong length, or a point of small order, with which everyone would share the same key
-        raise ProtocolError("a public key is no point of Curve25519 that a key can be agreed with.") from None
+    except ValueError:  # wrong length, or a point of small order, which gives everyone the same key
+        raise ProtocolError("a public key is not a valid Curve25519 point for key agreement.") from None
     return HKDF(algorithm=SHA256(), length=32, salt=None, info=about).derive(shared)
 
 
 def seal(key: bytes, plain: bytes, about: bytes, draw: Draw) -> bytes:
-    """Encrypted, and bound to `about`: opened for anything else it fails."""
+    """Encrypt, bound to `about`: `unseal` fails with any other value."""
     _primitives()
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
@@ -78,23 +75,21 @@ def unseal(key: bytes, sealed: bytes, about: bytes) -> bytes:
         return ChaCha20Poly1305(key).decrypt(sealed[:_NONCE], sealed[_NONCE:], about)
     except (InvalidTag, ValueError):
         raise ProtocolError(
-            "what was sealed does not open: it was changed on the way, or made for another party, round or "
+            "a sealed message cannot be decrypted: it was modified, or sealed for another party, round or "
             "federation."
         ) from None
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A party's long-term signing key, and everyone's public one, as provisioning gave them out."""
+    """A party's long-term signing key, and the public keys of all parties."""
 
     private: bytes = field(repr=False)
     known: Mapping[str, bytes]
 
     @classmethod
     def provision(cls, names: list[str], draw: Draw) -> dict[str, Identity]:
-        """An identity for each name. In one process this stands for the certificates that organisations
-        exchange beforehand.
-        """
+        """An identity for each name: in one process, in place of the organizations' certificates."""
         private = {name: draw(32) for name in names}
         known = {
             name: _ed25519().from_private_bytes(key).public_key().public_bytes_raw()
@@ -106,7 +101,7 @@ class Identity:
         return _ed25519().from_private_bytes(self.private).sign(message)
 
     def verify(self, name: str, message: bytes, signature: bytes) -> bool:
-        """Whether `name`, as known here, signed this. A stranger never did."""
+        """Whether `name` signed this message; False for unknown names."""
         _primitives()
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey

@@ -1,16 +1,14 @@
-"""Vectors that are added while encrypted. Cheon, Kim, Kim, Song: Homomorphic Encryption for Arithmetic of
-Approximate Numbers (CKKS), ASIACRYPT 2017, through TenSEAL (Microsoft SEAL).
+"""Homomorphic encryption of integer vectors, for sums. Cheon, Kim, Kim, Song: Homomorphic Encryption for
+Arithmetic of Approximate Numbers (CKKS), ASIACRYPT 2017, through TenSEAL (Microsoft SEAL).
 
-Chosen for additions only: ring dimension 4096 with a modulus of 54 + 55 = 109 bits, the most that the
+Parameters for additions only: ring dimension 4096 with a modulus of 54 + 55 = 109 bits, the largest that the
 HomomorphicEncryption.org standard (2018, Table 1) allows there at 128-bit security against classical attacks;
-SEAL refuses to build anything weaker. No relinearisation or rotation keys exist, and encryption is with the
-secret key, which parties have anyhow: half the time, and a tenth of the error of encryption with a public
-one.
+SEAL refuses weaker ones. There are no relinearization or rotation keys, and encryption uses the secret key,
+which parties have anyway: half the time, and a tenth of the error of public-key encryption.
 
-CKKS is approximate, our numbers are whole: at a scale of 2^21 a slot holds 32 bits of them with an error
-below 0.01, and rounding takes it away. So sums are exact, and what is told to others carries nothing of the
-noise, from which Li and Micciancio (EUROCRYPT 2021) recover the key. Two or more numbers share a slot where
-their sums fit.
+CKKS is approximate, and the numbers here are integers: at a scale of 2^21 a slot holds 32 bits of them with an
+error below 0.01, which rounding removes. So sums are exact, and published sums carry no noise, from which Li
+and Micciancio (EUROCRYPT 2021) recover the key. Several numbers share a slot if their sums fit.
 """
 
 from __future__ import annotations
@@ -24,16 +22,13 @@ import numpy as np
 from ..errors import MissingExtra, ProtocolError
 from ..parameters import bad
 
-DIMENSION, MODULI = 4096, (54, 55)  # bits; the last is spent on keys alone
+DIMENSION, MODULI = 4096, (54, 55)  # bits; the last is for keys only
 SLOTS = DIMENSION // 2
-BITS = 32  # of whole numbers in a slot: 54 = 1 sign + 32 + 21, with a bit to spare for the error
+BITS = 32  # of integers in a slot: 54 = 1 sign + 32 + 21, which leaves room for the error
 SCALE = 2.0**21
 SECURITY = 128  # bits
-BLOCK_BYTES, SECRET_BYTES = (
-    61_740,
-    61_855,
-)  # of a ciphertext and of a key as SEAL writes them, compressed: give or take 25
-SURE = 0.25  # of a unit: an error above it is no rounding any more
+BLOCK_BYTES, SECRET_BYTES = 61_740, 61_855  # of a ciphertext and of a key as SEAL compresses them, ± 25
+MAX_ERROR = 0.25  # of a unit; a larger one is not a rounding error
 
 
 def _tenseal() -> Any:
@@ -46,15 +41,15 @@ def _tenseal() -> Any:
 
 def _parameters() -> Any:
     ts = _tenseal()
-    made = ts.context(
+    context = ts.context(
         ts.SCHEME_TYPE.CKKS, DIMENSION, -1, list(MODULI), encryption_type=ts.ENCRYPTION_TYPE.SYMMETRIC
     )
-    made.global_scale = SCALE
-    return made
+    context.global_scale = SCALE
+    return context
 
 
 def secret() -> bytes:
-    """A fresh secret key, with the parameters it belongs to. SEAL draws it from the operating system."""
+    """A fresh secret key with its parameters. SEAL draws it from the operating system."""
     return _parameters().serialize(
         save_public_key=False, save_secret_key=True, save_galois_keys=False, save_relin_keys=False
     )
@@ -68,12 +63,12 @@ def per_slot(bits: int) -> int:
 
 
 def blocks(length: int, bits: int) -> int:
-    """How many ciphertexts `length` numbers take."""
+    """The number of ciphertexts for `length` numbers."""
     return math.ceil(math.ceil(length / per_slot(bits)) / SLOTS)
 
 
 def encrypt(key: bytes, values: np.ndarray, bits: int) -> list[bytes]:
-    """Whole numbers, a few to a slot, as ciphertexts of 2048 slots each."""
+    """Encrypt integers, several per slot, in ciphertexts of 2048 slots each."""
     ts, each = _tenseal(), per_slot(bits)
     context = _context(key)
     slots = -(-len(values) // each)
@@ -88,7 +83,7 @@ def encrypt(key: bytes, values: np.ndarray, bits: int) -> list[bytes]:
 
 
 def add(rows: Iterable[Sequence[bytes]]) -> list[bytes]:
-    """The sum of several parties' ciphertexts, block by block, without any key."""
+    """Add several parties' ciphertexts, block by block, without a key."""
     ts = _tenseal()
     context = _context(
         _parameters().serialize(
@@ -96,38 +91,38 @@ def add(rows: Iterable[Sequence[bytes]]) -> list[bytes]:
         )
     )
     total: list[Any] = []
-    for boxes in rows:
+    for ciphertexts in rows:
         try:
-            came = [ts.ckks_vector_from(context, box) for box in boxes]
-            total = [a + b for a, b in zip(total, came, strict=True)] if total else came
+            vectors = [ts.ckks_vector_from(context, data) for data in ciphertexts]
+            total = [a + b for a, b in zip(total, vectors, strict=True)] if total else vectors
         except (ValueError, RuntimeError) as error:
             raise ProtocolError(f"a ciphertext cannot be read or added: {error}") from None
-    return [box.serialize() for box in total]
+    return [vector.serialize() for vector in total]
 
 
-def decrypt(key: bytes, boxes: Sequence[bytes], length: int, bits: int) -> tuple[np.ndarray, float]:
-    """(the whole numbers, how far the largest was from a whole number)."""
+def decrypt(key: bytes, ciphertexts: Sequence[bytes], length: int, bits: int) -> tuple[np.ndarray, float]:
+    """(the integers, the largest rounding error)."""
     ts, each = _tenseal(), per_slot(bits)
     context = _context(key)
     try:
-        parts = [np.array(ts.ckks_vector_from(context, box).decrypt()) for box in boxes]
+        parts = [np.array(ts.ckks_vector_from(context, data).decrypt()) for data in ciphertexts]
     except (ValueError, RuntimeError) as error:
         raise ProtocolError(f"a ciphertext cannot be read: {error}") from None
     slots = -(-length // each)
     joined = np.concatenate(parts) if parts else np.zeros(0)
     if len(joined) != slots:
         raise ProtocolError(
-            f"the ciphertexts hold {len(joined)} slots; {length} numbers of {bits} bits take {slots}."
+            f"the ciphertexts have {len(joined)} slots; {length} numbers of {bits} bits take {slots}."
         )
     nearest = np.rint(joined)
     off = float(np.abs(joined - nearest).max(initial=0.0))
-    if off >= SURE:
+    if off >= MAX_ERROR:
         raise ProtocolError(
-            f"the decrypted sum is up to {off:.3g} away from whole numbers: the ciphertexts do not belong "
-            "to this key, or were changed."
+            f"the decrypted sum is up to {off:.3g} away from integers: the ciphertexts do not belong "
+            "to this key, or were modified."
         )
     left, out = nearest.astype(np.int64), np.empty((each, slots), np.int64)
-    for i in range(each):  # the lowest number first, taken around 0; what is left belongs to the next
+    for i in range(each):  # the lowest number first, as a signed one; the rest belongs to the others
         out[i] = ((left + (1 << (bits - 1))) & ((1 << bits) - 1)) - (1 << (bits - 1))
         left = (left - out[i]) >> bits
     return out.reshape(-1)[:length], off

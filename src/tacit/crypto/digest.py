@@ -1,4 +1,4 @@
-"""One digest for a set of named tensors, the same on every machine."""
+"""A digest of named tensors, the same on every machine."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ..errors import MissingExtra
 
 
 def _blake3() -> Callable[..., Any]:
-    """BLAKE3 for the values of tensors: 3.5 times as fast as SHA-256, which was a fifth of a client's work in
-    a sparse secure sum.
+    """BLAKE3 for the values of tensors: 3.5 times as fast as SHA-256, which took a fifth of a client's time
+    in a sparse secure sum.
     """
     try:
         from blake3 import blake3
@@ -24,18 +24,16 @@ def _blake3() -> Callable[..., Any]:
 
 
 class Digests:
-    """Digests of named tensors. Each tensor is hashed once, however many sets it is in: a model is the
-    largest thing a round hashes.
-    """
+    """Digests of sets of named tensors; each tensor is hashed once, however many sets it is in."""
 
     def __init__(self, vectors: Mapping[str, Tensor]):
         self.vectors = vectors
         self._known: dict[str, bytes] = {}
 
     def of(self, names: Iterable[str] | None = None, *about: str) -> bytes:
-        """The digest of `about` and of these tensors (default: all), with their names, dtypes, shapes and
-        values. Names that are not there are left out. Two different inputs never encode to the same bytes:
-        every part goes in with its length.
+        """The digest of `about` and of these tensors (default: all): names, dtypes, shapes and values.
+
+        Unknown names are ignored. The encoding is injective: every part is preceded by its length.
         """
         state = hashlib.sha256()
         chosen = sorted(self.vectors if names is None else set(names) & set(self.vectors))

@@ -1,9 +1,9 @@
-"""Whole numbers encrypted so that anybody can add them up: ElGamal in the exponent, in ristretto255 (Cramer,
-Gennaro, Schoenmakers 1997).
+"""Additively homomorphic encryption of integers: ElGamal in the exponent, in ristretto255 (Cramer, Gennaro,
+Schoenmakers 1997).
 
-Enc(v) = (r·G, r·P + v·G). Sums of ciphertexts are ciphertexts of sums; adding Enc(0) makes one that cannot be
-traced to its parts. Decryption gives v·G, of which v is found by baby steps and giant steps, so a number is
-cut into limbs of 16 bits that are encrypted each for itself. Rests on decisional Diffie-Hellman.
+Enc(v) = (r·G, r·P + v·G). Sums of ciphertexts are ciphertexts of sums; adding Enc(0) makes one unlinkable to
+its parts. Decryption gives v·G, and v follows by baby steps and giant steps; so a number is split into limbs
+of 16 bits, encrypted separately. Assumption: decisional Diffie-Hellman.
 """
 
 from __future__ import annotations
@@ -18,24 +18,22 @@ NEUTRAL = bytes(group.POINT)
 PAIR = 2 * group.POINT  # bytes of a ciphertext of one limb
 
 
-def limbs(limit: int) -> int:
-    """How many a number up to `limit` takes."""
+def count_limbs(limit: int) -> int:
+    """The number of limbs of a number up to `limit`."""
     return max(1, -(-limit.bit_length() // LIMB))
 
 
-def cut(value: int, count: int) -> list[int]:
+def split_limbs(value: int, count: int) -> list[int]:
     return [value >> LIMB * k & (1 << LIMB) - 1 for k in range(count)]
 
 
 def encrypt(private: bytes, value: int, draw: group.Draw) -> bytes:
-    """By whoever holds the private key, who needs two multiplications of the base only: r·P + v·G = (r·p +
-    v)·G.
-    """
-    return encrypt_scalar(private, group.small(value), draw)
+    """Encrypt with the private key, by two base multiplications: r·P + v·G = (r·p + v)·G."""
+    return encrypt_scalar(private, group.scalar_from_int(value), draw)
 
 
 def encrypt_scalar(private: bytes, value: bytes, draw: group.Draw) -> bytes:
-    """The same of any scalar, which nobody can then read out: it can only be compared."""
+    """Encrypt any scalar; it cannot be recovered from its point, only compared."""
     r = group.scalar(draw)
     return group.times_base(r) + group.times_base(group.scalar_sum(group.scalar_product(r, private), value))
 
@@ -44,27 +42,25 @@ def add(a: bytes, b: bytes) -> bytes:
     return group.plus(a[: group.POINT], b[: group.POINT]) + group.plus(a[group.POINT :], b[group.POINT :])
 
 
-def masked(total: bytes, public: bytes, mask: bytes, draw: group.Draw) -> bytes:
-    """The ciphertext made anew, its number moved by `mask`: whoever decrypts it learns nothing of the number,
-    nor of what was added up.
-    """
+def mask(total: bytes, public: bytes, mask: bytes, draw: group.Draw) -> bytes:
+    """Rerandomize the ciphertext and add `mask` to its number, so that decryption reveals neither."""
     r = group.scalar(draw)
     return add(total, group.times_base(r) + group.plus(group.times(r, public), group.times_base(mask)))
 
 
-def opened(private: bytes, ciphertext: bytes) -> bytes:
+def decrypt_to_point(private: bytes, ciphertext: bytes) -> bytes:
     """v·G."""
     return group.minus(ciphertext[group.POINT :], group.times(private, ciphertext[: group.POINT]))
 
 
-def number(point: bytes, most: int) -> int:
-    """v from v·G, if 0 ≤ v ≤ most (Shanks 1971): √most steps of either kind."""
+def discrete_log(point: bytes, most: int) -> int:
+    """v from v·G, if 0 ≤ v ≤ most (Shanks 1971): √most baby steps and giant steps."""
     if point == NEUTRAL:
         return 0
     width = math.isqrt(most) + 1
     if width > 1 << 21:
-        raise BadData(f"a sum of up to {most} cannot be read out: {width} steps. Sum fewer ids at once.")
-    base, steps, at = group.times_base(group.small(1)), {NEUTRAL: 0}, NEUTRAL
+        raise BadData(f"a sum of up to {most} takes {width} steps to decrypt. Sum fewer ids at once.")
+    base, steps, at = group.times_base(group.scalar_from_int(1)), {NEUTRAL: 0}, NEUTRAL
     for k in range(1, width):
         at = group.plus(at, base)
         steps[at] = k
@@ -73,4 +69,4 @@ def number(point: bytes, most: int) -> int:
         if point in steps:
             return j * width + steps[point]
         point = group.minus(point, stride)
-    raise ProtocolError(f"a sum that should be at most {most} is not: someone did not follow the protocol.")
+    raise ProtocolError(f"a sum exceeds its maximum {most}: a party did not follow the protocol.")

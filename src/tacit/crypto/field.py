@@ -1,7 +1,7 @@
-"""Vectors modulo the prime q = 2^32 − 5, and polynomials through them: what LightSecAgg codes its masks with.
+"""Vectors modulo the prime q = 2^32 − 5, and polynomial interpolation: the coding of LightSecAgg's masks.
 
-A product of two elements fits a 64-bit word, so everything is plain numpy on uint64 with one remainder a
-product.
+A product of two elements fits in a 64-bit word, so everything is plain numpy on uint64, with one remainder
+per product.
 """
 
 from __future__ import annotations
@@ -20,30 +20,25 @@ _LOW = np.uint64(0xFFFF)
 
 
 def uniform(key: bytes, count: int) -> np.ndarray:
-    """`count` elements, exactly uniform: words of keystream that are no element (5 in 2^32) are passed
-    over.
-    """
-    # words; that more than these are passed over has a probability below 2^-1000 for any vector that fits a
-    # frame
-    spare = 64
+    """`count` exactly uniform elements: keystream words that are not elements (5 in 2^32) are skipped."""
+    spare = 64  # words; more are skipped with probability below 2^-1000 for any vector that fits in a frame
     words = stream(key, count + spare, 32)
-    kept = words[words < Q]
-    return kept[:count].astype(np.uint64)
+    return words[words < Q][:count].astype(np.uint64)
 
 
-def into(values: np.ndarray, bound: int) -> np.ndarray:
-    """Signed whole numbers of at most ±bound → the field."""
+def encode(values: np.ndarray, bound: int) -> np.ndarray:
+    """Encode signed integers of at most ±bound as field elements."""
     outside = int(np.count_nonzero((values > bound) | (values < -bound)))
     if outside:
         raise BadData(
-            f"{outside} of {len(values)} numbers lie outside ±{bound}, the range agreed for this sum. Clip "
-            "before quantising, or agree on more bits."
+            f"{outside} of {len(values)} numbers are outside ±{bound}, the range agreed for this sum. Clip "
+            "before quantizing, or agree on more bits."
         )
     return (values.astype(np.int64) % Q).astype(np.uint64)
 
 
-def lift(elements: np.ndarray) -> np.ndarray:
-    """The field → signed numbers around 0."""
+def decode(elements: np.ndarray) -> np.ndarray:
+    """Decode field elements as signed numbers."""
     signed = elements.astype(np.int64)
     return np.where(signed > Q // 2, signed - Q, signed)
 
@@ -57,26 +52,24 @@ def subtract(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def combine(weights: Sequence[int], rows: np.ndarray) -> np.ndarray:
-    """Σ weights[i] · rows[i]. The weights' halves are summed apart, so that up to 65,536 products wait for
-    one remainder.
-    """
+    """Σ weights[i] · rows[i]; the halves of the weights are summed separately, with one remainder at the end."""
     low, high = np.zeros(rows.shape[1:], np.uint64), np.zeros(rows.shape[1:], np.uint64)
-    room = np.empty(rows.shape[1:], np.uint64)
+    buffer = np.empty(rows.shape[1:], np.uint64)
     for w, row in zip(weights, rows):
-        np.multiply(row, np.uint64(w) & _LOW, out=room)  # below 2^48
-        low += room
-        np.multiply(row, np.uint64(w) >> SPLIT, out=room)
-        high += room
+        np.multiply(row, np.uint64(w) & _LOW, out=buffer)  # below 2^48
+        low += buffer
+        np.multiply(row, np.uint64(w) >> SPLIT, out=buffer)
+        high += buffer
     return (low + ((high % _Q) << SPLIT)) % _Q  # low < 2^64 − 2^48 for up to 65,535 rows
 
 
-def lagrange(known: Sequence[int], wanted: int) -> list[int]:
-    """Weights that give a polynomial's value at `wanted` from its values at `known`."""
+def lagrange(points: Sequence[int], at: int) -> list[int]:
+    """Weights that give a polynomial's value at `at` from its values at `points`."""
     weights = []
-    for i, a in enumerate(known):
+    for i, a in enumerate(points):
         above, below = 1, 1
-        for j, b in enumerate(known):
+        for j, b in enumerate(points):
             if j != i:
-                above, below = above * (wanted - b) % Q, below * (a - b) % Q
+                above, below = above * (at - b) % Q, below * (a - b) % Q
         weights.append(above * pow(below, -1, Q) % Q)
     return weights

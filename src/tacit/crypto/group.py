@@ -1,10 +1,9 @@
-"""ristretto255, a group of prime order, from libsodium through `rbcl`: an element is 32 bytes, a scalar is 32
-bytes.
+"""ristretto255, a group of prime order, from libsodium through `rbcl`; elements and scalars are 32 bytes each.
 
-Everything that needs care is the library's: the map from a hash to the group (two Elligator maps, so the
-element says nothing of its discrete logarithm), the check that 32 bytes are the one encoding of an element,
-and the multiplication, whose time does not depend on the scalar. The group has prime order: there is no
-element of small order but the neutral one, and that is refused wherever an element comes from outside.
+The library does what needs care: hashing to the group (two Elligator maps, so the discrete logarithm of the
+element is unknown), the check that 32 bytes are the canonical encoding of an element, and constant-time
+multiplication. The group has prime order: the only element of small order is the neutral one, which is
+refused in every message.
 """
 
 from __future__ import annotations
@@ -31,26 +30,23 @@ def _sodium() -> Any:
         import rbcl
     except ImportError:
         raise MissingExtra("private set intersection", "psi", "rbcl") from None
-    # rbcl loads libsodium from a file that it writes anew each time and leaves behind; once loaded, a POSIX
-    # system does not need it
+    # rbcl writes libsodium to a new file each time and does not remove it; once loaded, POSIX does not need it
     with suppress(OSError, AttributeError):
         Path(sys.modules["rbcl._sodium"].lib_path).unlink()
     return rbcl
 
 
 def ready() -> None:
-    """MissingExtra unless libsodium is here."""
+    """Raise MissingExtra unless libsodium is installed."""
     _sodium()
 
 
 def scalar(draw: Draw) -> bytes:
-    """A uniform scalar: 512 bits reduced, so that no value is more likely than another by more than
-    2^-256.
-    """
+    """A uniform scalar, up to 2^-256: 512 random bits, reduced."""
     return _sodium().crypto_core_ristretto255_scalar_reduce(draw(64))
 
 
-def small(value: int) -> bytes:
+def scalar_from_int(value: int) -> bytes:
     """A small number as a scalar."""
     return value.to_bytes(SCALAR, "little")
 
@@ -68,7 +64,7 @@ def inverse(s: bytes) -> bytes:
 
 
 def element(data: bytes, about: bytes) -> bytes:
-    """The element that stands for `data`, in this use alone."""
+    """Hash `data` to the group, for the purpose `about` only."""
     return _sodium().crypto_core_ristretto255_from_hash(hashlib.sha512(about + data).digest())
 
 
@@ -77,7 +73,7 @@ def times_base(s: bytes) -> bytes:
 
 
 def times(s: bytes, point: bytes) -> bytes:
-    """s·point, or a refusal: the bytes are no element, or the neutral one."""
+    """s·point; raises ProtocolError if the bytes are not an element, or the neutral one."""
     try:
         return _sodium().crypto_scalarmult_ristretto255(s, point)
     except (RuntimeError, TypeError, ValueError):
@@ -85,32 +81,32 @@ def times(s: bytes, point: bytes) -> bytes:
 
 
 def plus(a: bytes, b: bytes) -> bytes:
-    _held(a)
-    _held(b)
+    _check_point(a)
+    _check_point(b)
     return _sodium().crypto_core_ristretto255_add(a, b)
 
 
 def minus(a: bytes, b: bytes) -> bytes:
-    _held(a)
-    _held(b)
+    _check_point(a)
+    _check_point(b)
     return _sodium().crypto_core_ristretto255_sub(a, b)
 
 
-def _held(point: bytes) -> None:
+def _check_point(point: bytes) -> None:
     if len(point) != POINT or not _sodium().crypto_core_ristretto255_is_valid_point(point):
         raise ProtocolError(refusal(point))
 
 
 def refusal(point: bytes) -> str:
     return (
-        f"{bytes(point).hex()[:64]} is no element of ristretto255 other than the neutral one. What came was "
-        "changed, or whoever sent it does not follow "
-        "the protocol: nothing was computed with it."
+        f"{bytes(point).hex()[:64]} is not an element of ristretto255, or is the neutral one. The message was "
+        "modified, or its sender does not follow "
+        "the protocol. Nothing was computed with it."
     )
 
 
 def elements(digests: bytes, width: int, about: bytes) -> bytes:
-    """`element` of every `width` bytes, one after the other."""
+    """`element` of every `width` bytes, concatenated."""
     lift, sha = _sodium().crypto_core_ristretto255_from_hash, hashlib.sha512
     return b"".join(
         [lift(sha(about + digests[at : at + width]).digest()) for at in range(0, len(digests), width)]
@@ -118,13 +114,15 @@ def elements(digests: bytes, width: int, about: bytes) -> bytes:
 
 
 def multiply(s: bytes, points: bytes) -> bytes:
-    """s times every 32 bytes, one after the other; refuses all if one is refused."""
+    """s times every 32 bytes, concatenated; refuses all if one is invalid."""
     if len(points) % POINT:
-        raise ProtocolError(f"{len(points)} bytes are no whole number of elements of ristretto255.")
+        raise ProtocolError(
+            f"{len(points)} bytes are not a multiple of the {POINT} of a ristretto255 element."
+        )
     once = _sodium().crypto_scalarmult_ristretto255
     try:
         return b"".join([once(s, points[at : at + POINT]) for at in range(0, len(points), POINT)])
     except RuntimeError:
         for at in range(0, len(points), POINT):
-            times(s, points[at : at + POINT])  # says which
+            times(s, points[at : at + POINT])  # raises for the invalid one
         raise

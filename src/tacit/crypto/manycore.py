@@ -1,10 +1,9 @@
-"""Multiplications in ristretto255 on all cores: helper processes of this machine that are handed points and
-hand them back multiplied.
+"""Multiplications in ristretto255 on all cores, in worker processes.
 
-Python's threads gain nothing here. The helpers are started as programs, not forked (a forked gRPC connection
-hangs) and not by `multiprocessing` (which runs a user's script again); they hear a scalar and points on their
-standard input and answer on their standard output, and end when it is closed. No pickle, no argument on a
-command line that another user could read.
+Python threads do not help here. The workers are started as programs: not forked (a forked gRPC connection
+hangs) and not by `multiprocessing` (which runs a user's script again). They read a scalar and points on
+standard input, answer on standard output, and end when input is closed. No secret is pickled, or in a command
+line that another user could read.
 """
 
 from __future__ import annotations
@@ -23,29 +22,30 @@ from typing import Any, BinaryIO
 from ..errors import ProtocolError
 from . import group
 
-WORTH = 4096  # points in all before helpers are started: a start takes as long as about 2,000 multiplications
+WORTH = 4096  # points before workers are started: starting takes as long as about 2,000 multiplications
 _LIFT, _MULTIPLY = b"L", b"M"
 
 
 def cores() -> int:
-    """Those this process may use, which in a container are fewer than the machine has."""
+    """The cores that this process may use: in a container, fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class Workshop:
-    """`multiply` and `lift` many points, in the calling thread or, when more than WORTH are expected, in
-    helper processes. A context manager.
+class PointPool:
+    """A context manager that multiplies many points.
+
+    It uses the calling thread or, if more than WORTH points are expected, worker processes.
     """
 
     def __init__(self, expected: int, helpers: int | None = None):
-        group.ready()  # here, so that a missing package is said by this process
-        wanted = cores() if helpers is None else helpers
-        self._count = wanted if expected > WORTH and wanted > 1 else 0
+        group.ready()  # here, so that this process reports a missing package
+        count = cores() if helpers is None else helpers
+        self._count = count if expected > WORTH and count > 1 else 0
         self._helpers: list[_Helper] = []
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
-    def __enter__(self) -> Workshop:
+    def __enter__(self) -> PointPool:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -56,7 +56,9 @@ class Workshop:
 
     def multiply(self, scalar: bytes, points: bytes) -> bytes:
         if len(points) % group.POINT:
-            raise ProtocolError(f"{len(points)} bytes are no whole number of elements of ristretto255.")
+            raise ProtocolError(
+                f"{len(points)} bytes are not a multiple of the {group.POINT} of a ristretto255 element."
+            )
         return self._spread(_MULTIPLY, scalar, points, group.POINT, lambda part: group.multiply(scalar, part))
 
     def lift(self, digests: bytes, width: int, about: bytes, scalar: bytes) -> bytes:
@@ -81,7 +83,7 @@ class Workshop:
         parts = [data[a:b] for a, b in itertools.pairwise(cuts)]
         done = list(pool.map(lambda pair: pair[0].ask(job, head, pair[1]), zip(self._helpers, parts)))
         if any(part is None for part in done):
-            return here(data)  # says which point is refused
+            return here(data)  # raises for the invalid point
         return b"".join(part for part in done if part is not None)
 
     def _open(self) -> ThreadPoolExecutor:
@@ -94,10 +96,10 @@ class Workshop:
 
 class _Helper:
     def __init__(self) -> None:
-        room = str(Path(__file__).parents[2])  # where this very package lies, installed or not
+        root = str(Path(__file__).parents[2])  # of this package, installed or not
         environment = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join([room, *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])]),
         }
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tacit.crypto.manycore"],
@@ -105,10 +107,10 @@ class _Helper:
             stdout=subprocess.PIPE,
             env=environment,
         )
-        self.turn = threading.Lock()  # one question at a time: several tasks of a party may ask
+        self.lock = threading.Lock()  # one request at a time: several tasks of a party may send one
 
     def ask(self, job: bytes, head: bytes, data: bytes) -> bytes | None:
-        with self.turn:
+        with self.lock:
             into, out = self.process.stdin, self.process.stdout
             assert into is not None
             assert out is not None
@@ -117,12 +119,13 @@ class _Helper:
                 answer = _read(out)
             except (BrokenPipeError, EOFError):
                 raise ProtocolError(
-                    "a helper process that multiplies points ended before it answered. Is memory short?"
+                    "a worker process that multiplies points ended before it answered. Check the available "
+                    "memory."
                 ) from None
         return answer[0] if answer[1] == b"ok" else None
 
     def close(self, at_once: bool) -> None:
-        if at_once:  # the run has failed: nobody waits for an answer
+        if at_once:  # the run has failed: no answer is needed
             self.process.kill()
         with suppress(OSError):
             self.process.stdin.close()  # type: ignore[union-attr]

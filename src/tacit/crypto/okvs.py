@@ -1,12 +1,12 @@
-"""An oblivious key-value store: a table that gives each of n keys its value, and any other key something
-random; from the table nobody can tell the keys.
+"""An oblivious key-value store: a table that maps each of n keys to its value and any other key to a random
+one, and does not reveal the keys.
 
 Garimella, Pinkas, Rosulek, Trieu, Yanai: Oblivious Key-Value Stores and Amplification for Private Set
 Intersection, CRYPTO 2021, section 4: the garbled cuckoo table with three hash functions. A key's value is the
-exclusive or of three entries and of a random subset of 64 more. Keys that have an entry for themselves are
-solved for last ("peeled"); what cannot be peeled, a handful, is solved by Gaussian elimination with the help
-of the 64, which fails with probability below 2^-40. What the keys do not determine is random. It hides the
-keys only where values look random, as they do under an OPRF.
+exclusive or of three entries and of a random subset of 64 dense entries. Keys that have an entry of their own
+are solved last ("peeling"); the few that cannot be peeled are solved by Gaussian elimination with the dense
+entries, which fails with probability below 2^-40. Entries that the keys do not determine are random. The keys
+are hidden only if the values look random, as those of an OPRF do.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ import numpy as np
 
 from ..errors import ProtocolError
 from .cuckoo import FUNCTIONS
-from .ot import scrambled
+from .ot import encrypt_blocks
 
-SPACE = 1.3  # entries a key; above 1.222, where peeling starts to work
-DENSE = (
-    64  # more entries, of which each key has a random half: 24 for what is left over, 40 for the probability
-)
+SPACE = 1.3  # entries per key; peeling works above 1.222
+DENSE = 64  # dense entries: 24 for the keys that cannot be peeled, 40 for the failure probability
 VALUE = 16  # bytes of a value, and of a key
 
 
@@ -36,8 +34,8 @@ def _third(n: int) -> int:
 
 
 def _where(keys: np.ndarray, size: int, salt: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """((n, 3) entries, (n,) subsets of the dense ones as bits) of each key."""
-    one = scrambled(keys, salt)
+    """((n, 3) entries, (n,) subsets of the dense entries as bits) of each key."""
+    one = encrypt_blocks(keys, salt)
     words = one.view(np.uint32).astype(np.uint64)
     sparse = np.stack(
         [
@@ -46,11 +44,11 @@ def _where(keys: np.ndarray, size: int, salt: bytes) -> tuple[np.ndarray, np.nda
         ],
         1,
     )
-    return sparse, scrambled(one, salt).view(np.uint64)[:, 0].copy()
+    return sparse, encrypt_blocks(one, salt).view(np.uint64)[:, 0].copy()
 
 
 def _dense(subsets: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """The exclusive or of each one's subset of the dense entries."""
+    """The exclusive or of each key's subset of the dense entries."""
     out = np.zeros((len(subsets), VALUE), np.uint8)
     for k in range(DENSE):
         chosen = (subsets >> np.uint64(k) & np.uint64(1)).astype(bool)
@@ -59,13 +57,13 @@ def _dense(subsets: np.ndarray, table: np.ndarray) -> np.ndarray:
 
 
 def decode(table: np.ndarray, keys: np.ndarray, salt: bytes) -> np.ndarray:
-    """The value of each key; random for keys that are not in it."""
+    """The value of each key; random for other keys."""
     sparse, subsets = _where(keys, (len(table) - DENSE) // FUNCTIONS, salt)
     return table[sparse[:, 0]] ^ table[sparse[:, 1]] ^ table[sparse[:, 2]] ^ _dense(subsets, table)
 
 
 def encode(keys: np.ndarray, values: np.ndarray, salt: bytes, draw: Callable[[int], bytes]) -> np.ndarray:
-    """The table, (entries, 16) bytes. Keys are different rows of 16 bytes."""
+    """The table, (entries, 16) bytes. Keys are distinct rows of 16 bytes."""
     n, size = len(keys), _third(len(keys))
     table = np.frombuffer(draw(entries(n) * VALUE), np.uint8).reshape(-1, VALUE).copy()
     sparse, subsets = _where(keys, size, salt)
@@ -75,28 +73,24 @@ def encode(keys: np.ndarray, values: np.ndarray, salt: bytes, draw: Callable[[in
     rest = values ^ _dense(subsets, table)
     for peeled, own in reversed(rounds):
         three = sparse[peeled]
-        others = (
-            table[three[:, 0]] ^ table[three[:, 1]] ^ table[three[:, 2]] ^ table[own]
-        )  # its own entry cancels
+        # its own entry cancels
+        others = table[three[:, 0]] ^ table[three[:, 1]] ^ table[three[:, 2]] ^ table[own]
         table[own] = rest[peeled] ^ others
     return table
 
 
 def _peel(sparse: np.ndarray, size: int) -> tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarray]:
-    """([(keys, the entry each has to itself among those left)], keys that are left)."""
+    """([(keys, the entry that only this key has among the remaining ones)], remaining keys)."""
     n = len(sparse)
     left = np.ones(n, bool)
     degree = np.bincount(sparse.reshape(-1), minlength=size)
-    marks = np.zeros(
-        size, np.int64
-    )  # the exclusive or of the keys at an entry: where there is one key, that key
+    marks = np.zeros(size, np.int64)  # the exclusive or of the keys at an entry; of a single one, that key
     np.bitwise_xor.at(marks, sparse.reshape(-1), np.repeat(np.arange(n), FUNCTIONS))
     rounds = []
     alone = np.flatnonzero(degree == 1)
     while len(alone):
-        keys, first = np.unique(
-            marks[alone], return_index=True
-        )  # a key may be alone at several entries: one will do
+        # a key may be alone at several entries: one suffices
+        keys, first = np.unique(marks[alone], return_index=True)
         rounds.append((keys, alone[first]))
         left[keys] = False
         touched = sparse[keys].reshape(-1)
@@ -108,15 +102,16 @@ def _peel(sparse: np.ndarray, size: int) -> tuple[list[tuple[np.ndarray, np.ndar
 
 
 def _eliminate(table: np.ndarray, sparse: np.ndarray, subsets: np.ndarray, values: np.ndarray) -> None:
-    """Solve for the keys that could not be peeled, in place. Rows as whole numbers, a bit an entry: the dense
-    ones first, so that pivots lie there.
+    """Solve for the keys that could not be peeled, in place.
+
+    Rows are integers with one bit per entry, the dense ones first, so that they become pivots.
     """
     base = len(table) - DENSE
     columns = [*range(base, base + DENSE), *sorted({int(c) for row in sparse for c in row})]
     bit = {column: k for k, column in enumerate(columns)}
     rows: list[list[int]] = []
     for places, subset, value in zip(sparse, subsets, values):
-        # what is free keeps its random value, so the equation is for the change of each entry
+        # free entries keep their random values, so the unknowns are the changes of the entries
         known = int.from_bytes(value.tobytes(), "little")
         mask = int(subset)
         for c in places:
@@ -125,7 +120,7 @@ def _eliminate(table: np.ndarray, sparse: np.ndarray, subsets: np.ndarray, value
             if mask >> k & 1:
                 known ^= int.from_bytes(table[column].tobytes(), "little")
         rows.append([mask, known])
-    pivots: dict[int, list[int]] = {}  # entry: its row, in which no other pivot stands
+    pivots: dict[int, list[int]] = {}  # entry: its row, which contains no other pivot
     for row in rows:
         for pivot, other in pivots.items():
             if row[0] >> pivot & 1:
@@ -133,8 +128,8 @@ def _eliminate(table: np.ndarray, sparse: np.ndarray, subsets: np.ndarray, value
         if not row[0]:
             if row[1]:
                 raise ProtocolError(
-                    "a key-value store could not be solved, which happens by chance less often than once in "
-                    "2^40 runs. Run it again."
+                    "an oblivious key-value store could not be solved. This has a probability below 2^-40. "
+                    "Run it again."
                 )
             continue
         new = (row[0] & -row[0]).bit_length() - 1

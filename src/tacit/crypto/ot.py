@@ -1,12 +1,11 @@
-"""Oblivious transfer: one holds two keys, the other gets the one it chooses; the first does not learn which,
-the second nothing of the other key.
+"""Oblivious transfer: the sender has two keys, and the receiver learns the one it chooses. The sender does not
+learn which, and the receiver learns nothing of the other key.
 
 Base transfers: Chou, Orlandi: The Simplest Protocol for Oblivious Transfer, 2015, in ristretto255. With A =
-a·G, the chooser sends B = b·G + c·A for its bit c; the two keys are hashes of a·B and a·B − a·A, of which it
-can compute one, b·A. Secure against those who follow the protocol, under computational Diffie-Hellman with
-SHA-256 as a random oracle; a few hundred of them are stretched to millions by AES (`Columns`), as Ishai,
-Kilian, Nissim, Petrank 2003 do: key i is the seed of column i of a matrix of which each row is one more
-transfer.
+a·G, the receiver sends B = b·G + c·A for its bit c; the two keys are hashes of a·B and a·B − a·A, of which it
+can compute one, b·A. Secure against semi-honest parties, under computational Diffie-Hellman with SHA-256 as a
+random oracle. A few hundred of them are extended to millions by AES (`Columns`), as in Ishai, Kilian, Nissim,
+Petrank 2003: key i is the seed of column i of a matrix, and each row is one transfer.
 """
 
 from __future__ import annotations
@@ -24,41 +23,41 @@ KEY = 32
 
 
 def offer(draw: group.Draw) -> tuple[bytes, bytes]:
-    """(a, A): what whoever holds both keys keeps, and says."""
+    """(a, A): the sender's secret and its message."""
     a = group.scalar(draw)
     return a, group.times_base(a)
 
 
-def choose(said: bytes, bits: np.ndarray, about: bytes, draw: group.Draw) -> tuple[bytes, list[bytes]]:
-    """(the chooser's points, its keys) for its bits."""
+def choose(offer: bytes, bits: np.ndarray, about: bytes, draw: group.Draw) -> tuple[bytes, list[bytes]]:
+    """(the receiver's points, its keys) for its bits."""
     points, keys = [], []
     for i, bit in enumerate(bits):
         b = group.scalar(draw)
         plain = group.times_base(b)
-        both = plain, group.plus(plain, said)  # both are made, so that time does not tell the bit
+        both = plain, group.plus(plain, offer)  # computes both, so that timing does not reveal the bit
         points.append(both[int(bit)])
-        keys.append(_key(about, i, said, points[-1], group.times(b, said)))
+        keys.append(_key(about, i, offer, points[-1], group.times(b, offer)))
     return b"".join(points), keys
 
 
-def pairs(a: bytes, said: bytes, points: bytes, count: int, about: bytes) -> tuple[list[bytes], list[bytes]]:
-    """Both keys of each transfer, from the chooser's points."""
+def pairs(a: bytes, offer: bytes, points: bytes, count: int, about: bytes) -> tuple[list[bytes], list[bytes]]:
+    """Both keys of each transfer, from the receiver's points."""
     if len(points) != count * group.POINT:
         raise ProtocolError(
-            f"{len(points)} bytes came for {count} oblivious transfers; they must be {count * group.POINT}."
+            f"received {len(points)} bytes for {count} oblivious transfers; expected {count * group.POINT}."
         )
-    shift = group.times(a, said)
+    shift = group.times(a, offer)
     zeros, ones = [], []
     for i in range(count):
         point = points[group.POINT * i : group.POINT * (i + 1)]
         shared = group.times(a, point)
-        zeros.append(_key(about, i, said, point, shared))
-        ones.append(_key(about, i, said, point, group.minus(shared, shift)))
+        zeros.append(_key(about, i, offer, point, shared))
+        ones.append(_key(about, i, offer, point, group.minus(shared, shift)))
     return zeros, ones
 
 
-def _key(about: bytes, i: int, said: bytes, point: bytes, shared: bytes) -> bytes:
-    return hashlib.sha256(bind("tacit base transfer 1", about, i, said, point, shared)).digest()
+def _key(about: bytes, i: int, offer: bytes, point: bytes, shared: bytes) -> bytes:
+    return hashlib.sha256(bind("tacit base transfer 1", about, i, offer, point, shared)).digest()
 
 
 def aes() -> Any:
@@ -70,9 +69,7 @@ def aes() -> Any:
 
 
 class Columns:
-    """Keys stretched: `take(n)` gives the next n bytes of AES-256 in counter mode of each, as a matrix of one
-    row a key.
-    """
+    """Expands keys: `take(n)` returns the next n bytes of each key's AES-256 stream, one row per key."""
 
     def __init__(self, keys: list[bytes]):
         cipher, kind, modes = aes()
@@ -85,7 +82,7 @@ class Columns:
         return out
 
 
-def scrambled(blocks: np.ndarray, key: bytes) -> np.ndarray:
+def encrypt_blocks(blocks: np.ndarray, key: bytes) -> np.ndarray:
     """AES of every row of 16 bytes under one key."""
     cipher, kind, modes = aes()
     return np.frombuffer(

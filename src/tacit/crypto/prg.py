@@ -1,8 +1,8 @@
-"""A 256-bit key → as many random-looking bits as wanted: the keystream of AES-256 in counter mode.
+"""A pseudorandom generator: the keystream of AES-256 in counter mode.
 
-A key makes one stream, used once: counters start at 0, and every key is derived for one purpose in one round
-(`agree.agree`). numpy's and torch's generators never stand in for it: their seeds hold 32 bits, or they can
-be run backwards.
+A key has one stream, used once: counters start at 0, and every key is derived for one purpose in one round
+(`agree.agree`). The generators of numpy and torch are no replacement: their seeds have 32 bits, or they are
+invertible.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 
 from ..errors import MissingExtra
 from ..parameters import bad
-from .ring import cut, word
+from .ring import truncate, word
 
-BLOCK = 1 << 18  # bytes: keystream and the part of the vector it is added to stay in a core's cache together
+BLOCK = 1 << 18  # bytes: keystream and the part of the vector it is added to fit in a core's cache
 KEY = 32  # bytes
 
 
@@ -33,7 +33,7 @@ def _encryptor(key: bytes) -> Any:
 def _blocks(
     key: bytes, count: int, kind: np.dtype, zeros: bytes, room: np.ndarray
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """(where it starts, words of keystream), block after block; each overwrites the one before."""
+    """(start, words of keystream) of each block; each overwrites the one before."""
     stream, view, each = _encryptor(key), room.data, BLOCK // kind.itemsize
     for start in range(0, count, each):
         n = min(each, count - start)
@@ -43,13 +43,14 @@ def _blocks(
 
 
 def stream(key: bytes, count: int, width: int) -> np.ndarray:
-    """`count` words, uniform in the ring of this width."""
+    """`count` uniform words in the ring of this width."""
     return mask(np.zeros(count, word(width)), [(key, 1)], width)
 
 
 def mask(vector: np.ndarray, keys: Iterable[tuple[bytes, int]], width: int) -> np.ndarray:
-    """Add (sign 1) or take away (sign −1) each key's stream, in place. The width divides the word's, so
-    cutting keeps it uniform.
+    """Add (sign 1) or subtract (sign −1) each key's stream, in place.
+
+    Truncating a uniform word to the width keeps it uniform.
     """
     kind = word(width)
     if vector.dtype != kind:
@@ -61,4 +62,4 @@ def mask(vector: np.ndarray, keys: Iterable[tuple[bytes, int]], width: int) -> n
         for start, block in _blocks(key, len(vector), kind, zeros, room):
             part = vector[start : start + len(block)]
             (np.add if sign > 0 else np.subtract)(part, block, out=part)
-    return cut(vector, width)
+    return truncate(vector, width)

@@ -1,8 +1,8 @@
-"""Whole numbers modulo 2^width: where masked vectors live and add up.
+"""Integers modulo 2^width: the ring in which masked vectors are added.
 
-A sum of n numbers of at most ±bound is read back exactly when 2·n·bound < 2^width, so the width follows from
-n and the bound. Widths are multiples of 4 up to 32 and of 8 above: two numbers, or one, then fill whole
-bytes, and packing is a shift and a copy.
+A sum of n numbers of at most ±bound is exact if 2·n·bound < 2^width, so the width follows from n and the
+bound. Widths are multiples of 4 up to 32 and of 8 above: two numbers, or one, then fill whole bytes, and
+packing is a shift and a copy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WIDTHS = (8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64)  # bits
 
 
 def width_for(parties: int, bound: int) -> int:
-    """The narrowest ring in which the sum of `parties` numbers of at most ±bound cannot wrap around."""
+    """The smallest width in which the sum of `parties` numbers of at most ±bound cannot overflow."""
     need = (2 * parties * bound).bit_length()  # 2·n·bound + 1 different sums, and 2·n·bound < 2^need
     for width in WIDTHS:
         if width >= need:
@@ -26,50 +26,48 @@ def width_for(parties: int, bound: int) -> int:
         "the range of a sum",
         f"±{parties * bound}",
         f"below 2^{WIDTHS[-1] - 1}",
-        "Quantize to fewer bits, or take fewer parties a round.",
+        "Quantize to fewer bits, or use fewer parties per round.",
     )
 
 
 def word(width: int) -> np.dtype:
-    """The machine word a number of this width is added in; the spare bits on top are dropped at the end."""
+    """The machine word in which numbers of this width are added; the bits above are dropped at the end."""
     if width not in WIDTHS:
         raise bad("ring", "width", width, f"one of {', '.join(map(str, WIDTHS))}")
     return np.dtype(next(f"uint{bits}" for bits in (8, 16, 32, 64) if bits >= width))
 
 
-def cut(words: np.ndarray, width: int) -> np.ndarray:
+def truncate(words: np.ndarray, width: int) -> np.ndarray:
     """Drop the bits above the width, in place."""
     if width < 8 * words.itemsize:
         words &= words.dtype.type((1 << width) - 1)
     return words
 
 
-def into(values: np.ndarray, width: int, bound: int) -> np.ndarray:
-    """Signed whole numbers → the ring. One that does not fit is an error: wrapped around it would spoil the
-    sum unseen.
-    """
+def encode(values: np.ndarray, width: int, bound: int) -> np.ndarray:
+    """Encode signed integers; refuse those outside ±bound, which would make the sum wrong without an error."""
     if values.dtype.kind not in "iu" or values.ndim != 1:
         raise BadData(
-            f"a ring holds one row of whole numbers, not {values.dtype} of {values.ndim} dimensions. "
+            f"expected a vector of integers, got {values.dtype} with {values.ndim} dimensions. "
             "Quantize first."
         )
     outside = int(np.count_nonzero((values > bound) | (values < -bound)))
     if outside:
         raise BadData(
-            f"{outside} of {len(values)} numbers lie outside ±{bound}, the range agreed for this sum. Clip "
-            "before quantising, or agree on more bits."
+            f"{outside} of {len(values)} numbers are outside ±{bound}, the range agreed for this sum. Clip "
+            "before quantizing, or agree on more bits."
         )
-    return cut(values.astype(word(width)), width)  # two's complement: casting down is the residue
+    return truncate(values.astype(word(width)), width)  # two's complement: casting down is the residue
 
 
-def lift(words: np.ndarray, width: int) -> np.ndarray:
-    """The ring → signed numbers around 0, as int64."""
+def decode(words: np.ndarray, width: int) -> np.ndarray:
+    """Decode as signed numbers, in int64."""
     spare = 64 - width
     return (words.astype(np.uint64) << np.uint64(spare)).view(np.int64) >> np.int64(spare)
 
 
 def pack(words: np.ndarray, width: int) -> np.ndarray:
-    """Bytes with no spare bits in them: `width` bits a number, rounded up to a whole byte at the end."""
+    """Pack into bytes: `width` bits per number, with the last byte padded."""
     if width == 8 * words.itemsize:
         return words.view(np.uint8)
     if width % 8 == 0:
@@ -87,7 +85,7 @@ def packed_bytes(length: int, width: int) -> int:
 
 
 def unpack(data: np.ndarray, length: int, width: int) -> np.ndarray:
-    """The reverse of `pack`."""
+    """The inverse of `pack`."""
     kind = word(width)
     if len(data) != packed_bytes(length, width):
         raise BadData(

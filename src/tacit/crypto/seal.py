@@ -1,7 +1,7 @@
-"""What one party says to another, sealed end to end: whoever carries it can neither read nor change it.
+"""End-to-end encryption between two parties: the hub can neither read nor modify the messages.
 
-The handshake is SIGMA (Krawczyk, CRYPTO 2003) with ephemeral keys: both sides sign all that was said, each
-under its own role, so nobody can stand in between, and nothing of an earlier handshake can be said again.
+The handshake is SIGMA (Krawczyk, CRYPTO 2003) with ephemeral keys: both sides sign the whole transcript, each
+under its own role, which prevents man-in-the-middle and replay attacks.
 
     initiator                                        responder
       |--- life_i, X_i, certificate_i ---------------->|
@@ -10,9 +10,9 @@ under its own role, so nobody can stand in between, and nothing of an earlier ha
     T = SHA-256(federation, both names, lives, X and certificates)
 
 The keys are HKDF-SHA256(X25519(x_i, X_r); salt T), one for each direction, for AES-256-GCM. x_i and x_r are
-forgotten once the keys are made, so a certificate's key that is stolen later opens nothing that was recorded
-(forward secrecy). A nonce is (space, counter) and is used for one plaintext only; a record sent again after a
-lost connection is the same record, byte for byte.
+deleted once the keys are derived, so a certificate key that is stolen later decrypts no recorded traffic
+(forward secrecy). A nonce is (space, counter) and is used for one plaintext only; a record that is sent again
+after a lost connection is the same record, byte for byte.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from ..errors import SealBroken
 
-VERSION = b"tacit seal 1"  # in every transcript: another version's handshake cannot be taken for this one's
+VERSION = b"tacit seal 1"  # in every transcript, so that handshakes of different versions do not match
 TAG = 16  # bytes AES-GCM adds
-DATA, CONTROL = 0, 1  # two spaces of nonces under one key
+DATA, CONTROL = 0, 1  # two nonce spaces under one key
 
 Sign = Callable[[bytes], bytes]
 Buffer = bytes | bytearray | memoryview
@@ -48,16 +48,14 @@ class Ephemeral:
     def agree(self, theirs: bytes) -> bytes:
         try:
             return self._private.exchange(X25519PublicKey.from_public_bytes(theirs))
-        except ValueError:  # a point of small order gives the shared secret 0, which everybody knows
-            raise SealBroken("the other side's handshake key is not one that may be used.") from None
+        except ValueError:  # a point of small order gives the shared secret 0, which is public
+            raise SealBroken("the other side's handshake key is invalid.") from None
 
 
 def transcript(
     federation: str, initiator: tuple[str, bytes, bytes, bytes], responder: tuple[str, bytes, bytes, bytes]
 ) -> bytes:
-    """T: a digest of all both sides said, each part with its length, so that no two conversations have the
-    same.
-    """
+    """T: a digest of all parts of the handshake, each with its length, so that the encoding is injective."""
     digest = hashlib.sha256()
     for part in (
         VERSION,
@@ -68,12 +66,14 @@ def transcript(
     return digest.digest()
 
 
-def signed(role: bytes, transcript: bytes, sign: Sign) -> bytes:
+def sign_transcript(role: bytes, transcript: bytes, sign: Sign) -> bytes:
     return sign(VERSION + b" " + role + b" " + transcript)
 
 
-def holds(role: bytes, transcript: bytes, signature: bytes, public: ec.EllipticCurvePublicKey) -> bool:
-    """Whether this signature over the handshake is the key's, in this role."""
+def verify_transcript(
+    role: bytes, transcript: bytes, signature: bytes, public: ec.EllipticCurvePublicKey
+) -> bool:
+    """Whether this is the key's signature of the handshake, in this role."""
     try:
         public.verify(signature, VERSION + b" " + role + b" " + transcript, ec.ECDSA(hashes.SHA256()))
     except InvalidSignature:
@@ -82,7 +82,7 @@ def holds(role: bytes, transcript: bytes, signature: bytes, public: ec.EllipticC
 
 
 class Seal:
-    """The two keys of a session. `close` makes a record of a plaintext, `open` the reverse, or SealBroken."""
+    """The two keys of a session. `close` encrypts a record; `open` decrypts it, or raises SealBroken."""
 
     def __init__(self, secret: bytes, transcript: bytes, initiator: bool):
         both = HKDF(hashes.SHA256(), 64, transcript, VERSION + b" keys").derive(secret)
@@ -97,7 +97,7 @@ class Seal:
         try:
             return self._in.decrypt(_nonce(space, counter), sealed, self.session)
         except (InvalidTag, ValueError):  # ValueError: shorter than a tag
-            raise SealBroken("a sealed record was altered on its way.") from None
+            raise SealBroken("a sealed record was modified in transit.") from None
 
 
 def _nonce(space: int, counter: int) -> bytes:

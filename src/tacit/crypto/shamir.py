@@ -1,9 +1,8 @@
-"""Shamir: How to Share a Secret, 1979. A 256-bit secret in n shares, of which any t give it back and any t −
-1 say nothing.
+"""Shamir: How to Share a Secret, 1979. A 256-bit secret in n shares: any t of them recover it, and any t − 1
+reveal nothing.
 
-The field is that of the smallest prime above 2^256, so that a key is one element of it. Python's integers do
-not run in constant time: whoever can time a party to the microsecond from outside is not among the
-adversaries.
+The field is that of the smallest prime above 2^256, so that a key is one element. Python's integers are not
+constant-time; adversaries that measure a party's timing are not considered.
 """
 
 from __future__ import annotations
@@ -17,13 +16,11 @@ from ..parameters import bad
 SECRET = 32  # bytes
 P = (1 << 256) + 297
 SHARE = 33  # bytes: P has 257 bits
-_DRAW = 49  # bytes a coefficient: 2^-135 away from uniform modulo P
+_DRAW = 49  # bytes per coefficient: 2^-135 from uniform modulo P
 
 
 def split(secret: bytes, threshold: int, parties: int, draw: Callable[[int], bytes]) -> list[bytes]:
-    """Share i (from 0) is the value at i + 1 of a random polynomial of degree t − 1 that is the secret at
-    0.
-    """
+    """Share i (from 0) is the value at i + 1 of a random polynomial of degree t − 1 with the secret at 0."""
     if len(secret) != SECRET:
         raise bad("shamir.split", "the length of the secret", len(secret), f"{SECRET} bytes")
     if not 1 <= threshold <= parties:
@@ -40,9 +37,7 @@ def split(secret: bytes, threshold: int, parties: int, draw: Callable[[int], byt
 
 
 def join(shares: Mapping[int, bytes], threshold: int) -> bytes:
-    """The secret from shares by their place (from 0). Fewer than the threshold are refused: they would give a
-    wrong secret, not none.
-    """
+    """Recover the secret from shares by their index (from 0); fewer than the threshold are refused."""
     if len(shares) < threshold:
         raise ProtocolError(f"{len(shares)} shares are too few: {threshold} are needed to recover a secret.")
     places = tuple(sorted(shares))[:threshold]
@@ -51,13 +46,13 @@ def join(shares: Mapping[int, bytes], threshold: int) -> bytes:
         raise ProtocolError(f"a share is not a number of {SHARE} bytes below the field's prime.")
     secret = sum(v * w for v, w in zip(values, _at_zero(places))) % P
     if secret >> (8 * SECRET):
-        raise ProtocolError("the shares do not belong to one secret: someone sent a wrong one.")
+        raise ProtocolError("the shares do not belong to one secret: a party sent a wrong one.")
     return secret.to_bytes(SECRET, "little")
 
 
 @lru_cache(1024)  # in one round the same parties answer for almost every secret
 def _at_zero(places: tuple[int, ...]) -> tuple[int, ...]:
-    """Lagrange's weights: the value at 0 from the values at place + 1."""
+    """Lagrange weights for the value at 0 from the values at place + 1."""
     weights = []
     for i in places:
         above, below = 1, 1

@@ -93,9 +93,9 @@ def split_test_set(data: Dataset, fraction: float, seed: int, strata: np.ndarray
     Strata are labels by default.
     """
     if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction < 1:
-        raise bad(data.name, "test_fraction", fraction, "a number at least 0 and below 1")
+        raise bad(data.name, "test_fraction", fraction, "a number of at least 0 and below 1")
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise bad(data.name, "seed", seed, "a whole number at least 0")
+        raise bad(data.name, "seed", seed, "a whole number of at least 0")
     n = len(data)
     if strata is None:
         strata = (
@@ -244,7 +244,7 @@ def _of_tokens(
     if regression is not False:
         raise bad(name, "regression", regression, "False where tokens have labels: they are classes")
     if classes is not None and (isinstance(classes, bool) or not isinstance(classes, int) or classes < 2):
-        raise bad(name, "classes", classes, "a whole number at least 2")
+        raise bad(name, "classes", classes, "a whole number of at least 2")
     if y.dtype.kind not in "iuf" or not np.isfinite(y).all() or (y != np.floor(y)).any():
         what = "text" if y.dtype.kind in "US" else y.dtype
         raise BadData(
@@ -305,7 +305,7 @@ def _targets(
         return t, None
     if classes is not None:
         if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
-            raise bad(name, "classes", classes, "a whole number at least 2")
+            raise bad(name, "classes", classes, "a whole number of at least 2")
         if y.dtype.kind in "US" or (y != y.astype(np.int64)).any() or y.min() < 0 or y.max() >= classes:
             raise BadData(
                 f"{name}: with classes={classes} every label must be a whole number from 0 to {classes - 1}; "

@@ -316,13 +316,13 @@ class Dataset:
                 "split", "min_size", min_size, f"a whole number from 1 to {share}, an equal share of the rows"
             )
         if not _is_whole(seed, 0, None):
-            raise bad("split", "seed", seed, "a whole number at least 0")
+            raise bad("split", "seed", seed, "a whole number of at least 0")
         if (
             isinstance(held_fraction, bool)
             or not isinstance(held_fraction, int | float)
             or not 0 <= held_fraction < 1
         ):
-            raise bad("split", "held_fraction", held_fraction, "a number at least 0 and below 1")
+            raise bad("split", "held_fraction", held_fraction, "a number of at least 0 and below 1")
         return _partition(data, parties, skew, int(seed), float(held_fraction), int(min_size))
 
     def centralize(self) -> Dataset:

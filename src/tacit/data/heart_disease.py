@@ -84,7 +84,7 @@ def heart_disease(
         or not isinstance(test_fraction, int | float)
         or not 0 <= test_fraction < 1
     ):
-        raise bad("heart_disease", "test_fraction", test_fraction, "a number at least 0 and below 1")
+        raise bad("heart_disease", "test_fraction", test_fraction, "a number of at least 0 and below 1")
     places = [*folders("heart_disease", data_dir), Path(__file__).parent / "files" / "heart_disease"]
     files = contents("heart_disease", tuple(FILES.values()), places, verify, download=False)
     tables = [pd.read_csv(io.BytesIO(data), header=None, names=COLUMNS, na_values="?") for data in files]

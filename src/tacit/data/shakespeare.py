@@ -42,14 +42,17 @@ def shakespeare(
     """
     if isinstance(least, bool) or not isinstance(least, int) or least < 2:
         raise bad(
-            "shakespeare", "least", least, "a whole number at least 2: one line for training, one for testing"
+            "shakespeare",
+            "least",
+            least,
+            "a whole number of at least 2: one line for training, one for testing",
         )
     if (
         isinstance(test_fraction, bool)
         or not isinstance(test_fraction, int | float)
         or not 0 <= test_fraction < 1
     ):
-        raise bad("shakespeare", "test_fraction", test_fraction, "a number at least 0 and below 1")
+        raise bad("shakespeare", "test_fraction", test_fraction, "a number of at least 0 and below 1")
     (text,) = contents("shakespeare", (FILE,), folders("shakespeare", data_dir), verify, download=True)
     roles = {name: lines for name, lines in _roles(text).items() if len(lines) >= least}
     if not roles:

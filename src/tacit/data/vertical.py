@@ -193,7 +193,7 @@ def split_rows(rows: int, fraction: float, seed: int, owner: str = "vertical") -
     The same at every party with the same number of rows and seed.
     """
     if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction < 1:
-        raise bad(owner, "test_fraction", fraction, "a number at least 0 and below 1")
+        raise bad(owner, "test_fraction", fraction, "a number of at least 0 and below 1")
     order = torch.from_numpy(np.random.default_rng([seed, HOLDING]).permutation(rows))
     held = min(round(fraction * rows), max(rows - 1, 0))
     return order[held:].sort().values, order[:held].sort().values

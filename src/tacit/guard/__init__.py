@@ -6,7 +6,7 @@ The server undoes them in reverse on the sum.
 from .clip import Clip
 from .counts import Laplace, RandomizedResponse
 from .encrypt import Encrypt
-from .guard import Guard, Layout, as_stages, check_visibility
+from .guard import Guard, Layout, as_stages
 from .lazy import Lazy
 from .lightsecagg import LightSecAgg
 from .noise import Noise
@@ -44,5 +44,4 @@ __all__ = [
     "Sparsify",
     "Stage",
     "as_stages",
-    "check_visibility",
 ]

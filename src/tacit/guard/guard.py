@@ -19,12 +19,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import BadData, BadParameter, ProtocolError
+from ..errors import BadData, ProtocolError
 from ..parameters import bad, check
 from .noise import Noise
 from .quantize import Fine, Quantize
@@ -100,27 +100,6 @@ def as_stages(guard: Any) -> tuple[Stage, ...]:
     for s in stages:
         s.check_with(tuple(x for x in stages if x is not s))
     return stages
-
-
-class SeesUpdates(Protocol):
-    """An aggregation rule or an algorithm, which says whether the server looks at single updates."""
-
-    @property
-    def sees_each(self) -> bool: ...
-
-
-def check_visibility(stages: Sequence[Stage], rule: SeesUpdates, why: str) -> None:
-    """Raise BadParameter if a stage hides single updates that a rule or an algorithm must see.
-
-    `why` completes the sentence "must see each of them to …".
-    """
-    hiding = [s for s in stages if s.hides]
-    if hiding and rule.sees_each:
-        raise BadParameter(
-            f"guard: {type(hiding[0]).__name__} hides each update from the server, and "
-            f"{type(rule).__name__} must see each of them to "
-            f"{why} or leave the updates unhidden."
-        )
 
 
 @dataclass

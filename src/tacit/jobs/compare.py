@@ -6,12 +6,15 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
 
 from ..audit.poisoning import attacks, name_of
+from ..config.compare import CompareConfig
+from ..config.signature import with_options
+from ..config.train import take_algorithm, take_rule
 from ..data.federation import Federation, Holdings, Rows
 from ..engine import evaluation
 from ..engine.stacking import stackable
@@ -23,9 +26,12 @@ from ..report import verdict
 from ..report.records import ALONE, CENTRAL
 from ..results import Comparison, Result
 from ..runs import Event, encode_nonfinite, write_atomic
-from .train.plan import MIN_ROWS, Plan, as_algorithm, as_rule, make_plan
+from .train.plan import Plan, make_plan
 from .train.simulated import plain
 from .train.train import train_side_by_side
+
+if TYPE_CHECKING:
+    from ..config.types import CompareOptions
 
 VARY = (
     "guard",
@@ -38,53 +44,37 @@ VARY = (
 SEEDS = 10_000  # that one comparison may have
 
 
+SHARED = CompareConfig.shared()
+ALGORITHMS = "a list of algorithms such as [algorithms.FedAvg(), algorithms.Scaffold()]"
+RULES = "a list of rules such as [aggregate.Median()]"
+
+
+@with_options(CompareConfig.options() | SHARED)
 def compare(
     feds: Federation | Sequence[Federation],
     *,
-    algorithms: Sequence[Any] = ("FedAvg",),
-    seeds: int | Sequence[int] = 1,
-    model: Any = "mlp",
-    rounds: int = 10,
-    per_round: int | None = None,
-    local_epochs: int | Sequence[int] = 1,
-    local_steps: int | None = None,
-    batch_size: int | None = 32,
-    device: str = "cpu",
-    precision: str = "float32",
-    engine: str = "auto",
-    evaluate_every: int = 1,
-    min_rows: int = MIN_ROWS,
-    match: str | None = None,
-    baseline: Any = None,
-    aggregates: Sequence[Any] | None = None,
-    adversaries: Any = None,
-    guards: Any = None,
-    variants: Mapping[str, Mapping[str, Any]] | None = None,
-    sampling: str = "fixed",
     out: str | Path | None = None,
     resume: bool = False,
-    landscape: bool = False,
     data_job: dict[str, Any] | None = None,
     watch: Callable[[Event], None] | None = None,
+    **options: Unpack[CompareOptions],
 ) -> Comparison:
-    """Train with every algorithm, or with FedAvg alone, on every federation from every seed, beside one
-    central model and each party alone.
+    """Train with every algorithm, on every federation, from every seed, next to two baselines.
 
-    Whatever shares a model and an algorithm runs as one stack, and each row comes out as if it had run
-    alone. The baselines take as many passes over the data as a party does (`rounds` × `local_epochs`),
-    with the learning rate and the local solver of `baseline`: an algorithm, by default the first of the
-    list whose clients walk. Tune them as carefully as the rest: distances are measured from them.
-    `aggregates` are rules in the mean's place, a row each; `adversaries`, such as {"sign_flip": 0.2}, are
-    attacks, a column each beside the one without. `guards` are what stands around every update, a row
-    each: a list of guards (None is none), or a dict of them by the names their rows shall have. Each row
-    has an account of its own, and a budget ends its own row only. The baselines are not guarded.
-    `variants` are other settings by the names their rows shall have, such as {"five steps":
-    {"local_steps": 5}, "small": {"guard": [guard.Quantize(bits=8)]}}; the baselines take those of the
-    first.
-    `match="effective_update"` changes local epochs, then the learning rate, so that u = η·E·|D|/(B·K) is the same on every federation.
-    `resume` goes on with a comparison in `out` that was stopped: what is done is read, what was begun goes
-    on, to the same figures but for what a guard draws from the operating system.
+    The baselines are one central model and each party alone. Runs that share a model and an algorithm are
+    stacked, and each row equals the run by itself. The baselines take as many passes over the data as a party
+    does (`rounds` × `local_epochs`). Tune them as carefully as the rest: distances are measured from them.
+    They are not guarded.
+
+    `aggregates`, `guards` and `variants` add rows, `adversaries` a column for each attack. Each row has its
+    own privacy account, and a budget ends its own row only. `resume` continues a comparison in `out` that was
+    stopped, to the same results except for what a guard draws from the operating system.
     """
+    own = CompareConfig(**{name: v for name, v in options.items() if name in CompareConfig.options()})  # type: ignore[arg-type]
+    common: dict[str, Any] = {name: v for name, v in options.items() if name in SHARED}
+    algorithms, seeds, match, baseline = own.algorithms, own.seeds, own.match, own.baseline
+    aggregates, guards, variants = own.aggregates, own.guards, own.variants
+    adversaries = common.pop("adversaries", None)
     federations: list[Any] = list(feds) if isinstance(feds, list | tuple) else [feds]
     for fed in federations or [feds]:
         if not isinstance(fed, Federation):
@@ -104,14 +94,7 @@ def compare(
             "compare: some federations have classes and some have numbers to predict; there is no score for "
             "both. Compare them apart."
         )
-    algorithms = [
-        as_algorithm(a)
-        for a in _listed(
-            "algorithms",
-            algorithms,
-            "a list of algorithms such as [algorithms.FedAvg(), algorithms.Scaffold()]",
-        )
-    ]
+    algorithms = [take_algorithm(a, "compare") for a in _listed("algorithms", algorithms, ALGORITHMS)]
     if match not in (None, "effective_update"):
         raise bad("compare", "match", match, "None or 'effective_update'")
     many = f"a whole number from 1 to {SEEDS:,}, or a list of different seeds"
@@ -138,28 +121,10 @@ def compare(
             f"{directory} already holds a comparison, or the beginning of one. Go on with it by "
             "resume=True, or give another directory."
         )
-    common = dict(
-        model=model,
-        rounds=rounds,
-        per_round=per_round,
-        local_epochs=local_epochs,
-        local_steps=local_steps,
-        batch_size=batch_size,
-        device=device,
-        precision=precision,
-        engine=engine,
-        evaluate_every=evaluate_every,
-        min_rows=min_rows,
-        landscape=landscape,
-    )
-    rules = (
-        [as_rule(None)]
-        if aggregates is None
-        else [
-            as_rule(r)
-            for r in _listed("aggregates", aggregates, "a list of rules such as [aggregate.Median()]")
-        ]
-    )
+    rules = [
+        take_rule(rule, "compare")
+        for rule in ([None] if aggregates is None else _listed("aggregates", aggregates, RULES))
+    ]
     lies = (None, *attacks(adversaries))
     columns = [
         (fed, lie, _column(skew, lie, len(federations) > 1, len(lies) > 1))
@@ -191,12 +156,12 @@ def compare(
             label=label,
             skew=skew,
             adversaries=lie,
-            **{**common, "sampling": sampling, **changed},
+            **{**common, **changed},
         )
         for fed, lie, skew in columns
         for a, changed, label in rows
         for s in seed_list
-    ]  # type: ignore[arg-type]
+    ]
     honest = {skew: fed for fed, _, skew in columns}
     if match:
         wanted = {
@@ -204,13 +169,18 @@ def compare(
         }  # each algorithm's own, on the first federation
         plans = [_matched(p, wanted[p.label]) for p in plans]
     base: Any = plain(
-        as_algorithm(baseline)
+        take_algorithm(baseline, "compare")
         if baseline is not None
         else next((a for a in algorithms if a.takes_steps), algorithms[0])
     )
     clean = [
         dataclasses.replace(
-            p, fed=honest[p.skew], aggregate=as_rule(None), adversaries=None, guard=(), sampling="fixed"
+            p,
+            fed=honest[p.skew],
+            aggregate=take_rule(None, "compare"),
+            adversaries=None,
+            guard=(),
+            sampling="fixed",
         )
         for p in plans
         if p.label == plans[0].label

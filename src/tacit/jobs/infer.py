@@ -1,5 +1,5 @@
-"""`tacit.infer`: a model and an input that must not meet. It compiles the model, hands each party its
-program, and puts the answer together.
+"""`tacit.infer`: evaluate a model on an input without revealing either. It compiles the model, gives each
+party its program, and assembles the result.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ..crypto import group
 from ..errors import MissingExtra
 from ..mpc import checked, inference
 from ..mpc.model import compile, to_text
-from ..mpc.prime import FixedPrime
-from ..mpc.ring import Fixed
+from ..mpc.prime import FixedPointPrime
+from ..mpc.ring import FixedPoint
 from ..parameters import bad, check
 from ..parties.ledger import Ledger
 from .devices import device_for
@@ -28,20 +28,15 @@ from .programs import to_the_end
 if TYPE_CHECKING:
     import pandas
 
-OFFLINE = {
-    "TapeKey",
-    "Corrections",
-    "TransferOffer",
-    "TransferChoices",
-    "Extended",
-    "Correlations",
-}  # what makes masks
+# messages of the offline phase
+OFFLINE = {"TapeKey", "Corrections", "TransferOffer", "TransferChoices", "Extended", "Correlations"}
 
 
 @dataclass
 class Inference:
-    """The client's answer. `max_error_vs_plain` is there in debug mode only: to know it, somebody must hold
-    both model and input.
+    """The client's result.
+
+    `max_error_vs_plain` is set in debug mode only: it needs both the model and the input in one place.
     """
 
     value: Tensor
@@ -52,28 +47,26 @@ class Inference:
 
     @property
     def bytes(self) -> int:
-        """Everything that was sent, by everybody, the helper's part and the offline phase included."""
+        """All bytes that were sent, by all parties, including the helper and the offline phase."""
         return sum(line.bytes for line in self.ledger.seen)
 
     @property
     def offline_bytes(self) -> int:
-        """What of it made the masks: it can be sent before anybody knows the input."""
+        """The bytes of the offline phase, which can run before the input is known."""
         return sum(line.bytes for line in self.ledger.seen if line.kind in OFFLINE)
 
     @property
     def rounds(self) -> int:
-        """Exchanges between owner and client, one after the other, once the masks are there."""
+        """Sequential exchanges between owner and client in the online phase."""
         return sum(rounds for rounds, _ in self.costs.values())
 
     @property
     def offline_rounds(self) -> int:
-        """Exchanges before that. A helper deals without being asked: 0."""
+        """Sequential exchanges in the offline phase; 0 with a helper."""
         return sum(rounds for rounds, _ in self.offline.values())
 
     def table(self) -> pandas.DataFrame:
-        """Rounds, and bytes the client sends, of each layer; first, where there is no helper, of the masks
-        the two make.
-        """
+        """Rounds and bytes that the client sends, by layer; without a helper, the offline phase first."""
         import pandas
 
         rows = [(f"offline: {name}", cost) for name, cost in self.offline.items()] + list(self.costs.items())
@@ -96,30 +89,29 @@ def infer(
     debug: bool = False,
     adversary: str = "semi-honest",
 ) -> Inference:
-    """Evaluate `model` on the rows of `x`, secret-shared between `owner` and `client`, with correlated
-    randomness from `helper`; with helper=None the two make it themselves, by oblivious transfer, which takes
-    no third party and a hundred times the bytes.
+    """Evaluate `model` on the rows of `x`, secret-shared between `owner` and `client`.
 
-    `private`: ("input", "model") hides both; ("input",) tells the client the weights. `reveal`: what the
-    client gets, "logits" or only the "argmax". Rows go in batches of `batch`, for which the masked weights
-    are sent once. `debug` opens intermediate values to check that they stay in range, and compares with the
-    plain model; nothing is secret then. `adversary`: "semi-honest" parties follow their programs; against
-    "active" ones, which may not, every number carries a tag and a party that changes one is caught before
-    anything is revealed.
+    Correlated randomness comes from `helper`; with helper=None the two generate it themselves, by oblivious
+    transfer, which takes about a hundred times as many bytes.
+
+    `private`: ("input", "model") hides both; ("input",) reveals the weights to the client. `reveal`: what the
+    client learns, "logits" or only the "argmax". Rows are evaluated in batches of `batch`; the masked weights
+    are sent once. `debug` opens intermediate values to check their range, and compares with the plain model;
+    nothing is secret then. `adversary`: "semi-honest" parties follow their programs; "active" parties may
+    deviate, so every number carries a tag, and a party that changes one is caught before anything is revealed.
     """
     if not isinstance(model, nn.Module):
         raise bad("infer", "model", type(model).__name__, "a torch.nn.Module")
-    asked = (
+    hidden = (
         {private} if isinstance(private, str) else set(private) if isinstance(private, Collection) else set()
     )
-    if asked not in ({"input"}, {"input", "model"}):
+    if hidden not in ({"input"}, {"input", "model"}):
         raise bad(
             "infer",
             "private",
             private,
             "('input', 'model') or ('input',)",
-            "Where only the model is private, let the client send the input and the owner compute: no "
-            "shares are needed.",
+            "If only the model is private, the client can send its input to the owner; no shares are needed.",
         )
     if reveal not in ("logits", "argmax"):
         raise bad("infer", "reveal", reveal, "'logits' or 'argmax'")
@@ -134,29 +126,28 @@ def infer(
             "debug",
             debug,
             "False with adversary='active'",
-            "Debugging opens what the tags protect. Debug the model with 'semi-honest' parties first.",
+            "Debug mode opens what the tags protect. Debug the model with 'semi-honest' parties first.",
         )
     if helper is None and active:
         raise bad(
             "infer", "helper", helper, "a name with adversary='active'", "Tagged masks come from a helper."
         )
-    if helper is None and "model" not in asked:
+    if helper is None and "model" not in hidden:
         raise bad(
             "infer",
             "private",
             private,
             "('input', 'model') with helper=None",
-            "With a public model there is nothing to share: the client has the weights and can compute by "
-            "itself.",
+            "With a public model there is nothing to share: the client has the weights and can compute alone.",
         )
     if helper is None:
-        _transfers()
+        _check_oblivious_transfer()
     names = [owner, client, helper] if helper is not None else [owner, client]
     if len(set(names)) < len(names) or not all(isinstance(n, str) and n for n in names):
         raise bad(
             "infer", "owner, client and helper", tuple(names), "three different names, or two and helper=None"
         )
-    fixed = check(FixedPrime(fraction) if active else Fixed(fraction))
+    fixed = check(FixedPointPrime(fraction) if active else FixedPoint(fraction))
     device = device_for("infer", str(device))
     fixed.encode(x, "the input")
     rows = x if isinstance(x, Tensor) else torch.from_numpy(np.array(x))
@@ -166,51 +157,54 @@ def infer(
             "the shape of x",
             tuple(rows.shape),
             "(rows, …) with at least one row",
-            "Give x[None] for a single one.",
+            "Use x[None] for a single row.",
         )
     layers, weights = compile(model)
     for name, w in weights.items():
         fixed.encode(w, f"the model's {name}")
-    home, how = (checked, {"device": device}) if active else (inference, {"device": device, "debug": debug})
+    protocol: Any = checked if active else inference
+    options = {"device": device} if active else {"device": device, "debug": debug}
     ledger = Ledger()
     batches = [part.contiguous().cpu() for part in rows.split(batch)]
-    made = to_the_end("infer", runtime).run_sync(
+    results = to_the_end("infer", runtime).run_sync(
         {
             owner: functools.partial(
-                home.owner,
+                protocol.owner,
                 layers=to_text(layers),
                 weights=weights,
-                private_model="model" in asked,
+                private_model="model" in hidden,
                 reveal=reveal,
                 fraction=fraction,
                 client=client,
                 helper=helper,
-                **how,
+                **options,
             ),
-            client: functools.partial(home.client, batches=batches, owner=owner, helper=helper, **how),
+            client: functools.partial(
+                protocol.client, batches=batches, owner=owner, helper=helper, **options
+            ),
             **(
                 {}
                 if helper is None
-                else {helper: functools.partial(home.helper, owner=owner, client=client, device=device)}
+                else {helper: functools.partial(protocol.helper, owner=owner, client=client, device=device)}
             ),
         },
         ledger=ledger,
     )
-    value = made[client]["value"]
+    value = results[client]["value"]
     error = None
     if debug:
         like = next(iter(model.parameters()), rows if rows.is_floating_point() else torch.empty(0))
         plain = inference.ideal(model, rows.to(like.device, like.dtype), reveal)
         error = float((value.double() - plain.double().cpu()).abs().max()) if math.prod(plain.shape) else 0.0
     costs, offline = (
-        {k: (int(r), int(b)) for k, (r, b) in made[client].get(which, {}).items()}
+        {k: (int(r), int(b)) for k, (r, b) in results[client].get(which, {}).items()}
         for which in ("costs", "offline")
     )
     return Inference(value if reveal == "argmax" else value.float(), ledger, costs, error, offline)
 
 
-def _transfers() -> None:
-    """Before anything is sent: is there what oblivious transfer needs?"""
+def _check_oblivious_transfer() -> None:
+    """Report a missing extra before anything is sent."""
     try:
         group.ready()
     except MissingExtra:

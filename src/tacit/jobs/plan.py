@@ -5,25 +5,34 @@ found, the bytes are counted.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
 
 from .. import selection
 from ..algorithms.types import State
+from ..config import conflicts
+from ..config.signature import with_options
+from ..config.train import OPTIONS
 from ..data.federation import Federation
 from ..guard import Guard, Noise
 from ..guard.guard import Layout
 from ..numbers import size
 from ..parameters import to_table
-from .train import guards, paced
+from ..runs import Event
+from .train import guards
 from .train.elsewhere import Elsewhere
 from .train.figures import fit_figures, warn
-from .train.plan import Plan, make_plan, make_task
+from .train.plan import Plan, make_plan, prepare
 from .train.simulated import tested_reveals, upload_reveals
 from .train.traffic import guarded_sizes, look_sizes, score_sizes, test_sizes
+
+if TYPE_CHECKING:
+    from ..config.types import TrainOptions
 
 
 @dataclass(frozen=True)
@@ -67,16 +76,24 @@ class Outlook:
         return "\n".join([*lines, *(f"note: {n}" for n in self.notes)])
 
 
-def plan(fed: Federation, **told: Any) -> Outlook:
-    """Takes what `tacit.train` takes, refuses what it would refuse, and says what it would let out. Nothing
-    is trained and nothing is written.
+@with_options(OPTIONS)
+def plan(
+    fed: Federation,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    data_job: dict[str, Any] | None = None,
+    watch: Callable[[Event], None] | None = None,
+    **options: Unpack[TrainOptions],
+) -> Outlook:
+    """Report what `tacit.train` would reveal with the same arguments, and refuse what it would refuse.
+
+    Nothing is trained and nothing is written.
     """
-    ignored = {k: v for k, v in told.items() if k not in ("out", "resume", "data_job", "watch")}
-    p = make_plan(fed, **ignored)
-    task = make_task(p)
-    start = task.initial()
-    if p.pace is not None:
-        paced.agree(p, task, start)
+    p = make_plan(fed, **options)
+    if resume:
+        conflicts.check_resume(p)
+    task, start = prepare(p)
     guard = guards.fit(p, task, start)
     layout = guards.layout_of(task, p.algorithm, start) if guard is None else guard.layout
     up = _blank(layout) if guard is None else guard.blank_upload()
@@ -122,8 +139,8 @@ def plan(fed: Federation, **told: Any) -> Outlook:
             "are at work at a time, and the "
             "server also learns how fast each of them is."
         )
-    if p.secret_seed is not None:
-        notes.append("NOT PRIVATE: secret_seed makes every secret replayable.")
+    if p.insecure_seed is not None:
+        notes.append("NOT PRIVATE: insecure_seed makes every secret replayable.")
     return Outlook(
         _sees(p, guard, start),
         spends,

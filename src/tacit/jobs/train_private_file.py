@@ -19,6 +19,7 @@ from typing import Any
 from .. import models
 from ..config import job, toml
 from ..errors import BadJob, BadParameter
+from ..parameters import from_table
 from ..runs import is_python_job
 
 TABLES = ("data", "model", "private")
@@ -80,5 +81,5 @@ def load(path: str | Path, changes: Sequence[str] = (), data_dir: str | None = N
     toml.only_known(f"{where}, private", table, hints)
     settings = {k: toml.held(f"{where}, private", k, v, hints[k]) for k, v in table.items()}
     return PrivateJob(
-        data, toml.made(tables.get("model", "mlp"), models.ALL, f"{where}, model"), settings, file
+        data, from_table(tables.get("model", "mlp"), models.ALL, f"{where}, model"), settings, file
     )

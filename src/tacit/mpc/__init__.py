@@ -1,22 +1,25 @@
-"""Computing on secret shares: neither the input nor the model is shown.
+"""Computing on secret shares: neither the input nor the model is revealed.
 
     x = tacit.mpc.share(torch.tensor([1.0, -2.0]), parties=2)
     (x * x + 1).relu().open()
 
-`ring` real numbers as words · `share` splitting them · `dealer` correlated randomness · `beaver` products ·
-`truncate` · `compare` · `functions` · `model` networks · `trace` modules with branches · `operators`,
-`tensor` the facade. Parties are semi-honest and do not collude with the dealer, unless more is asked for:
+Parties are semi-honest and do not collude with the dealer:
 
-`prime` a field · `tagged`, `spdz`, `elements` shares with tags · `checked`, `tensor_checked` what catches a
-party that tampers · `extension` oblivious transfer, and from it `gilboa` products, `masks`, and `pair`, all
-that two need without a dealer.
+`ring` fixed-point numbers · `share` splitting them · `dealer` correlated randomness · `context` a party's
+state · `beaver` products · `truncate` · `compare` · `functions` · `model` networks · `trace` modules with
+branches · `operators`, `tensor` shared tensors.
+
+Malicious parties are caught: `prime` a field · `tagged`, `elements` shares with tags · `tagged_context`,
+`spdz` computing with them · `checked`, `tensor_checked`.
+
+Two parties without a dealer: `extension` oblivious transfer · `gilboa` products · `masks` · `pair`.
 """
 
 from __future__ import annotations
 
 from .logistic import train_logistic
 from .model import Residual
-from .ring import Fixed
-from .tensor import Shared, share
+from .ring import FixedPoint
+from .tensor import SharedTensor, share
 
-__all__ = ["Fixed", "Residual", "Shared", "share", "train_logistic"]
+__all__ = ["FixedPoint", "Residual", "SharedTensor", "share", "train_logistic"]

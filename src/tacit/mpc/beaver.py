@@ -11,25 +11,27 @@ CRYPTO 1991.
     party 0 |--- MaskedFactors(e_0, f_0) --->| party 1        one round; a triple is used once
             |<-- MaskedFactors(e_1, f_1) ----|
 
-With two factors of f fractional bits z has 2f; `truncate.py` takes f of them off again. A factor that stays
-(a model's weights, the table of a regression) is opened under its own mask once, and each product then opens
-e alone: `keep` where one party knows it, `keep_shared` where it is shared, and `times_kept`.
+If both factors have f fractional bits, z has 2f; `truncate.py` removes f of them. A factor that is used in
+several products (a model's weights, the columns of a regression) is opened under its own mask once, and each
+product then opens e alone: `mask_private` if one party knows the factor, `mask_shared` if it is shared, and
+then `product_masked`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from ..errors import BadData, ProtocolError
+from ..errors import ProtocolError
 from ..parties.message import Message
 from . import ring
+from .context import RingContext
 from .dealer import Mask, Parts, Request
-from .seat import DEBUGGED, DebugShare, Seat
 
-ROOM = 62  # |x ∘ y| < 2^62, for `truncate.py`
+ShareT = TypeVar("ShareT")
 
 
 class MaskedFactors(Message, reveals="factors of a product under one-time masks: uniform words"):
@@ -44,8 +46,9 @@ class MaskedWeights(
 
 @dataclass(frozen=True)
 class Bilinear:
-    """∘: 'mul' (elementwise, shapes broadcast), 'matmul', or 'conv2d' with its stride, padding, dilation and
-    groups.
+    """∘: 'mul' (elementwise, with broadcasting), 'matmul', or 'conv2d'.
+
+    The options of 'conv2d' are stride, padding, dilation and groups.
     """
 
     name: str
@@ -57,6 +60,7 @@ class Bilinear:
         return ring.matmul(x, y) if self.name == "matmul" else ring.conv2d(x, y, *(self.options or ()))
 
     def shape(self, x: tuple[int, ...], y: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of x ∘ y."""
         empty = (torch.empty(s, dtype=torch.int64, device="meta") for s in (x, y))
         return tuple(self(*empty).shape)
 
@@ -66,22 +70,22 @@ MUL, MATMUL = Bilinear("mul"), Bilinear("matmul")
 
 @dataclass(frozen=True)
 class Triple(Request):
-    """a, b uniform and c = a ∘ b; with `kept`, b is the mask of that name."""
+    """a, b uniform and c = a ∘ b; if `mask` is given, b is the mask of that name."""
 
     op: Bilinear
     x: tuple[int, ...]
     y: tuple[int, ...]
-    kept: str | None = None
+    mask: str | None = None
 
-    def free(self) -> Parts:
+    def uniform(self) -> Parts:
         parts: Parts = {"a": (self.x, torch.int64)}
-        return parts if self.kept is not None else {**parts, "b": (self.y, torch.int64)}
+        return parts if self.mask is not None else {**parts, "b": (self.y, torch.int64)}
 
-    def fixed(self) -> Parts:
+    def derived(self) -> Parts:
         return {"c": (self.op.shape(self.x, self.y), torch.int64)}
 
-    def make(self, free: dict[str, Tensor], masks: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {"c": self.op(free["a"], free["b"] if self.kept is None else masks[self.kept])}
+    def derive(self, uniform: dict[str, Tensor], masks: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"c": self.op(uniform["a"], uniform["b"] if self.mask is None else masks[self.mask])}
 
 
 @dataclass(frozen=True)
@@ -90,94 +94,84 @@ class Square(Request):
 
     x: tuple[int, ...]
 
-    def free(self) -> Parts:
+    def uniform(self) -> Parts:
         return {"a": (self.x, torch.int64)}
 
-    def fixed(self) -> Parts:
+    def derived(self) -> Parts:
         return {"c": (self.x, torch.int64)}
 
-    def make(self, free: dict[str, Tensor], masks: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {"c": free["a"] * free["a"]}
+    def derive(self, uniform: dict[str, Tensor], masks: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"c": uniform["a"] * uniform["a"]}
 
 
-async def watch(seat: Seat, op: Bilinear, x: Tensor, y: Tensor) -> None:
-    """In debug mode: would x ∘ y leave the range? Once it has wrapped around nobody could tell, so the
-    factors are opened and multiplied as reals.
-    """
-    if not seat.debug or seat.me is None:
-        return
-    seat.me.ledger.stamp(DEBUGGED)
-    a, b = await seat.open(DebugShare, x, y)
-    most = float(op(a.double(), b.double()).abs().max()) if a.numel() and b.numel() else 0.0
-    if most >= 2.0**ROOM:
-        unit = 2.0 ** (2 * seat.fixed.fraction)
-        raise BadData(
-            f"a product reaches ±{most / unit:g}, and the range ends at ±{2.0**ROOM / unit:g}: it would "
-            "wrap around. Scale the input or the weights, "
-            "or take fewer fractional bits."
-        )
-
-
-async def product(seat: Seat, x: Tensor, y: Tensor, op: Bilinear = MUL) -> Tensor:
+async def product(ctx: RingContext, x: Tensor, y: Tensor, op: Bilinear = MUL) -> Tensor:
     """[x ∘ y], not truncated."""
-    await watch(seat, op, x, y)
-    t = await seat.stock.take(Triple(op, tuple(x.shape), tuple(y.shape)))  # 1
-    e, f = await seat.open(MaskedFactors, x - t["a"], y - t["b"])  # 2
-    b = t["b"].add_(f) if seat.first else t["b"]  # 3, in the masks' own memory: they are used once
+    await ctx.expect_product(op, x, y)
+    t = await ctx.stock.take(Triple(op, tuple(x.shape), tuple(y.shape)))  # 1
+    e, f = await ctx.open(MaskedFactors, x - t["a"], y - t["b"])  # 2
+    b = t["b"].add_(f) if ctx.first else t["b"]  # 3, in the memory of the masks, which are used once
     return t["c"].add_(op(e, b)).add_(op(t["a"], f))
 
 
-async def square(seat: Seat, x: Tensor) -> Tensor:
+async def product_public(ctx: RingContext, x: Tensor, public: Tensor, op: Bilinear) -> Tensor:
+    """[x ∘ public], not truncated and without communication."""
+    await ctx.expect_product(op, x, ctx.public(public, x))
+    return op(x, public)
+
+
+async def square(ctx: RingContext, x: Tensor) -> Tensor:
     """[x²], not truncated: e = x − a,  [x²] = [c] + 2e[a] + e²."""
-    t = await seat.stock.take(Square(tuple(x.shape)))
-    (e,) = await seat.open(MaskedFactors, x - t["a"])
+    t = await ctx.stock.take(Square(tuple(x.shape)))
+    (e,) = await ctx.open(MaskedFactors, x - t["a"])
     a = t["a"].mul_(2)
-    return t["c"].add_(e * (a.add_(e) if seat.first else a))
+    return t["c"].add_(e * (a.add_(e) if ctx.first else a))
 
 
 @dataclass
-class Kept:
-    """A factor that stays: f = y − b is public, b shared (or its owner's alone)."""
+class MaskedFactor(Generic[ShareT]):
+    """A factor y of several products: f = y − b is public, the mask b is shared (or known to y's owner)."""
 
     name: str
-    shape: tuple[int, ...]
     f: Tensor
-    b: Tensor
+    b: ShareT
 
 
-async def keep(seat: Seat, name: str, shape: tuple[int, ...], y: Tensor | None, owner: int) -> Kept:
-    """The owner, who knows y, masks it once: b is its alone, f = y − b goes to the others. `y` is None at the
-    others.
+async def mask_private(
+    ctx: RingContext, name: str, shape: tuple[int, ...], y: Tensor | None, owner: int
+) -> MaskedFactor[Tensor]:
+    """Mask y, which its owner knows, once: the owner alone has b and sends f = y − b.
+
+    `y` is None at the other parties.
     """
-    b = (await seat.stock.take(Mask(name, shape, holder=owner)))["b"]
-    if seat.me is None:
-        return Kept(name, shape, torch.empty(shape, dtype=torch.int64, device="meta"), b)
-    if seat.rank == owner:
+    b = (await ctx.stock.take(Mask(name, shape, holder=owner)))["b"]
+    if ctx.me is None:
+        return MaskedFactor(name, torch.empty(shape, dtype=torch.int64, device="meta"), b)
+    if ctx.rank == owner:
         assert y is not None
-        f = y.to(seat.device) - b
-        await seat.me.send(seat.peers, MaskedWeights([f.cpu()]))
-        seat.charge(len(seat.peers) * f.numel() * f.element_size())
-        return Kept(name, shape, f, b)
-    values = (await seat.me.recv(seat.names[owner], MaskedWeights)).values
+        f = y.to(ctx.device) - b
+        await ctx.me.send(ctx.peers, MaskedWeights([f.cpu()]))
+        ctx.charge(len(ctx.peers) * f.numel() * f.element_size())
+        return MaskedFactor(name, f, b)
+    values = (await ctx.me.recv(ctx.names[owner], MaskedWeights)).values
     if [tuple(v.shape) for v in values] != [shape] or values[0].dtype is not torch.int64:
         raise ProtocolError(
-            f"the weights {name!r} came as {[tuple(v.shape) for v in values]}, and the architecture says "
-            f"{shape}. "
-            "Do all parties run the same model?"
+            f"the weights {name!r} have shape {[tuple(v.shape) for v in values]}; the architecture says "
+            f"{shape}. All parties must run the same model."
         )
-    return Kept(name, shape, values[0].to(seat.device), b)
+    return MaskedFactor(name, values[0].to(ctx.device), b)
 
 
-async def keep_shared(seat: Seat, name: str, y: Tensor) -> Kept:
-    """Open f = y − b once, for a shared y that is multiplied often; the mask b stays shared."""
-    b = (await seat.stock.take(Mask(name, tuple(y.shape))))["b"]
-    (f,) = await seat.open(MaskedFactors, y - b)
-    return Kept(name, tuple(y.shape), f, b)
+async def mask_shared(ctx: RingContext, name: str, y: Tensor) -> MaskedFactor[Tensor]:
+    """Open f = y − b once, for a shared y that is used in several products; the mask b stays shared."""
+    b = (await ctx.stock.take(Mask(name, tuple(y.shape))))["b"]
+    (f,) = await ctx.open(MaskedFactors, y - b)
+    return MaskedFactor(name, f, b)
 
 
-async def times_kept(seat: Seat, x: Tensor, kept: Kept, op: Bilinear) -> Tensor:
-    """[x ∘ y] with y kept: steps 1 to 3 with f known already."""
-    await watch(seat, op, x, kept.b + kept.f if seat.first else kept.b)
-    t = await seat.stock.take(Triple(op, tuple(x.shape), kept.shape, kept.name))
-    (e,) = await seat.open(MaskedFactors, x - t["a"])
-    return t["c"].add_(op(e, kept.b + kept.f if seat.first else kept.b)).add_(op(t["a"], kept.f))
+async def product_masked(ctx: RingContext, x: Tensor, y: MaskedFactor[Tensor], op: Bilinear) -> Tensor:
+    """[x ∘ y]: steps 1 to 3 with f known already."""
+    b = y.b + y.f if ctx.first else y.b
+    await ctx.expect_product(op, x, b)
+    t = await ctx.stock.take(Triple(op, tuple(x.shape), tuple(y.f.shape), y.name))
+    (e,) = await ctx.open(MaskedFactors, x - t["a"])
+    return t["c"].add_(op(e, b)).add_(op(t["a"], y.f))

@@ -1,16 +1,16 @@
-"""Oblivious transfers by the million, from 128 of them. Ishai, Kilian, Nissim, Petrank: Extending
-Oblivious Transfers Efficiently, CRYPTO 2003, Section 3; pads hashed as Guo, Katz, Wang, Yu, IEEE S&P 2020
-(TMMO, AES with a fixed key).
+"""Oblivious transfer extension: millions of transfers from 128 base transfers. Ishai, Kilian, Nissim,
+Petrank: Extending Oblivious Transfers Efficiently, CRYPTO 2003, Section 3; pads are hashed as in Guo, Katz,
+Wang, Yu, IEEE S&P 2020 (TMMO, AES with a fixed key).
 
-    chooser (bits x)                                         holder
-      |--- TransferOffer(A) ----------------------------------->|   once: 128 base transfers, in which the holder chooses (`crypto/ot.py`)
-      |<-- TransferChoices(B_1 … B_128) ------------------------|
-      |--- Extended(T0 ⊕ T1 ⊕ x) ------------------------------>|   then, transfer i: the holder has pads m0 and m1, the chooser the one of its bit, m_x
-      |<-- Correlations(…) -------------------------------------|   what is to be transferred, under the pads: `gilboa.py`, `masks.py`
+    receiver (choice bits x)                                 sender
+      |--- TransferOffer(A) ----------------------------------->|   once: 128 base transfers, with roles
+      |<-- TransferChoices(B_1 … B_128) ------------------------|   exchanged (`crypto/ot.py`)
+      |--- Extended(T0 ⊕ T1 ⊕ x) ------------------------------>|   sender: pads m0 and m1; receiver: m_x
+      |<-- Correlations(…) -------------------------------------|   values under the pads
 
-The holder does not learn x, the chooser nothing of the other pad. It rests on both following the program
-(semi-honest), computational Diffie-Hellman, SHA-256 as a random oracle, and AES under a public key as a
-random permutation.
+`gilboa.py` and `masks.py` define the transferred values. The sender does not learn x, the receiver nothing of
+the other pad. Assumptions: both are semi-honest, computational Diffie-Hellman, SHA-256 as a random oracle,
+AES under a public key as a random permutation.
 """
 
 from __future__ import annotations
@@ -27,13 +27,11 @@ from ..crypto.bits import pack, transpose
 from ..errors import BadParameter, ProtocolError
 from ..parties.message import Message
 from ..parties.party import Party
-from .seat import Cost
+from .context import Cost
 from .tape import KEY, Tape
 
 BASE = 128  # base transfers: the security parameter κ
-_FIXED = hashlib.sha256(
-    b"tacit transfer hash 1"
-).digest()  # public: AES under it stands for a random permutation
+_FIXED = hashlib.sha256(b"tacit transfer hash 1").digest()  # a public AES key
 
 
 class TransferOffer(Message, reveals="a random group element: nothing"):
@@ -57,113 +55,101 @@ class Correlations(Message, reveals="the holder's random words and tables under 
 def pads(rows: np.ndarray, first: int, length: int) -> np.ndarray:
     """H(i, row) of each row of 16 bytes, as `length` 64-bit words: π(π(x) ⊕ (i, block)) ⊕ π(x)."""
     blocks = -(-length // 2)
-    inner = np.repeat(ot.scrambled(rows, _FIXED), blocks, 0) if blocks > 1 else ot.scrambled(rows, _FIXED)
+    inner = ot.encrypt_blocks(rows, _FIXED)
+    inner = np.repeat(inner, blocks, 0) if blocks > 1 else inner
     tweak = np.empty((len(rows), blocks, 2), np.uint64)
-    tweak[..., 0], tweak[..., 1] = (
-        np.arange(first, first + len(rows), dtype=np.uint64)[:, None],
-        np.arange(blocks, dtype=np.uint64),
-    )
-    made = tweak.view(np.uint8).reshape(-1, 16)
-    made ^= inner
-    made = ot.scrambled(made, _FIXED) ^ inner
-    return made.view(np.uint64).reshape(len(rows), 2 * blocks)[:, :length]
+    tweak[..., 0] = np.arange(first, first + len(rows), dtype=np.uint64)[:, None]
+    tweak[..., 1] = np.arange(blocks, dtype=np.uint64)
+    words = tweak.view(np.uint8).reshape(-1, 16)
+    words ^= inner
+    words = ot.encrypt_blocks(words, _FIXED) ^ inner
+    return words.view(np.uint64).reshape(len(rows), 2 * blocks)[:, :length]
 
 
-class Chooser:
-    """Holds both seeds of each base transfer; its bits choose."""
+class OTReceiver:
+    """Has the choice bits, and both seeds of each base transfer."""
 
-    def __init__(self, zeros: ot.Columns, ones: ot.Columns, said: bytes):
-        self.zeros, self.ones, self.said, self.count = zeros, ones, said, 0
+    def __init__(self, zeros: ot.Columns, ones: ot.Columns, offer: bytes):
+        self.zeros, self.ones, self.offer, self.count = zeros, ones, offer, 0
 
     @classmethod
-    async def meet(cls, me: Party, other: str) -> Chooser:
-        a, said = ot.offer(me.secret.bytes)
-        await me.send(other, TransferOffer(said))
+    async def connect(cls, me: Party, other: str) -> OTReceiver:
+        a, offer = ot.offer(me.secret.bytes)
+        await me.send(other, TransferOffer(offer))
         points = (await me.recv(other, TransferChoices)).points
         zeros, ones = await asyncio.to_thread(
-            ot.pairs, a, said, points, BASE, bind("tacit gilboa 1", me.name, other)
+            ot.pairs, a, offer, points, BASE, bind("tacit gilboa 1", me.name, other)
         )
-        return cls(ot.Columns(zeros), ot.Columns(ones), said)
+        return cls(ot.Columns(zeros), ot.Columns(ones), offer)
 
-    def ask(self, bits: np.ndarray, length: int) -> tuple[bytes, np.ndarray]:
-        """(what goes to the holder, the pad of each bit); bits are packed, eight to a byte, the lowest
-        first.
-        """
+    def choose(self, bits: np.ndarray, length: int) -> tuple[bytes, np.ndarray]:
+        """(message to the sender, the pad of each bit) for packed bits, eight to a byte, lowest first."""
         t0 = self.zeros.take(len(bits))
-        said = self.ones.take(len(bits))
-        said ^= t0
-        said ^= bits
+        columns = self.ones.take(len(bits))
+        columns ^= t0
+        columns ^= bits
         mine = pads(transpose(t0), self.count, length)
         self.count += 8 * len(bits)
-        return said.tobytes(), mine
+        return columns.tobytes(), mine
 
 
-class Holder:
-    """Chose one seed of each base transfer, by secret bits s; has both pads of every transfer."""
+class OTSender:
+    """Has both pads of every transfer, and one seed of each base transfer, chosen by secret bits s."""
 
-    def __init__(self, columns: ot.Columns, s: np.ndarray, said: bytes):
-        self.columns, self.mask, self.s, self.said, self.count = (
-            columns,
-            (s * np.uint8(255))[:, None],
-            pack(s),
-            said,
-            0,
-        )
+    def __init__(self, columns: ot.Columns, s: np.ndarray, offer: bytes):
+        self.columns, self.mask, self.s = columns, (s * np.uint8(255))[:, None], pack(s)
+        self.offer, self.count = offer, 0
 
     @classmethod
-    async def meet(cls, me: Party, other: str) -> Holder:
+    async def connect(cls, me: Party, other: str) -> OTSender:
         s = np.unpackbits(np.frombuffer(me.secret.bytes(BASE // 8), np.uint8), bitorder="little")
-        said = (await me.recv(other, TransferOffer)).point
+        offer = (await me.recv(other, TransferOffer)).point
         points, keys = await asyncio.to_thread(
-            ot.choose, said, s, bind("tacit gilboa 1", other, me.name), me.secret.bytes
+            ot.choose, offer, s, bind("tacit gilboa 1", other, me.name), me.secret.bytes
         )
         await me.send(other, TransferChoices(points))
-        return cls(ot.Columns(keys), s, said)
+        return cls(ot.Columns(keys), s, offer)
 
-    def hear(self, came: bytes, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Both pads of each transfer the chooser asked for."""
-        q = np.frombuffer(came, np.uint8).reshape(BASE, -1) & self.mask
+    def extend(self, columns: bytes, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """Both pads of each transfer in the receiver's message."""
+        q = np.frombuffer(columns, np.uint8).reshape(BASE, -1) & self.mask
         q ^= self.columns.take(q.shape[1])
         rows = transpose(q)
-        made = pads(rows, self.count, length), pads(rows ^ self.s, self.count, length)
+        zero, one = pads(rows, self.count, length), pads(rows ^ self.s, self.count, length)
         self.count += len(rows)
-        return made
+        return zero, one
 
 
-class Line:
-    """A party's end of the transfers with one other: both roles, its own randomness, and what it sent so far,
-    by what it was for.
-    """
+class OTChannel:
+    """A party's end of the transfers with one other party: both roles, its own randomness and its costs."""
 
     def __init__(self, me: Party, rank: int, names: tuple[str, ...]):
         if len(names) != 2:
             raise BadParameter(
-                f"masks without a dealer are made by two parties, and there are {len(names)}. Take a dealer."
+                f"masks without a dealer are generated by two parties, not by {len(names)}. Use a dealer."
             )
         self.me, self.rank, self.other = me, rank, names[1 - rank]
         self.tape = Tape(me.secret.bytes(KEY))
         self.costs: dict[str, Cost] = {}
         self.label = "products"
-        self.session = (
-            b""  # what both know of these transfers and nobody else's have: a hash of the offers, in order
-        )
-        self._chooser: Chooser | None = None
-        self._holder: Holder | None = None
+        self.session = b""  # a hash of the offers, in order: identifies these transfers at both ends
+        self._receiver: OTReceiver | None = None
+        self._sender: OTSender | None = None
 
-    async def chooser(self) -> Chooser:
-        if self._chooser is None:
-            self._chooser = await Chooser.meet(self.me, self.other)
-            self._met(self._chooser.said, group.POINT)
-        return self._chooser
+    async def receiver(self) -> OTReceiver:
+        if self._receiver is None:
+            self._receiver = await OTReceiver.connect(self.me, self.other)
+            self._add_offer(self._receiver.offer, group.POINT)
+        return self._receiver
 
-    async def holder(self) -> Holder:
-        if self._holder is None:
-            self._holder = await Holder.meet(self.me, self.other)
-            self._met(self._holder.said, BASE * group.POINT)
-        return self._holder
+    async def sender(self) -> OTSender:
+        if self._sender is None:
+            self._sender = await OTSender.connect(self.me, self.other)
+            self._add_offer(self._sender.offer, BASE * group.POINT)
+        return self._sender
 
     def bits(self, *shape: int) -> np.ndarray:
-        """Random bits of my own, a byte each."""
+        """Random bits of my own, one byte each."""
         size = int(np.prod(shape))
         return np.unpackbits(self.draw((size + 7) // 8), count=size).reshape(shape)
 
@@ -171,56 +157,57 @@ class Line:
         """Random bytes of my own."""
         return self.tape.draw(shape, torch.uint8).numpy()
 
-    async def ask(self, bits: np.ndarray, length: int) -> np.ndarray:
-        """My pads for my packed bits; the holder hears what it needs."""
-        chooser = await self.chooser()
-        first = chooser.count
-        said, mine = await asyncio.to_thread(chooser.ask, bits, length)
-        await self.me.send(self.other, Extended(first, said))
-        self._charge(self.label, len(said), 1)
+    async def choose(self, bits: np.ndarray, length: int) -> np.ndarray:
+        """As the receiver: the pads of my packed bits."""
+        receiver = await self.receiver()
+        first = receiver.count
+        columns, mine = await asyncio.to_thread(receiver.choose, bits, length)
+        await self.me.send(self.other, Extended(first, columns))
+        self._charge(self.label, len(columns), 1)
         return mine
 
-    async def hear(self, size: int, length: int, rounds: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """Both pads of the other's 8·size bits."""
-        holder = await self.holder()
-        came = await self.me.recv(self.other, Extended)
-        if (came.first, len(came.columns)) != (holder.count, BASE * size):
+    async def extend(self, size: int, length: int, rounds: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """As the sender: both pads of the other's 8·size bits."""
+        sender = await self.sender()
+        message = await self.me.recv(self.other, Extended)
+        if (message.first, len(message.columns)) != (sender.count, BASE * size):
             raise ProtocolError(
-                f"{len(came.columns)} bytes came for transfers from number {came.first} on, where "
-                f"{BASE * size} were due for those from "
-                f"{holder.count}. Do both run the same program?"
+                f"received {len(message.columns)} bytes for transfers from number {message.first} on; "
+                f"expected {BASE * size} bytes from number "
+                f"{sender.count} on. Both parties must run the same program."
             )
         self._charge(self.label, 0, rounds)
-        return await asyncio.to_thread(holder.hear, came.columns, length)
+        return await asyncio.to_thread(sender.extend, message.columns, length)
 
-    async def swap(
+    async def exchange(
         self, bits: np.ndarray, size: int, length: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Both ask at once, in one round: (my pads; both pads of the other's 8·size bits)."""
-        for role in (self.chooser, self.holder) if self.rank == 0 else (self.holder, self.chooser):
-            await role()  # in the same order, if they have not met
-        mine = await self.ask(bits, length)
-        return mine, *await self.hear(size, length, rounds=0)
+        """Both choose at once, in one round: (my pads; both pads of the other's 8·size bits)."""
+        for role in (self.receiver, self.sender) if self.rank == 0 else (self.sender, self.receiver):
+            await role()  # base transfers in the same order at both ends
+        mine = await self.choose(bits, length)
+        return mine, *await self.extend(size, length, rounds=0)
 
-    async def tell(self, values: bytes) -> None:
-        """As the holder: what is transferred, under the pads."""
-        holder = await self.holder()
-        await self.me.send(self.other, Correlations(holder.count, values))
+    async def send_correlations(self, values: bytes) -> None:
+        """As the sender: the transferred values, under the pads."""
+        sender = await self.sender()
+        await self.me.send(self.other, Correlations(sender.count, values))
         self._charge(self.label, len(values), 1)
 
-    async def told(self, due: int) -> bytes:
-        """As the chooser."""
-        chooser = await self.chooser()
-        came = await self.me.recv(self.other, Correlations)
-        if (came.first, len(came.values)) != (chooser.count, due):
+    async def receive_correlations(self, size: int) -> bytes:
+        """As the receiver: the transferred values, under the pads."""
+        receiver = await self.receiver()
+        message = await self.me.recv(self.other, Correlations)
+        if (message.first, len(message.values)) != (receiver.count, size):
             raise ProtocolError(
-                f"{len(came.values)} bytes came where {due} were due. Do both run the same program?"
+                f"received {len(message.values)} bytes; expected {size}. Both parties must run the same "
+                "program."
             )
         self._charge(self.label, 0, 1)
-        return came.values
+        return message.values
 
-    def _met(self, said: bytes, sent: int) -> None:
-        self.session = hashlib.sha256(b"tacit transfers 1" + self.session + said).digest()
+    def _add_offer(self, offer: bytes, sent: int) -> None:
+        self.session = hashlib.sha256(b"tacit transfers 1" + self.session + offer).digest()
         self._charge("base transfers", sent, 2)
 
     def _charge(self, label: str, bytes: int, rounds: int) -> None:

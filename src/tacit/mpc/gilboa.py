@@ -1,16 +1,18 @@
 """Products of two parties' words, shared between them, without a dealer. Gilboa: Two Party RSA Key
 Generation, CRYPTO 1999, Section 4.1, modulo 2^64.
 
-    chooser (words x)                                        holder (words y)
-      |--- Extended(bits of x) -------------------------------->|   for bit j of x the holder has pads m0, m1, the chooser the one of its bit (`extension.py`)
-      |<-- Correlations(m0 − m1 + y mod 2^(64−j)) --------------|   chooser: Σ_j 2^j (m0 + x_j y);  holder: −Σ_j 2^j m0.   They add up to x·y
+    receiver (words x)                                       sender (words y)
+      |--- Extended(bits of x) -------------------------------->|   for bit j of x: pads m0, m1; receiver: m_x
+      |<-- Correlations(m0 − m1 + y mod 2^(64−j)) --------------|
 
-    A Beaver triple c = a ∘ b with a = a_0 + a_1, b = b_0 + b_1: a_0 ∘ b_0 and a_1 ∘ b_1 are made at home,
-    a_0 ∘ b_1 and a_1 ∘ b_0 so.
+    receiver: Σ_j 2^j (m0 + x_j y);   sender: −Σ_j 2^j m0.   The sum is x·y.
 
-Each learns nothing but lengths: what it gets is masked by pads it cannot compute. A row of y is sent for a
-word of x, so a matrix product takes as many transfers as its smaller factor has bits; a convolution is the
-product of its filters with the patches.
+    In a Beaver triple c = a ∘ b with a = a_0 + a_1, b = b_0 + b_1, the terms a_0 ∘ b_0 and a_1 ∘ b_1 are
+    local, and the cross terms a_0 ∘ b_1 and a_1 ∘ b_0 are computed this way.
+
+Each party learns nothing but lengths: what it receives is masked by pads it cannot compute. A row of y is
+sent for each word of x, so a matrix product takes as many transfers as its smaller factor has bits; a
+convolution is the product of its filters with the patches.
 """
 
 from __future__ import annotations
@@ -24,25 +26,29 @@ from torch import Tensor
 
 from ..crypto.bits import pack
 from .beaver import Bilinear
-from .extension import BASE, Line
+from .extension import BASE, OTChannel
 from .ring import WORD, patches
 
 ROOM = 1 << 22  # words of pads at a time: 32 MB
-_WIDTHS = [
-    (WORD - j + 7) // 8 for j in range(WORD)
-]  # bytes that matter for bit j: what is multiplied by 2^j counts modulo 2^(64−j)
+# bytes that matter for bit j: a number that is multiplied by 2^j counts modulo 2^(64−j)
+_WIDTHS = [(WORD - j + 7) // 8 for j in range(WORD)]
 _PLACES = np.arange(WORD, dtype=np.uint64)[:, None]
 
 
 async def cross(
-    line: Line, op: Bilinear, x: Tensor | None, y: Tensor | None, xs: tuple[int, ...], ys: tuple[int, ...]
+    channel: OTChannel,
+    op: Bilinear,
+    x: Tensor | None,
+    y: Tensor | None,
+    xs: tuple[int, ...],
+    ys: tuple[int, ...],
 ) -> Tensor:
-    """This party's share of x ∘ y: one party has x (the other gives None), the other y."""
+    """This party's share of x ∘ y; one party has x and the other y, and each passes None for the other's."""
     shape = op.shape(xs, ys)
     if op.name == "mul":
         return (
             await elementwise(
-                line,
+                channel,
                 None if x is None else x.expand(shape).flatten(),
                 None if y is None else y.expand(shape).flatten(),
             )
@@ -50,16 +56,16 @@ async def cross(
     if op.name == "matmul":
         xs = xs if len(xs) > 1 else (1, *xs)
         lead = torch.broadcast_shapes(xs[:-2], ys[:-2]) if len(ys) > 2 else ()
-        if not lead:  # any number of rows, one matrix
+        if not lead:  # one matrix
             flat = None if x is None else x.reshape(-1, xs[-1])
-            made = await _matrix(line, flat, y, int(np.prod(xs[:-1])), xs[-1], int(np.prod(ys[1:])))
-            return made.reshape(shape)
+            total = await _matrix(channel, flat, y, int(np.prod(xs[:-1])), xs[-1], int(np.prod(ys[1:])))
+            return total.reshape(shape)
         left, right = (
             None if t is None else t.expand(*lead, *t.shape[-2:]).reshape(-1, *t.shape[-2:]) for t in (x, y)
         )
         many = [
             await _matrix(
-                line,
+                channel,
                 None if left is None else left[i],
                 None if right is None else right[i],
                 xs[-2],
@@ -77,7 +83,7 @@ async def cross(
     )
     parts = [
         await _matrix(
-            line,
+            channel,
             None if filters is None else filters[g],
             None if flat is None else flat[g],
             out // groups,
@@ -89,66 +95,74 @@ async def cross(
     return torch.cat(parts).reshape(out, n, rows, columns).transpose(0, 1).contiguous()
 
 
-async def elementwise(line: Line, x: Tensor | None, y: Tensor | None) -> Tensor:
+async def elementwise(channel: OTChannel, x: Tensor | None, y: Tensor | None) -> Tensor:
     """x·y, word by word."""
     if x is not None:
-        return _tensor(await _choose(line, _words(x), 1))[:, 0]
+        return _tensor(await _as_receiver(channel, _words(x), 1))[:, 0]
     assert y is not None
-    return _tensor(await _hold(line, _words(y).reshape(-1, 1)))[:, 0]
+    return _tensor(await _as_sender(channel, _words(y).reshape(-1, 1)))[:, 0]
 
 
-async def _matrix(line: Line, x: Tensor | None, y: Tensor | None, n: int, k: int, m: int) -> Tensor:
-    """[n, k] × [k, m]: each word of x is transferred with its row of y; the smaller factor chooses."""
+async def _matrix(channel: OTChannel, x: Tensor | None, y: Tensor | None, n: int, k: int, m: int) -> Tensor:
+    """[n, k] × [k, m]: each word of x is transferred with its row of y; the smaller factor has the choice
+    bits.
+    """
     if n > m:  # x ∘ y = (yᵀ xᵀ)ᵀ
         return (
-            await _matrix(line, None if y is None else y.reshape(k, m).T, None if x is None else x.T, m, k, n)
+            await _matrix(
+                channel, None if y is None else y.reshape(k, m).T, None if x is None else x.T, m, k, n
+            )
         ).T.contiguous()
     if x is not None:
-        return _tensor(await _choose(line, _words(x).ravel(), m, k))
+        return _tensor(await _as_receiver(channel, _words(x).ravel(), m, k))
     assert y is not None
-    return _tensor(await _hold(line, _words(y.reshape(k, m)), n, k))
+    return _tensor(await _as_sender(channel, _words(y.reshape(k, m)), n, k))
 
 
-async def _choose(line: Line, x: np.ndarray, length: int, fold: int = 1) -> np.ndarray:
-    """Shares of x_i · (row of `length` words), `fold` of them after another added up."""
-    made = np.zeros((len(x) // fold, length), np.uint64)
+async def _as_receiver(channel: OTChannel, x: np.ndarray, length: int, fold: int = 1) -> np.ndarray:
+    """Shares of x_i · (row of `length` words), summed over `fold` consecutive i."""
+    total = np.zeros((len(x) // fold, length), np.uint64)
     for start, stop in _pieces(len(x), length):
         bits = ((x[None, start:stop] >> _PLACES) & np.uint64(1)).astype(np.uint8)
-        mine = await line.ask(pack(bits.ravel()), length)
-        came = await line.told(sum(_WIDTHS) * (stop - start) * length)
-        _fold(made, await asyncio.to_thread(_chosen, mine, bits, came, length), start, fold)
-    return made
+        mine = await channel.choose(pack(bits.ravel()), length)
+        message = await channel.receive_correlations(sum(_WIDTHS) * (stop - start) * length)
+        _accumulate(
+            total, await asyncio.to_thread(_receive_products, mine, bits, message, length), start, fold
+        )
+    return total
 
 
-def _chosen(mine: np.ndarray, bits: np.ndarray, came: bytes, length: int) -> np.ndarray:
+def _receive_products(mine: np.ndarray, bits: np.ndarray, message: bytes, length: int) -> np.ndarray:
     count = bits.shape[1]
     pad = mine.reshape(WORD, count, length)
     total, at, sent = np.zeros((count, length), np.uint64), 0, np.zeros((count, length, 8), np.uint8)
     words = sent.view(np.uint64)[..., 0]
     for j, width in enumerate(_WIDTHS):
         size = count * length * width
-        sent[..., :width] = np.frombuffer(came, np.uint8, size, at).reshape(
+        sent[..., :width] = np.frombuffer(message, np.uint8, size, at).reshape(
             count, length, width
-        )  # what is above `width` is shifted out
+        )  # bytes above `width` are shifted out
         at += size
         total += (pad[j] + words * bits[j][:, None].astype(np.uint64)) << np.uint64(j)
     return total
 
 
-async def _hold(line: Line, y: np.ndarray, turns: int = 1, fold: int = 1) -> np.ndarray:
-    """Rows of y, in turn `turns` times over (once for each row of x)."""
+async def _as_sender(channel: OTChannel, y: np.ndarray, turns: int = 1, fold: int = 1) -> np.ndarray:
+    """The rows of y, repeated `turns` times (once for each row of x)."""
     count, length = len(y) * turns, y.shape[1]
-    made = np.zeros((count // fold, length), np.uint64)
+    total = np.zeros((count // fold, length), np.uint64)
     for start, stop in _pieces(count, length):
-        zero, one = await line.hear(WORD * (stop - start) // 8, length)
-        said, share = await asyncio.to_thread(_held, zero, one, y[np.arange(start, stop) % len(y)])
-        await line.tell(said)
-        _fold(made, share, start, fold)
-    return made
+        zero, one = await channel.extend(WORD * (stop - start) // 8, length)
+        message, share = await asyncio.to_thread(
+            _send_products, zero, one, y[np.arange(start, stop) % len(y)]
+        )
+        await channel.send_correlations(message)
+        _accumulate(total, share, start, fold)
+    return total
 
 
-def _held(zero: np.ndarray, one: np.ndarray, y: np.ndarray) -> tuple[bytes, np.ndarray]:
-    """(what goes to the chooser, my share) for rows of words y."""
+def _send_products(zero: np.ndarray, one: np.ndarray, y: np.ndarray) -> tuple[bytes, np.ndarray]:
+    """(message to the receiver, my share) for rows of words y."""
     count, length = y.shape
     zero, one = zero.reshape(WORD, count, length), one.reshape(WORD, count, length)
     total, parts = np.zeros((count, length), np.uint64), []
@@ -164,9 +178,7 @@ def _held(zero: np.ndarray, one: np.ndarray, y: np.ndarray) -> tuple[bytes, np.n
 
 
 def traffic(op: Bilinear, xs: tuple[int, ...], ys: tuple[int, ...]) -> int:
-    """Bytes that one cross term takes, both ways together: transfers for the smaller factor, and a word for
-    every product.
-    """
+    """Bytes of one cross term, both ways: transfers for the smaller factor, and words for every product."""
     shape = op.shape(xs, ys)
     if op.name == "mul":
         choices = products = math.prod(shape)
@@ -185,10 +197,10 @@ def traffic(op: Bilinear, xs: tuple[int, ...], ys: tuple[int, ...]) -> int:
     return choices * WORD * BASE // 8 + products * sum(_WIDTHS)
 
 
-def _fold(made: np.ndarray, some: np.ndarray, start: int, fold: int) -> None:
-    """Add rows start, start + 1, … to the row of `made` they belong to."""
+def _accumulate(total: np.ndarray, some: np.ndarray, start: int, fold: int) -> None:
+    """Add rows start, start + 1, … to the rows of the total that they belong to."""
     edges = np.arange(start // fold, (start + len(some) - 1) // fold + 1)
-    made[edges] += np.add.reduceat(some, np.maximum(edges * fold - start, 0), axis=0)
+    total[edges] += np.add.reduceat(some, np.maximum(edges * fold - start, 0), axis=0)
 
 
 def _pieces(count: int, length: int) -> list[tuple[int, int]]:

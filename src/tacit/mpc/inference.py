@@ -1,34 +1,34 @@
-"""Inference between two who do not trust each other with the input or the model, and a helper who sees
-neither; or without the helper.
+"""Inference between a model's owner and a client who do not trust each other with the model or the input,
+with a helper who sees neither, or without one.
 
     client (x)                       owner (model)                      helper
       |<-- Architecture ----------------|--- Architecture ----------------->|
       |--- Batches(shapes) ------------>|                                   |
       |--- Batches(shapes) ------------------------------------------------>|
-      |<-- TapeKey, Corrections ----------------------- TapeKey ------------|   correlated randomness (`dealer.py`), planned from the two above
-      |<-- MaskedWeights ---------------|                                       once, however many batches follow (`beaver.py`)
-      |<-- MaskedFactors, MaskedProducts, MaskedValues, MaskedBits, MaskedSigns -->|   layer by layer, every word of it uniform
+      |<-- TapeKey, Corrections ----------------------- TapeKey ------------|   randomness (`dealer.py`)
+      |<-- MaskedWeights ---------------|                                       once (`beaver.py`)
+      |<-- MaskedFactors, MaskedProducts, MaskedValues, MaskedBits, MaskedSigns -->|   each layer: uniform words
       |<-- ResultShare -----------------|                                       at the end of each batch
 
-The client learns the architecture and the result (the logits, or with reveal="argmax" the class alone); of
-the weights what the result says. The owner learns the shapes of the input. The helper learns architecture
-and shapes. It holds while each follows the program (semi-honest) and the helper works with neither of the
-two; helper and owner together would see the input, helper and client the model.
+The client learns the architecture and the result (the logits, or with reveal="argmax" the class alone), and
+of the weights what the result reveals. The owner learns the shapes of the input. The helper learns
+architecture and shapes, from which it plans the randomness. This holds if all parties are semi-honest and the
+helper colludes with neither of the two; helper and owner together would see the input, helper and client the
+model.
 
-With helper=None the two make that randomness themselves, by oblivious transfer (`pair.py`): the third
-column falls away, the messages of the offline phase take the place of TapeKey and Corrections, and there
-is nobody to collude with. The online phase is the same.
+With helper=None the two generate the randomness themselves, by oblivious transfer (`pair.py`): its offline
+phase replaces TapeKey and Corrections, and there is nobody to collude with. The online phase is the same.
 
-The secrets need no sharing out: x is the client's share of x and 0 the owner's, since nothing but masked
-values is ever sent. With a public model (only the input private) weights go to the client in the clear,
-and linear layers cost nothing but a truncation.
+Inputs need not be shared first: x is the client's share of x and 0 the owner's, since only masked values are
+sent. With a public model (only the input is private) the weights are sent to the client in the clear, and a
+linear layer costs one truncation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -37,11 +37,13 @@ from ..errors import BadParameter, ProtocolError
 from ..parties.message import Message
 from ..parties.party import Party
 from . import model, pair
+from .beaver import mask_private
 from .compare import argmax
-from .dealer import Made, Request, Stock, dealer, plan, stored
-from .extension import Line
-from .ring import Fixed
-from .seat import Cost, Seat
+from .context import Cost, RingContext
+from .dealer import ReadyStock, Request, Stock, dealer, open_stock, plan
+from .extension import OTChannel
+from .model import Layer, Weights
+from .ring import FixedPoint
 
 ASSUMES = (
     "SEMI-HONEST: the secrets hold if every party follows its program and the helper works with neither "
@@ -49,6 +51,7 @@ ASSUMES = (
     "spoil the result unnoticed."
 )
 OWNER, CLIENT = 0, 1
+RequestT = TypeVar("RequestT")
 
 
 class Architecture(
@@ -58,6 +61,10 @@ class Architecture(
     private_model: bool
     reveal: str
     fraction: int
+
+    def network(self) -> list[Layer]:
+        """The layers that have to be evaluated."""
+        return model.drop_final_activation(model.from_text(self.layers), self.reveal)
 
 
 class PublicWeights(Message, reveals="the model's weights, in the clear: the model was declared public"):
@@ -82,14 +89,12 @@ class ResultShare(
     values: list[Tensor]
 
 
-async def answer(
-    seat: Seat, layers: list[model.Layer], weights: model.Weights, x: Tensor, reveal: str
-) -> Tensor:
+async def answer(ctx: RingContext, layers: list[Layer], weights: Weights, x: Tensor, reveal: str) -> Tensor:
     """The result of one batch, shared."""
-    y = await model.evaluate(seat, layers, weights, x)
+    y: Tensor = await model.evaluate(ctx, layers, weights, x)
     if reveal == "argmax":
-        with seat.at("argmax"):
-            return await argmax(seat, y)
+        with ctx.at("argmax"):
+            return await argmax(ctx, y)
     return y
 
 
@@ -107,22 +112,24 @@ async def owner(
     debug: bool = False,
     stock: Path | None = None,
 ) -> dict[str, Any]:
-    """`stock` is a file of masks made before (`pair.prepare`, `dealer.fetch`): then helper=None, and nothing
-    is made now.
+    """The model owner's program.
+
+    `stock` is a file of masks from an earlier offline phase (`pair.prepare`, `dealer.fetch`); it needs
+    helper=None.
     """
-    _one_source(helper, stock)
-    told = Architecture(layers, private_model, reveal, fraction)
-    network = model.for_reveal(model.from_text(layers), reveal)
-    await me.send([client, helper] if helper is not None else client, told)
+    _check_source(helper, stock)
+    architecture = Architecture(layers, private_model, reveal, fraction)
+    network = architecture.network()
+    await me.send([client, helper] if helper is not None else client, architecture)
     if not private_model:
         await me.send(client, PublicWeights(dict(weights)))
     shapes = (await me.recv(client, Batches)).shapes
-    seat = await _sit(me, OWNER, (me.name, client), helper, told, shapes, device, debug, stock)
-    known = await _weights(seat, network, weights, private_model)
+    ctx = await _connect(me, OWNER, (me.name, client), helper, architecture, shapes, device, debug, stock)
+    shared = await share_weights(ctx, network, weights, private_model)
     for shape in shapes:
-        y = await answer(seat, network, known, torch.zeros(shape, dtype=torch.int64, device=device), reveal)
+        y = await answer(ctx, network, shared, torch.zeros(shape, dtype=torch.int64, device=device), reveal)
         await me.send(client, ResultShare([y.cpu()]))
-    return _costs(seat)
+    return summarize_costs(costs=ctx.costs, offline=ctx.offline)
 
 
 async def client(
@@ -135,137 +142,155 @@ async def client(
     debug: bool = False,
     stock: Path | None = None,
 ) -> dict[str, Any]:
-    _one_source(helper, stock)
-    told = await me.recv(owner, Architecture)
-    network, fixed = model.for_reveal(model.from_text(told.layers), told.reveal), Fixed(told.fraction)
-    weights = None if told.private_model else (await me.recv(owner, PublicWeights)).weights
-    inputs = [
-        fixed.encode(x, "the input").to(device) for x in batches
-    ]  # refused here, before a word of it is sent
+    """The client's program: {"value": the result, "costs": …, "offline": …}."""
+    _check_source(helper, stock)
+    architecture = await me.recv(owner, Architecture)
+    network, fixed = architecture.network(), FixedPoint(architecture.fraction)
+    weights = None if architecture.private_model else (await me.recv(owner, PublicWeights)).weights
+    inputs = [fixed.encode(x, "the input").to(device) for x in batches]  # refused before anything is sent
     shapes = [list(x.shape) for x in inputs]
     await me.send([owner, helper] if helper is not None else owner, Batches(shapes))
-    seat = await _sit(me, CLIENT, (owner, me.name), helper, told, shapes, device, debug, stock)
-    known = await _weights(seat, network, weights, told.private_model)
+    ctx = await _connect(me, CLIENT, (owner, me.name), helper, architecture, shapes, device, debug, stock)
+    shared = await share_weights(ctx, network, weights, architecture.private_model)
     results = []
     for x in inputs:
-        mine = await answer(seat, network, known, x, told.reveal)
+        mine = await answer(ctx, network, shared, x, architecture.reveal)
         (theirs,) = (await me.recv(owner, ResultShare)).values
         if theirs.shape != mine.shape:
             raise ProtocolError(
-                f"the owner's share of the result has shape {list(theirs.shape)}, ours {list(mine.shape)}."
+                f"the owner's share of the result has shape {list(theirs.shape)}; expected {list(mine.shape)}."
             )
         total = mine + theirs.to(device)
-        results.append((total if told.reveal == "argmax" else fixed.decode(total)).cpu())
-    return {"value": torch.cat(results), **_costs(seat)}
+        results.append((total if architecture.reveal == "argmax" else fixed.decode(total)).cpu())
+    return {"value": torch.cat(results), **summarize_costs(costs=ctx.costs, offline=ctx.offline)}
 
 
 async def helper(me: Party, *, owner: str = "owner", client: str = "client", device: str = "cpu") -> None:
-    told = await me.recv(owner, Architecture)
+    """The helper's program: deal the randomness."""
+    architecture = await me.recv(owner, Architecture)
     shapes = (await me.recv(client, Batches)).shapes
-    await dealer(me, (owner, client), needed(told, shapes), device)
+    await dealer(me, (owner, client), plan_requests(architecture, shapes), device)
 
 
-def needed(told: Architecture, shapes: list[list[int]]) -> Iterator[Request]:
-    """What has to be dealt, or made: the masks of the weights, then each batch's; a shape is rehearsed
-    once.
-    """
-    private_model, reveal, fraction = told.private_model, told.reveal, told.fraction
-    layers = model.for_reveal(model.from_text(told.layers), reveal)
+def plan_requests(architecture: Architecture, shapes: list[list[int]]) -> Iterator[Request]:
+    """The randomness that a run needs: the masks of the weights, then those of each batch."""
+    layers = architecture.network()
 
-    async def setup(seat: Seat) -> None:
-        await _weights(seat, layers, None, private_model)
+    async def setup(ctx: RingContext) -> Weights:
+        return await share_weights(ctx, layers, None, architecture.private_model)
 
-    def batch(shape: list[int]) -> list[Request]:
-        async def program(seat: Seat) -> None:
-            known = await _weights(seat, layers, None, private_model)
-            await answer(seat, layers, known, torch.empty(shape, dtype=torch.int64, device="meta"), reveal)
+    async def batch(ctx: RingContext, shape: list[int]) -> None:
+        x = torch.empty(shape, dtype=torch.int64, device="meta")
+        await answer(ctx, layers, await setup(ctx), x, architecture.reveal)
 
-        return plan(program, fixed=Fixed(fraction))[len(masks) :]
+    fixed = FixedPoint(architecture.fraction)
+    return plan_batches(lambda program: plan(program, fixed=fixed), setup, batch, shapes)
 
-    masks = plan(setup, fixed=Fixed(fraction))
+
+def plan_batches(
+    plan: Callable[[Any], list[RequestT]],
+    setup: Callable[[Any], Awaitable[Any]],
+    batch: Callable[[Any, list[int]], Awaitable[Any]],
+    shapes: list[list[int]],
+) -> Iterator[RequestT]:
+    """The requests of `setup`, then those of `batch` after it, with one dry run for each different shape."""
+    masks = plan(setup)
     yield from masks
-    rehearsed: dict[tuple[int, ...], list[Request]] = {}
+    planned: dict[tuple[int, ...], list[RequestT]] = {}
     for shape in shapes:
-        if tuple(shape) not in rehearsed:
-            rehearsed[tuple(shape)] = batch(shape)
-        yield from rehearsed[tuple(shape)]
+        if tuple(shape) not in planned:
+            planned[tuple(shape)] = plan(lambda ctx, shape=shape: batch(ctx, shape))[len(masks) :]
+        yield from planned[tuple(shape)]
 
 
-async def _sit(
+async def _connect(
     me: Party,
     rank: int,
     names: tuple[str, str],
     helper: str | None,
-    told: Architecture,
+    architecture: Architecture,
     shapes: list[list[int]],
     device: str,
     debug: bool,
     file: Path | None,
-) -> Seat:
+) -> RingContext:
     offline: dict[str, Cost] = {}
     if helper is not None:
-        stock = await Stock.live(me, rank, 2, helper, device)
+        stock = await Stock.connect(me, rank, 2, helper, device)
     elif file is not None:
-        stock = await _same(me, names[1 - rank], stored(file, rank, 2, device))
+        stock = await _check_same_session(me, names[1 - rank], open_stock(file, rank, 2, device))
     else:
-        line = Line(me, rank, names)
-        stock = await pair.make(
-            line, needed(told, shapes), device
-        )  # all of it, before anything of a secret is sent under it
-        offline = line.costs
-    me.ledger.stamp(pair.ASSUMES if isinstance(stock, Made) else ASSUMES)
-    return Seat(me, rank, names, stock, Fixed(told.fraction), device, debug, offline=offline)
+        channel = OTChannel(me, rank, names)
+        # all of it, before anything secret is sent under it
+        stock = await pair.generate(channel, plan_requests(architecture, shapes), device)
+        offline = channel.costs
+    me.ledger.stamp(pair.ASSUMES if isinstance(stock, ReadyStock) else ASSUMES)
+    return RingContext(
+        me, rank, names, stock, FixedPoint(architecture.fraction), device, debug, offline=offline
+    )
 
 
-def _one_source(helper: str | None, stock: Path | None) -> None:
+def _check_source(helper: str | None, stock: Path | None) -> None:
     if helper is not None and stock is not None:
         raise BadParameter(
-            f"masks come from the helper {helper!r} or from the file {stock}, not from both. Give "
+            f"masks come either from the helper {helper!r} or from the file {stock}. Use "
             "helper=None with a file."
         )
 
 
-async def _same(me: Party, other: str, stock: Stock) -> Stock:
-    """Halves of different nights would give a wrong result, and nobody would see it."""
+async def _check_same_session(me: Party, other: str, stock: Stock) -> Stock:
+    """Refuse halves of different offline phases: they would give a wrong result without an error."""
     await me.send(other, Prepared(stock.session))
     if (await me.recv(other, Prepared)).session != stock.session:
         raise ProtocolError(
-            f"the masks of {me.name!r} and of {other!r} were not made together. Run the offline phase "
-            "again, both."
+            f"the masks of {me.name!r} and of {other!r} are from different offline phases. Both must run the "
+            "offline phase again."
         )
     return stock
 
 
-async def _weights(
-    seat: Seat, layers: list[model.Layer], weights: Mapping[str, Tensor] | None, private: bool
-) -> model.Weights:
-    if private:
-        return await model.Weights.private(
-            seat, layers, weights if seat.me is not None and seat.rank == OWNER else None, OWNER
-        )
-    if weights is None:  # a rehearsal: shapes will do
-        known = {
-            f"{layer['name']}.weight": torch.empty(layer["shape"], dtype=torch.int64, device="meta")
-            for layer in model.weighted(layers)
-        }
-        return model.Weights({}, known)
-    return model.Weights({}, model.encoded(seat, weights))
+async def share_weights(
+    ctx: RingContext, layers: list[Layer], weights: Mapping[str, Tensor] | None, private: bool
+) -> Weights:
+    """Mask the owner's weights once (private), or encode weights that both know (public).
+
+    `weights` is None where they are not known, and in a dry run.
+    """
+    codes = {} if weights is None else model.encode_weights(ctx, weights)
+    factors: dict[str, Any] = {}
+    with ctx.at("weights, once"):
+        for layer in model.layers_with_weights(layers):
+            key, shape = f"{layer['name']}.weight", tuple(layer["shape"])
+            if private:
+                factors[layer["name"]] = await mask_private(ctx, key, shape, codes.get(key), OWNER)
+            else:
+                factors[layer["name"]] = (
+                    codes[key] if codes else torch.empty(shape, dtype=torch.int64, device="meta")
+                )
+    # a private bias is known to its owner only; of two parties that know it, one adds it
+    biases = {
+        layer["name"]: model.broadcast_bias(layer, codes[f"{layer['name']}.bias"])
+        for layer in model.layers_with_weights(layers)
+        if f"{layer['name']}.bias" in codes and (private or ctx.first)
+    }
+    return Weights(factors, biases)
 
 
-def _costs(seat: Seat) -> dict[str, Any]:
+def summarize_costs(**costs: Mapping[str, Cost]) -> dict[str, Any]:
+    """Costs in plain types, for another process."""
     return {
-        which: {name: [cost.rounds, cost.bytes] for name, cost in costs.items()}
-        for which, costs in (("costs", seat.costs), ("offline", seat.offline))
+        which: {name: [cost.rounds, cost.bytes] for name, cost in each.items()}
+        for which, each in costs.items()
     }
 
 
 def ideal(network: torch.nn.Module, x: Tensor, reveal: str = "logits") -> Tensor:
     """What the programs compute, up to rounding."""
-    was = {part: part.training for part in network.modules()}
+    modes = {part: part.training for part in network.modules()}
     try:
         with torch.no_grad():
-            y = network.eval()(x.clone())  # a layer may overwrite what it gets
+            y = network.eval()(x.clone())  # a layer may overwrite its input
     finally:
-        for part, training in was.items():
+        for part, training in modes.items():
             part.training = training
     return y.argmax(-1) if reveal == "argmax" else y

@@ -1,11 +1,12 @@
-"""A network as a public architecture (a list of layers) and private weights, and how both are evaluated on
-shares.
+"""A network as a public architecture (a list of layers) and private weights, and its evaluation on shares.
 
-`compile` takes an `nn.Sequential`, nested as you like, of the layers below; a module of your own, with
-branches that are added, is traced (`trace.py`). What it changes on the way is exact: batch norm is folded
-into the layer before it, dropout is left out, and ReLU moves behind a max-pool that follows it (the two
-commute, and there are fewer values left to compare). Only GELU(approximate="tanh") is evaluated as the exact
-one, at most 5e-4 away. The architecture is told to everybody; shapes of weights are part of it.
+`compile` takes a nested `nn.Sequential` of the layers below; a user's module with branches that are added is
+traced (`trace.py`). Its changes are exact: batch norm is folded into the layer before it, dropout is left
+out, and ReLU is moved behind a max pool that follows it (the two commute, and fewer values are left to
+compare). Only GELU(approximate="tanh") is evaluated as the exact GELU, with a difference of at most 5e-4. The
+architecture is public; it includes the shapes of the weights.
+
+`evaluate` walks over the layers, for plain shares and for tagged ones.
 """
 
 from __future__ import annotations
@@ -13,36 +14,34 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import BadData, BadParameter, ProtocolError
 from . import functions, trace
-from .beaver import MATMUL, MUL, Bilinear, Kept, keep, times_kept, watch
-from .compare import largest
-from .ring import VALUE
-from .seat import Seat
-from .truncate import truncate
+from .beaver import MATMUL, MUL, Bilinear, MaskedFactor
+from .context import Context
 
 Layer = dict[str, Any]
 ALLOWED = (
     "Linear, Conv2d, BatchNorm1d, BatchNorm2d, LayerNorm, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, ReLU, "
     "Sigmoid, Tanh, GELU, Softmax, Flatten, "
-    "Dropout, Identity, nn.Sequential and tacit.mpc.Residual of these, and modules of your own that apply "
+    "Dropout, Identity, nn.Sequential and tacit.mpc.Residual of these, and your own modules that apply "
     "and add them"
 )
 LIMITS: dict[type[nn.Module], str] = {
-    nn.Conv2d: "padding_mode='zeros', and as much padding on one side as on the other (an odd kernel, or "
-    "padding in numbers)",
+    nn.Conv2d: "padding_mode='zeros' and symmetric padding (an odd kernel size, or padding given as numbers)",
     nn.MaxPool2d: "dilation=1, ceil_mode=False and return_indices=False",
-    nn.AvgPool2d: "ceil_mode=False, no divisor_override, and count_include_pad=True where it pads",
+    nn.AvgPool2d: "ceil_mode=False, no divisor_override, and count_include_pad=True if it pads",
     nn.AdaptiveAvgPool2d: "an output of 1 × 1",
     nn.Softmax: "a dim",
-}  # what is known of a layer but not every way of it
-PLAIN = {nn.ReLU: "relu", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh", nn.GELU: "gelu"}
+}  # options that a supported layer must have
+ACTIVATIONS = {nn.ReLU: "relu", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh", nn.GELU: "gelu"}
 
 
 class Residual(nn.Module):
@@ -57,60 +56,58 @@ class Residual(nn.Module):
 
 
 def compile(model: nn.Module) -> tuple[list[Layer], dict[str, Tensor]]:
-    """(architecture, weights by name in float64), or a refusal that lists what is allowed."""
+    """Compile a module to (architecture, weights by name in float64).
+
+    Raises BadParameter, with the list of supported layers, for anything else.
+    """
     for name, part in model.named_modules():
         if part._forward_hooks or part._forward_pre_hooks:
             raise BadParameter(
-                f"infer: {name or 'the model'} has a forward hook, whose code nobody would run on shares "
-                "(old weight norms and pruning "
-                "have one). Remove it (torch.nn.utils.remove_weight_norm, torch.nn.utils.prune.remove), or "
-                "write what it does as layers."
+                f"infer: {name or 'the model'} has a forward hook, whose code would not run on shares "
+                "(torch.nn.utils.weight_norm and pruning "
+                "add one). Remove it (torch.nn.utils.remove_weight_norm, torch.nn.utils.prune.remove), or "
+                "write its computation as layers."
             )
     weights: dict[str, Tensor] = {}
     layers = _layers(model, "", weights)
-    return _tidied(layers), {name: w.detach().double().cpu() for name, w in weights.items()}
+    return _move_relu(layers), {name: w.detach().double().cpu() for name, w in weights.items()}
 
 
 def _layers(module: nn.Module, name: str, weights: dict[str, Tensor]) -> list[Layer]:
     kind = type(module)
-    if (
-        not kind.forward.__module__.startswith("torch.nn.") and kind.forward is not Residual.forward
-    ):  # its own code, not that of a layer we know
-        return trace.layers(module, name, weights, _layers, _norm, _tidied)
+    if not kind.forward.__module__.startswith("torch.nn.") and kind.forward is not Residual.forward:
+        return trace.layers(module, name, weights, _layers, _norm, _move_relu)  # a user's module
     if isinstance(module, nn.Sequential):
-        made: list[Layer] = []
-        for (
-            key,
-            child,
-        ) in module._modules.items():  # not named_children, which passes over a layer that stands there twice
+        layers: list[Layer] = []
+        for key, child in module._modules.items():  # named_children would skip a layer that occurs twice
             if child is None:
                 continue
             part = f"{name}.{key}" if name else key
             if isinstance(child, nn.BatchNorm1d | nn.BatchNorm2d):
-                made += _norm(child, part, weights, made[-1] if made else None)
+                layers += _norm(child, part, weights, layers[-1] if layers else None)
             else:
-                made += _layers(child, part, weights)
-        return made
+                layers += _layers(child, part, weights)
+        return layers
     if isinstance(module, Residual):
         if _overwrites(module.body):
             raise BadParameter(
-                f"infer: the body of {name or 'the model'} begins in place (inplace=True), so that its "
-                "shortcut adds what is left of x, not x. "
-                "Give the layer inplace=False, and see whether the model was trained as you meant it."
+                f"infer: the body of {name or 'the model'} begins with an in-place layer (inplace=True), so "
+                "its shortcut adds the overwritten x. "
+                "Use inplace=False, and check that the model was trained as intended."
             )
         return [
             {
                 "kind": "residual",
-                "body": _tidied(_layers(module.body, f"{name}.body", weights)),
-                "shortcut": _tidied(_layers(module.shortcut, f"{name}.shortcut", weights)),
+                "body": _move_relu(_layers(module.body, f"{name}.body", weights)),
+                "shortcut": _move_relu(_layers(module.shortcut, f"{name}.shortcut", weights)),
             }
         ]
     if isinstance(module, nn.Dropout | nn.Identity):
         return []
     if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
         return _norm(module, name, weights, None)
-    if kind in PLAIN:
-        return [{"kind": PLAIN[kind]}]
+    if kind in ACTIVATIONS:
+        return [{"kind": ACTIVATIONS[kind]}]
     if isinstance(module, nn.Linear):
         weights[f"{name}.weight"] = module.weight.T
         return [
@@ -162,10 +159,10 @@ def _layers(module: nn.Module, name: str, weights: dict[str, Tensor]) -> list[La
                 "padding": _pair(module.padding),
             }
         ]
-    whole = isinstance(module, nn.AvgPool2d) and not module.ceil_mode and module.divisor_override is None
     if (
         isinstance(module, nn.AvgPool2d)
-        and whole
+        and not module.ceil_mode
+        and module.divisor_override is None
         and (module.count_include_pad or not any(_pair(module.padding)))
     ):
         return [
@@ -185,8 +182,8 @@ def _layers(module: nn.Module, name: str, weights: dict[str, Tensor]) -> list[La
     limit = next((limit for known, limit in LIMITS.items() if isinstance(module, known)), None)
     if limit is not None:
         raise BadParameter(
-            f"infer: layer {name or 'the model'} is {module!r:.160}, which cannot be evaluated on shares as "
-            f"it is: it must have {limit}."
+            f"infer: layer {name or 'the model'} is {module!r:.160}, which cannot be evaluated on shares. "
+            f"It must have {limit}."
         )
     raise BadParameter(
         f"infer: layer {name or 'the model'} is {module!r:.160}, which cannot be evaluated on shares. "
@@ -195,7 +192,7 @@ def _layers(module: nn.Module, name: str, weights: dict[str, Tensor]) -> list[La
 
 
 def _overwrites(module: nn.Module) -> bool:
-    """Is the first thing it does to its input done in place?"""
+    """Whether the module's first operation overwrites its input."""
     if isinstance(module, nn.Sequential):
         first = next(
             (child for child in module if not isinstance(child, nn.Identity | nn.Flatten | nn.Dropout)), None
@@ -207,7 +204,7 @@ def _overwrites(module: nn.Module) -> bool:
 
 
 def _padding(module: nn.Conv2d) -> list[int] | None:
-    """In numbers; None where 'same' would be one more on one side."""
+    """The padding in numbers; None if 'same' would be asymmetric."""
     if not isinstance(module.padding, str):
         return list(module.padding)
     if module.padding == "valid":
@@ -226,10 +223,11 @@ def _biased(layer: Layer, bias: Tensor | None, weights: dict[str, Tensor]) -> La
 def _norm(
     module: nn.BatchNorm1d | nn.BatchNorm2d, name: str, weights: dict[str, Tensor], before: Layer | None
 ) -> list[Layer]:
-    """γ(x − μ)/σ + β is an affine map of each channel: taken into the layer before where there is one."""
+    """Fold γ(x − μ)/σ + β, an affine map of each channel, into the layer before if it is linear."""
     if module.running_mean is None or module.running_var is None:
         raise BadParameter(
-            f"infer: layer {name} keeps no running statistics, so its output depends on the batch. Train it "
+            f"infer: layer {name} has no running statistics, so its output for one row depends on the other "
+            "rows in the batch. Train it "
             "with track_running_stats=True."
         )
     scale = (module.running_var.double() + module.eps) ** -0.5
@@ -240,9 +238,9 @@ def _norm(
     if before is not None and before["kind"] == ("linear" if rows else "conv2d"):
         if before["shape"][1 if rows else 0] != len(scale):
             raise BadParameter(
-                f"infer: layer {name} is {module!r}, and the layer before it gives "
-                f"{before['shape'][1 if rows else 0]}. "
-                "On (rows, features) they must be as many."
+                f"infer: layer {name} is {module!r}, and the layer before it has "
+                f"{before['shape'][1 if rows else 0]} outputs. "
+                "On (rows, features) the two numbers must be equal."
             )
         key = before["name"]
         weight = weights[f"{key}.weight"].detach().double()
@@ -261,21 +259,22 @@ def _norm(
     ]
 
 
-def _tidied(layers: list[Layer]) -> list[Layer]:
-    made: list[Layer] = []
+def _move_relu(layers: list[Layer]) -> list[Layer]:
+    """Move each ReLU behind a max pool that follows it."""
+    result: list[Layer] = []
     for layer in layers:
-        if layer["kind"] == "maxpool" and made and made[-1]["kind"] == "relu":
-            made.insert(-1, layer)
+        if layer["kind"] == "maxpool" and result and result[-1]["kind"] == "relu":
+            result.insert(-1, layer)
         else:
-            made.append(layer)
-    return made
+            result.append(layer)
+    return result
 
 
 def _pair(value: Any) -> list[int]:
     return [int(v) for v in value] if isinstance(value, tuple | list) else [int(value)] * 2
 
 
-# what goes over the wire ------------------------------------------------------------------------------------
+# wire format ------------------------------------------------------------------------------------------------
 
 
 def to_text(layers: list[Layer]) -> str:
@@ -283,136 +282,129 @@ def to_text(layers: list[Layer]) -> str:
 
 
 def from_text(text: str) -> list[Layer]:
-    """An architecture another party sent."""
+    """Parse an architecture that another party sent."""
     try:
-        layers = json.loads(text)
-        return _checked(layers)
+        return _validate(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ProtocolError(
-            f"the architecture that came cannot be read: {type(error).__name__}: {error}. Do all parties "
-            "run the same version?"
+            f"the architecture cannot be read: {type(error).__name__}: {error}. All parties must run the same "
+            "version of tacit."
         ) from None
 
 
-def _checked(layers: Any) -> list[Layer]:
+def _validate(layers: Any) -> list[Layer]:
     if not isinstance(layers, list):
-        raise ValueError("it is no list of layers")
+        raise ValueError("expected a list of layers")
     for layer in layers:
         if layer["kind"] == "residual":
-            _checked(layer["body"])
-            _checked(layer["shortcut"])
+            _validate(layer["body"])
+            _validate(layer["shortcut"])
         elif layer["kind"] == "graph":
             for i, node in enumerate(layer["nodes"]):
                 if not node["sum"] or not all(isinstance(j, int) and 0 <= j <= i for j in node["sum"]):
                     raise ValueError(
-                        f"node {i} of a graph adds up {node['sum']!r:.40}, which are not before it"
+                        f"node {i} of a graph adds {node['sum']!r:.40}, which are not earlier values"
                     )
-                _checked(node["layers"])
+                _validate(node["layers"])
         elif layer["kind"] not in _EVALUATE:
-            raise ValueError(f"there is no layer {layer['kind']!r:.40}")
+            raise ValueError(f"unknown layer {layer['kind']!r:.40}")
     return layers
 
 
-# on shares --------------------------------------------------------------------------------------------------
+# evaluation on shares ---------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
 class Weights:
-    """What a seat knows of the weights: masked and kept (private), or the encoded numbers themselves
-    (public); biases at the owner only, or public.
+    """A network's weights as one party holds them, by the name of the layer.
+
+    `factors` are masked (private model) or encoded numbers (public model). `biases` are this party's shares;
+    a bias that is missing is a share of 0.
     """
 
-    def __init__(self, kept: Mapping[str, Kept], known: Mapping[str, Tensor]):
-        self.kept, self.known = kept, known
+    factors: Mapping[str, MaskedFactor[Any] | Tensor]
+    biases: Mapping[str, Any]
 
-    @classmethod
-    async def private(
-        cls, seat: Seat, layers: list[Layer], weights: Mapping[str, Tensor] | None, owner: int
-    ) -> Weights:
-        """The owner masks every weight once; `weights` is None at the others."""
-        coded = None if weights is None else encoded(seat, weights)
-        with seat.at("weights, once"):
-            kept = {
-                f"{layer['name']}.weight": await keep(
-                    seat,
-                    f"{layer['name']}.weight",
-                    tuple(layer["shape"]),
-                    None if coded is None else coded[f"{layer['name']}.weight"],
-                    owner,
-                )
-                for layer in weighted(layers)
-            }
-        return cls(kept, {} if coded is None else coded)
-
-    async def times(self, seat: Seat, x: Tensor, layer: Layer, op: Bilinear) -> Tensor:
+    async def apply(self, ctx: Context, x: Tensor, layer: Layer, op: Bilinear) -> Tensor:
         """[x ∘ w + bias], truncated."""
-        name = f"{layer['name']}.weight"
-        if name in self.kept:
-            made = await times_kept(seat, x, self.kept[name], op)
-        else:
-            await watch(seat, op, x, seat.public(self.known[name], x))
-            made = op(x, self.known[name])
-        bias = self.known.get(f"{layer['name']}.bias")
-        if bias is not None and (
-            seat.first or name in self.kept
-        ):  # public: one party adds it; private: only the owner has it
-            made = made + (bias.reshape(-1, 1, 1) if layer["kind"] == "conv2d" else bias)
-        return await truncate(seat, made)
+        factor, bias = self.factors[layer["name"]], self.biases.get(layer["name"])
+        y = (
+            await functions.product_masked(ctx, x, factor, op)
+            if isinstance(factor, MaskedFactor)
+            else await functions.product_public(ctx, x, factor, op)
+        )
+        return await functions.truncate(ctx, y if bias is None else y + bias)
 
 
-def encoded(seat: Seat, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights with f fractional bits, biases with 2f: they are added to products."""
+def encode_weights(ctx: Context, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Encode weights with f fractional bits, and biases, which are added to products, with 2f."""
     return {
-        name: seat.fixed.encode(w, f"the model's {name}", scale=2 if name.endswith(".bias") else 1).to(
-            seat.device
+        name: ctx.fixed.encode(w, f"the model's {name}", scale=2 if name.endswith(".bias") else 1).to(
+            ctx.device
         )
         for name, w in weights.items()
     }
 
 
-def for_reveal(layers: list[Layer], reveal: str) -> list[Layer]:
-    """What has to be evaluated: behind a last sigmoid, tanh or softmax the largest number is the one that was
-    largest before.
-    """
+def weight_shapes(layer: Layer) -> dict[str, tuple[int, ...]]:
+    """The shapes of a layer's weight and bias, by name."""
+    shape = tuple(layer["shape"])
+    shapes = {f"{layer['name']}.weight": shape}
+    if layer["bias"]:
+        shapes[f"{layer['name']}.bias"] = (
+            shape if layer["kind"] == "affine" else shape[-1:] if layer["kind"] == "linear" else shape[:1]
+        )
+    return shapes
+
+
+def broadcast_bias(layer: Layer, bias: Any) -> Any:
+    """A bias in the shape in which it is added to the layer's output."""
+    return bias.reshape(-1, 1, 1) if layer["kind"] == "conv2d" else bias
+
+
+def drop_final_activation(layers: list[Layer], reveal: str) -> list[Layer]:
+    """Leave out a last sigmoid, tanh or softmax where only the argmax is revealed: it is monotone."""
     last = layers[-1] if layers else {}
-    if (
-        reveal == "argmax" and last.get("kind") == "graph"
-    ):  # its last node is its output, and nobody else's input
+    if reveal == "argmax" and last.get("kind") == "graph":  # its last node is its output
         *nodes, end = last["nodes"]
         return [
             *layers[:-1],
-            {**last, "nodes": [*nodes, {**end, "layers": for_reveal(end["layers"], reveal)}]},
+            {**last, "nodes": [*nodes, {**end, "layers": drop_final_activation(end["layers"], reveal)}]},
         ]
-    rising = last.get("kind") in ("sigmoid", "tanh") or (last.get("kind") == "softmax" and last["dim"] == -1)
-    return layers[:-1] if reveal == "argmax" and rising else layers
+    monotone = last.get("kind") in ("sigmoid", "tanh") or (
+        last.get("kind") == "softmax" and last["dim"] == -1
+    )
+    return layers[:-1] if reveal == "argmax" and monotone else layers
 
 
-def weighted(layers: list[Layer]) -> list[Layer]:
-    made = []
+def layers_with_weights(layers: list[Layer]) -> list[Layer]:
+    """All layers that have weights, in the order of evaluation."""
+    result = []
     for layer in layers:
         if layer["kind"] == "residual":
-            made += weighted(layer["body"]) + weighted(layer["shortcut"])
+            result += layers_with_weights(layer["body"]) + layers_with_weights(layer["shortcut"])
         elif layer["kind"] == "graph":
-            made += [inner for node in layer["nodes"] for inner in weighted(node["layers"])]
+            result += [inner for node in layer["nodes"] for inner in layers_with_weights(node["layers"])]
         elif "name" in layer:
-            made.append(layer)
-    return made
+            result.append(layer)
+    return result
 
 
-async def evaluate(seat: Seat, layers: list[Layer], weights: Weights, x: Tensor, at: str = "") -> Tensor:
-    """The network's output, shared."""
+async def evaluate(ctx: Context, layers: list[Layer], weights: Weights, x: Any, at: str = "") -> Any:
+    """The network's output on shares of its input: plain ones (Tensor) or tagged ones (TaggedShare)."""
     for i, layer in enumerate(layers):
         label = f"{at}{i} {layer['kind']}"
         if layer["kind"] == "residual":
             body, shortcut = [
-                await evaluate(seat, layer[part], weights, x, f"{label} {part} ")
+                await evaluate(ctx, layer[part], weights, x, f"{label} {part} ")
                 for part in ("body", "shortcut")
             ]
-            with rehearsing(seat.me is None, label, list(x.shape)):
+            with _name_layer_errors(ctx, label, x):
                 x = body + shortcut
         elif layer["kind"] == "graph":
             values = [x]
             for j, node in enumerate(layer["nodes"]):
-                branches = [values[k] for k in node["sum"]]
+                first, *others = branches = [values[k] for k in node["sum"]]
                 if len({branch.shape for branch in branches}) > 1:
                     raise BadData(
                         f"{label} adds branches of shapes {[list(b.shape) for b in branches]}; they must be "
@@ -420,23 +412,19 @@ async def evaluate(seat: Seat, layers: list[Layer], weights: Weights, x: Tensor,
                     )
                 values.append(
                     await evaluate(
-                        seat,
-                        node["layers"],
-                        weights,
-                        sum(branches[1:], start=branches[0]),
-                        f"{label} node {j} ",
+                        ctx, node["layers"], weights, sum(others, start=first), f"{label} node {j} "
                     )
                 )
             x = values[-1]
         else:
-            with seat.at(label), rehearsing(seat.me is None, label, list(x.shape)):
-                fits(layer, list(x.shape))
-                x = await _EVALUATE[layer["kind"]](seat, layer, weights, x)
+            with ctx.at(label), _name_layer_errors(ctx, label, x):
+                _check_shape(layer, list(x.shape))
+                x = await _EVALUATE[layer["kind"]](ctx, layer, weights, x)
     return x
 
 
-def fits(layer: Layer, shape: list[int]) -> None:
-    """Refuse what a layer with weights cannot take, or would take for something else."""
+def _check_shape(layer: Layer, shape: list[int]) -> None:
+    """Refuse inputs that a layer cannot take, or would interpret differently."""
     if layer["kind"] == "linear" and shape[-1] != layer["shape"][0]:
         raise BadData(
             f"layer {layer['name']} takes {layer['shape'][0]} inputs and gets a shape of {shape}. Check the "
@@ -444,7 +432,7 @@ def fits(layer: Layer, shape: list[int]) -> None:
         )
     if layer["kind"] == "conv2d" and (len(shape) != 4 or shape[1] != layer["shape"][1] * layer["groups"]):
         raise BadData(
-            f"layer {layer['name']} takes {layer['shape'][1] * layer['groups']} channels of images and gets "
+            f"layer {layer['name']} takes images of {layer['shape'][1] * layer['groups']} channels and gets "
             f"a shape of {shape}. Check the "
             "input's shape: (rows, channels, height, width)."
         )
@@ -469,17 +457,18 @@ def fits(layer: Layer, shape: list[int]) -> None:
         raise BadData(
             f"layer {layer['name']} with its BatchNorm1d gets a shape of {shape}, and is evaluated on "
             "(rows, features) only: of three dimensions "
-            "the second would be the channels. Flatten first, or take BatchNorm2d."
+            "the second would be the channels. Flatten first, or use BatchNorm2d."
         )
 
 
 @contextlib.contextmanager
-def rehearsing(it: bool, label: str, shape: list[int]) -> Iterator[None]:
-    """In a rehearsal nothing but a shape can be wrong: torch's error, with the layer's name."""
+def _name_layer_errors(ctx: Context, label: str, x: Any) -> Iterator[None]:
+    """In a dry run, where only shapes can be wrong, report torch's error with the layer's name."""
+    shape = list(x.shape)
     try:
         yield
     except (RuntimeError, IndexError) as error:
-        if not it:
+        if ctx.me is not None:
             raise
         raise BadData(
             f"layer {label} cannot take a shape of {shape}: {error}. Check the input's shape against the "
@@ -487,60 +476,67 @@ def rehearsing(it: bool, label: str, shape: list[int]) -> Iterator[None]:
         ) from None
 
 
-async def _linear(seat: Seat, layer: Layer, weights: Weights, x: Tensor) -> Tensor:
-    return await weights.times(seat, x, layer, MATMUL)
+async def _linear(ctx: Context, layer: Layer, weights: Weights, x: Any) -> Any:
+    return await weights.apply(ctx, x, layer, MATMUL)
 
 
-async def _conv2d(seat: Seat, layer: Layer, weights: Weights, x: Tensor) -> Tensor:
+async def _conv2d(ctx: Context, layer: Layer, weights: Weights, x: Any) -> Any:
     (sh, sw), (ph, pw), (dh, dw) = layer["stride"], layer["padding"], layer["dilation"]
-    return await weights.times(
-        seat, x, layer, Bilinear("conv2d", ((sh, sw), (ph, pw), (dh, dw), layer["groups"]))
-    )
+    op = Bilinear("conv2d", ((sh, sw), (ph, pw), (dh, dw), layer["groups"]))
+    return await weights.apply(ctx, x, layer, op)
 
 
-async def _affine(seat: Seat, layer: Layer, weights: Weights, x: Tensor) -> Tensor:
-    return await weights.times(seat, x, layer, MUL)
+async def _affine(ctx: Context, layer: Layer, weights: Weights, x: Any) -> Any:
+    return await weights.apply(ctx, x, layer, MUL)
 
 
-def windows(x: Tensor, layer: Layer, fill: int) -> Tensor:
-    (kh, kw), (sh, sw), (ph, pw) = layer["kernel"], layer["stride"], layer["padding"]
-    return F.pad(x, (pw, pw, ph, ph), value=fill).unfold(2, kh, sh).unfold(3, kw, sw).flatten(-2)
+def _pad(layer: Layer, x: Any, value: int = 0) -> Any:
+    ph, pw = layer["padding"]
+    return F.pad(x, (pw, pw, ph, ph), value=value)
 
 
-async def _maxpool(seat: Seat, layer: Layer, weights: Weights, x: Tensor) -> Tensor:
-    return await largest(
-        seat, windows(x, layer, -(1 << VALUE) if seat.first else 0)
-    )  # padding is less than any value
+def _windows(layer: Layer, x: Any) -> Any:
+    (kh, kw), (sh, sw) = layer["kernel"], layer["stride"]
+    return x.unfold(2, kh, sh).unfold(3, kw, sw).flatten(-2)
 
 
-async def _avgpool(seat: Seat, layer: Layer, weights: Weights, x: Tensor) -> Tensor:
-    return await functions.times(seat, windows(x, layer, 0).sum(-1), 1 / math.prod(layer["kernel"]))
+async def _maxpool(ctx: Context, layer: Layer, weights: Weights, x: Any) -> Any:
+    if any(layer["padding"]):  # padding must be less than any value
+        outside = _pad(layer, torch.zeros(x.shape, dtype=torch.int64, device=x.device), -1)
+        x = _pad(layer, x) + ctx.public(outside << ctx.fixed.value_bits, x)
+    return await functions.largest(ctx, _windows(layer, x))
 
 
-async def _meanpool(seat: Seat, layer: Layer, weights: Weights, x: Tensor) -> Tensor:
-    return await functions.times(seat, x.sum((-2, -1), keepdim=True), 1 / (x.shape[-2] * x.shape[-1]))
+async def _avgpool(ctx: Context, layer: Layer, weights: Weights, x: Any) -> Any:
+    total = _windows(layer, _pad(layer, x)).sum(-1)
+    return await functions.mul_scalar(ctx, total, 1 / math.prod(layer["kernel"]))
 
 
-async def _flatten(seat: Seat, layer: Layer, weights: Weights, x: Tensor) -> Tensor:
+async def _meanpool(ctx: Context, layer: Layer, weights: Weights, x: Any) -> Any:
+    total = x.flatten(-2).sum(-1)[..., None, None]
+    return await functions.mul_scalar(ctx, total, 1 / (x.shape[-2] * x.shape[-1]))
+
+
+async def _flatten(ctx: Context, layer: Layer, weights: Weights, x: Any) -> Any:
     return x.flatten(layer["start"], layer["end"])
 
 
-async def _softmax(seat: Seat, layer: Layer, weights: Weights, x: Tensor) -> Tensor:
-    return await functions.softmax(seat, x, layer["dim"])
+async def _softmax(ctx: Context, layer: Layer, weights: Weights, x: Any) -> Any:
+    return await functions.softmax(ctx, x, layer["dim"])
 
 
-async def _layernorm(seat: Seat, layer: Layer, weights: Weights, x: Tensor) -> Tensor:
-    return await functions.layer_norm(seat, x, layer["dims"], layer["eps"])
+async def _layernorm(ctx: Context, layer: Layer, weights: Weights, x: Any) -> Any:
+    return await functions.layer_norm(ctx, x, layer["dims"], layer["eps"])
 
 
-def _simple(function: Any) -> Any:
-    async def step(seat: Seat, layer: Layer, weights: Weights, x: Tensor) -> Tensor:
-        return await function(seat, x)
+def _activation(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    async def step(ctx: Context, layer: Layer, weights: Weights, x: Any) -> Any:
+        return await function(ctx, x)
 
     return step
 
 
-_EVALUATE: dict[str, Any] = {
+_EVALUATE: dict[str, Callable[..., Awaitable[Any]]] = {
     "linear": _linear,
     "conv2d": _conv2d,
     "affine": _affine,
@@ -550,8 +546,8 @@ _EVALUATE: dict[str, Any] = {
     "flatten": _flatten,
     "softmax": _softmax,
     "layernorm": _layernorm,
-    "relu": _simple(functions.relu),
-    "sigmoid": _simple(functions.sigmoid),
-    "tanh": _simple(functions.tanh),
-    "gelu": _simple(functions.gelu),
+    "relu": _activation(functions.relu),
+    "sigmoid": _activation(functions.sigmoid),
+    "tanh": _activation(functions.tanh),
+    "gelu": _activation(functions.gelu),
 }

@@ -1,15 +1,15 @@
-"""Real numbers as whole ones modulo 2^64: x ↦ round(x · 2^f), two's complement, in torch's int64.
+"""Fixed-point numbers modulo 2^64: x ↦ round(x · 2^f), two's complement, in torch's int64.
 
-    range   |x| ≤ 2^(46−f) and 2^(62−2f)        with f = 16: ±2^30 = ±1.07e9, held at encoding
+    range   |x| ≤ 2^(46−f) and 2^(62−2f)        with f = 16: ±2^30 = ±1.07e9, checked at encoding
     error   ≤ 2^(−f−1)                          half a unit in the last place: 7.6e-6
 
-A comparison takes words below 2^48, differences of two values included: hence the first bound. A product of
-two numbers has 2f fractional bits and must stay below 2^62 (`truncate.py`): hence the second, which has to
-hold for every product and every sum of products. Outside, a result wraps around and nobody notices; the range
-is therefore held where a value is still known, at encoding, and in debug mode at every product.
+The first bound: a comparison takes words below 2^48, and compares differences of two values. The second
+bound: a product of two numbers has 2f fractional bits and must stay below 2^62 (`truncate.py`); this applies
+to every product and every sum of products. An overflow gives a wrong result without an error. The range is
+therefore checked at encoding, where the value is known, and in debug mode at every product.
 
-Arithmetic on int64 wraps modulo 2^64 by itself. Only matmul needs care: CUDA has none for int64 and gets it
-in 16-bit limbs, exactly.
+Arithmetic on int64 is modulo 2^64 already. Only matmul on CUDA, which has none for int64, is done in 16-bit
+limbs, exactly.
 """
 
 from __future__ import annotations
@@ -27,23 +27,27 @@ from ..errors import BadData
 from ..parameters import check, whole
 
 WORD = 64
-# bits of an encoded value's magnitude: comparisons and truncations leave two bits of room for differences and
-# offsets
+# magnitude bits of an encoded value: two bits fewer than comparisons and truncations take, for differences
+# and offsets
 VALUE = 46
-LIMB, LIMBS = 16, 4  # of a matmul in float64: a limb product has 32 bits, and 2^21 of them add up exactly
+ROOM = 62  # magnitude bits of a product, for `truncate.py`
+LIMB, LIMBS = 16, 4  # for matmul in float64: a product of limbs has 32 bits, and 2^21 of them add exactly
 
 
 @dataclass(frozen=True)
-class Fixed:
-    """How many bits stand behind the point; what precision costs is range."""
+class FixedPoint:
+    """A fixed-point format: more fractional bits mean less range."""
 
     where: ClassVar[str] = f"a ring of {WORD}"
-    fraction: int = whole(16, least=12, most=18, doc="fractional bits; `functions.py` is made for these")
+    value_bits: ClassVar[int] = VALUE
+    fraction: int = whole(
+        16, least=12, most=18, doc="fractional bits; `functions.py` is accurate for this range"
+    )
 
     @property
     def most(self) -> float:
         """The largest magnitude that can be encoded."""
-        return 2.0 ** min(VALUE - self.fraction, WORD - 2 - 2 * self.fraction)
+        return 2.0 ** min(VALUE - self.fraction, ROOM - 2 * self.fraction)
 
     @property
     def ulp(self) -> float:
@@ -51,14 +55,11 @@ class Fixed:
         return 2.0**-self.fraction
 
     def encode(self, values: Any, what: str = "a value", scale: int = 1) -> Tensor:
-        """Real numbers → ring, with scale·f fractional bits; what does not fit is refused, because wrapped
-        around it would be another number unseen.
-        """
+        """Encode real numbers with scale·f fractional bits; refuse what would overflow."""
         check(self)
         try:
-            x = (
-                values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
-            )  # a copy: pandas gives what may not be written
+            # np.array copies: pandas may return read-only arrays
+            x = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
         except (TypeError, ValueError, RuntimeError):
             raise BadData(
                 f"{what} is {type(values).__name__}, not numbers. Give a tensor, an array or a number."
@@ -76,9 +77,7 @@ class Fixed:
         return torch.round(x * 2.0 ** (scale * self.fraction)).long()
 
     def decode(self, ring: Tensor) -> Tensor:
-        """Ring → float64. The division is exact up to 2^53, so −9.99995 comes back as −9.99995 and not one
-        off.
-        """
+        """Decode ring elements to float64; the division is exact up to 2^53."""
         return ring.double() / 2.0**self.fraction
 
 
@@ -96,12 +95,13 @@ def conv2d(
     groups: int = 1,
     product: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """torch's conv2d modulo 2^64, as one product of patches and filters; `product` is another ring's
-    matmul.
+    """torch's conv2d modulo 2^64, as one product of patches and filters.
+
+    `product` replaces the matrix product for another ring.
     """
     flat, rows, columns = patches(x, tuple(w.shape), stride, padding, dilation, groups)
-    made = (product or matmul)(w.reshape(groups, len(w) // groups, -1), flat)
-    return made.reshape(len(w), len(x), rows, columns).transpose(0, 1).contiguous()
+    y = (product or matmul)(w.reshape(groups, len(w) // groups, -1), flat)
+    return y.reshape(len(w), len(x), rows, columns).transpose(0, 1).contiguous()
 
 
 def patches(
@@ -112,8 +112,9 @@ def patches(
     dilation: tuple[int, int] = (1, 1),
     groups: int = 1,
 ) -> tuple[Tensor, int, int]:
-    """(what filters of shape w are multiplied with: [groups, words of a filter, places]; rows and columns of
-    the result).
+    """Unfold x for filters of shape w (im2col).
+
+    Returns (patches [groups, filter size, positions], rows of the result, columns of the result).
     """
     n, _, height, width = x.shape
     _, each, kh, kw = w
@@ -124,19 +125,23 @@ def patches(
         (width + 2 * pw - dw * (kw - 1) - 1) // sw + 1,
     )
     sn, sc, s0, s1 = x.stride()
-    cut = x.as_strided(
+    strided = x.as_strided(
         (n, groups, each, kh, kw, rows, columns), (sn, each * sc, sc, dh * s0, dw * s1, sh * s0, sw * s1)
     )
-    # groups outside, so that torch sees few large products
-    return cut.permute(1, 2, 3, 4, 0, 5, 6).reshape(groups, each * kh * kw, n * rows * columns), rows, columns
+    # groups first, so that torch computes few large products
+    return (
+        strided.permute(1, 2, 3, 4, 0, 5, 6).reshape(groups, each * kh * kw, n * rows * columns),
+        rows,
+        columns,
+    )
 
 
 def _in_limbs(product: Any, x: Tensor, y: Tensor) -> Tensor:
-    """Σ_{i+j<4} 2^(16(i+j)) · x_i y_j: float64 adds products of 16-bit limbs exactly, up to 2^21 of them."""
+    """Σ_{i+j<4} 2^(16(i+j)) · x_i y_j: float64 adds up to 2^21 products of 16-bit limbs exactly."""
     if x.shape[-1] >= 1 << (53 - 2 * LIMB):
         raise BadData(
-            f"a product over {x.shape[-1]} numbers is longer than the {1 << (53 - 2 * LIMB)} that 16-bit "
-            "limbs add exactly. Split it."
+            f"a product sums {x.shape[-1]} terms; 16-bit limbs add fewer than {1 << (53 - 2 * LIMB)} "
+            "exactly. Split it."
         )
     mask = (1 << LIMB) - 1
     xs, ys = ([((t >> (LIMB * i)) & mask).double() for i in range(LIMBS)] for t in (x, y))
@@ -148,12 +153,12 @@ def _in_limbs(product: Any, x: Tensor, y: Tensor) -> Tensor:
 
 
 def shift(x: Tensor, bits: int) -> Tensor:
-    """x / 2^bits of the unsigned word: torch's >> keeps the sign, which here is a bit like any other."""
+    """Logical right shift: torch's >> is arithmetic, and here the sign is an ordinary bit."""
     return (x >> bits).bitwise_and_((1 << (WORD - bits)) - 1) if bits else x
 
 
 def pack(bits: Tensor) -> Tensor:
-    """0/1 bytes along the last dimension → eight to a byte, the first in the highest bit."""
+    """Pack 0/1 bytes along the last dimension, eight to a byte, the first in the highest bit."""
     if bits.device.type == "cpu":
         return torch.from_numpy(np.packbits(bits.numpy(), axis=-1))
     padded = F.pad(bits, (0, -bits.shape[-1] % 8)).reshape(*bits.shape[:-1], -1, 8)
@@ -163,7 +168,7 @@ def pack(bits: Tensor) -> Tensor:
 
 
 def unpack(packed: Tensor, count: int) -> Tensor:
-    """The first `count` bits along the last dimension, a byte each."""
+    """Unpack the first `count` bits along the last dimension, one byte each."""
     if packed.device.type == "cpu":
         return torch.from_numpy(np.unpackbits(packed.numpy(), axis=-1, count=count))
     places = torch.arange(7, -1, -1, dtype=torch.uint8, device=packed.device)

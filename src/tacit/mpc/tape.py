@@ -1,8 +1,8 @@
-"""A key's random words, read once from front to back: AES-256 in counter mode.
+"""A random tape: the words of a key's AES-256 stream in counter mode, read once from front to back.
 
-Dealer and party read the same tape in the same order, so a share that is on the tape costs no traffic.
-Nothing rewinds a tape and a key makes one tape: no word is used twice. (`crypto/prg.py` gives a key's whole
-stream at once; here it is read in pieces.)
+Dealer and party read the same tape in the same order, so a share on the tape costs no traffic. A tape is
+never rewound and a key has one tape: no word is used twice. (`crypto/prg.py` expands a key in one call; here
+it is read in pieces.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..errors import MissingExtra
 from ..parameters import bad
 
 KEY = 32  # bytes: 256 bits, from the operating system
-BLOCK = bytes(1 << 18)  # zeros to encrypt: stays in a core's cache
+BLOCK = bytes(1 << 18)  # zeros to encrypt: fits in a core's cache
 
 
 class Tape:
@@ -32,9 +32,9 @@ class Tape:
 
     def draw(self, shape: tuple[int, ...], dtype: torch.dtype = torch.int64) -> Tensor:
         """The next uniform words of this dtype."""
-        room = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
-        view = room.data
-        for start in range(0, len(room), len(BLOCK)):
+        buffer = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
+        view = buffer.data
+        for start in range(0, len(buffer), len(BLOCK)):
             part = view[start : start + len(BLOCK)]
             self._stream.update_into(BLOCK if len(part) == len(BLOCK) else BLOCK[: len(part)], part)
-        return torch.from_numpy(room).view(dtype).reshape(shape)
+        return torch.from_numpy(buffer).view(dtype).reshape(shape)

@@ -1,8 +1,8 @@
-"""`tacit.mpc.share(tensor)`: a shared tensor to try things out with. Underneath, each operator runs one
-program per party, and a dealer's, in one process.
+"""`tacit.mpc.share(tensor)`: a shared tensor for experiments. Each operator runs one program per party, and
+the dealer's, in one process.
 
-x, y = tacit.mpc.share(torch.tensor([1.5, -2.0])), tacit.mpc.share(torch.tensor([4.0, 0.5]))
-(x * y + 1).relu().open()
+    x, y = tacit.mpc.share(torch.tensor([1.5, -2.0])), tacit.mpc.share(torch.tensor([4.0, 0.5]))
+    (x * y + 1).relu().open()
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from ..parties.ledger import Ledger
 from ..parties.message import Message
 from ..parties.party import Party
 from ..parties.secret import Secret
-from .dealer import Rehearsal, Stock, dealer, plan
-from .operators import DEALER, Operators, Step
-from .prime import FixedPrime
-from .ring import Fixed
-from .seat import Seat
+from .context import RingContext, Step
+from .dealer import DryRun, Stock, dealer, plan
+from .operators import DEALER, MPCTensor
+from .prime import FixedPointPrime
+from .ring import FixedPoint
 from .share import split
-from .tensor_checked import Checked, share_checked
+from .tensor_checked import CheckedTensor, share_checked
 
 
 class OutputShare(Message, reveals="a share of the result: together with the others', the result"):
     values: list[Tensor]
 
 
-class Shared(Operators):
-    """Shares modulo 2^64; parties are trusted to follow their programs."""
+class SharedTensor(MPCTensor):
+    """A tensor in shares modulo 2^64 between semi-honest parties."""
 
     def __init__(
         self,
         shares: list[Tensor],
-        fixed: Fixed,
+        fixed: FixedPoint,
         ledger: Ledger,
         debug: bool = False,
         fraction: int | None = None,
@@ -43,33 +43,26 @@ class Shared(Operators):
         super().__init__(shares, fixed, ledger, fraction)
         self.debug = debug
 
-    def _of(self, shares: list[Tensor], fraction: int | None = None) -> Shared:
-        return Shared(
+    def _like(self, shares: list[Tensor], fraction: int | None = None) -> SharedTensor:
+        return SharedTensor(
             shares, self.fixed, self.ledger, self.debug, self.fraction if fraction is None else fraction
         )
 
-    def _place(self, rank: int) -> Seat:
-        return Seat(None, rank, (), Rehearsal(), self.fixed)
+    def _offline_context(self, rank: int) -> RingContext:
+        return RingContext(None, rank, (), DryRun(), self.fixed)
 
     def _plan(self, program: Step) -> list[Any]:
         return plan(program, fixed=self.fixed)
 
-    async def _sit(self, me: Party, rank: int, names: tuple[str, ...], device: str) -> Seat:
-        return Seat(
-            me,
-            rank,
-            names,
-            await Stock.live(me, rank, len(names), DEALER, device),
-            self.fixed,
-            device,
-            self.debug,
-        )
+    async def _connect(self, me: Party, rank: int, names: tuple[str, ...], device: str) -> RingContext:
+        stock = await Stock.connect(me, rank, len(names), DEALER, device)
+        return RingContext(me, rank, names, stock, self.fixed, device, self.debug)
 
     async def _deal(self, me: Party, names: tuple[str, ...], requests: list[Any], device: str) -> None:
         await dealer(me, names, requests, device)
 
-    async def _reveal(self, seat: Seat, x: Tensor) -> Tensor:
-        return (await seat.open(OutputShare, x))[0]
+    async def _reveal(self, ctx: RingContext, x: Tensor) -> Tensor:
+        return (await ctx.open(OutputShare, x))[0]
 
 
 @overload
@@ -81,7 +74,7 @@ def share(
     debug: bool = False,
     secret: Secret | None = None,
     checked: Literal[False] = False,
-) -> Shared: ...
+) -> SharedTensor: ...
 @overload
 def share(
     tensor: Any,
@@ -91,7 +84,7 @@ def share(
     debug: bool = False,
     secret: Secret | None = None,
     checked: Literal[True],
-) -> Checked: ...
+) -> CheckedTensor: ...
 def share(
     tensor: Any,
     parties: int = 2,
@@ -100,10 +93,12 @@ def share(
     debug: bool = False,
     secret: Secret | None = None,
     checked: bool = False,
-) -> Shared | Checked:
-    """Split a tensor into additive shares. `debug` opens what goes into a function to check its domain, and
-    says so in the ledger. `checked` tags every share, so that a party that changes one is caught; without it
-    parties are trusted to follow their programs.
+) -> SharedTensor | CheckedTensor:
+    """Split a tensor into additive shares.
+
+    `debug` opens the arguments of functions to check their domains, and records this in the ledger. `checked`
+    tags every share, so that a party that changes one is caught; without it, parties are assumed to be
+    semi-honest.
     """
     if isinstance(parties, bool) or not isinstance(parties, int) or parties < 2:
         raise bad(
@@ -111,7 +106,7 @@ def share(
             "parties",
             parties,
             "a whole number of at least 2",
-            "One party alone would hold the secret itself.",
+            "A single party would hold the secret itself.",
         )
     if not isinstance(checked, bool):
         raise bad("mpc.share", "checked", checked, "True or False")
@@ -120,8 +115,8 @@ def share(
             "mpc.share", "debug", debug, "False with checked=True", "Debugging opens what the tags protect."
         )
     if checked:
-        return share_checked(tensor, parties, check(FixedPrime(fraction)), secret or Secret())
-    fixed = check(Fixed(fraction))
-    return Shared(
+        return share_checked(tensor, parties, check(FixedPointPrime(fraction)), secret or Secret())
+    fixed = check(FixedPoint(fraction))
+    return SharedTensor(
         split(fixed.encode(tensor, "the tensor"), parties, secret or Secret()), fixed, Ledger(), debug
     )

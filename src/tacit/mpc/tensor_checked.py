@@ -1,5 +1,5 @@
-"""`tacit.mpc.share(tensor, checked=True)`: a shared tensor whose shares carry tags (`spdz.py`). Every
-operator is checked before it returns, and `open` before it tells.
+"""`tacit.mpc.share(tensor, checked=True)`: a shared tensor whose shares carry tags (`tagged_context.py`).
+Every operator, and `open`, is checked before it returns.
 
     x, y = (tacit.mpc.share(torch.tensor(v), checked=True) for v in ([1.5, -2.0], [4.0, 0.5]))
     (x * y + 1).relu().open()
@@ -17,11 +17,12 @@ from ..parties.ledger import Ledger
 from ..parties.party import Party
 from ..parties.secret import Secret
 from . import prime
-from .elements import Desk, Elements
-from .operators import DEALER, Operators, Step
-from .prime import FixedPrime
-from .spdz import Table
-from .tagged import TaggedRehearsal, TaggedStock, deal, keys, plan, tagged
+from .context import Step
+from .elements import TaggedShare
+from .operators import DEALER, MPCTensor
+from .prime import FixedPointPrime
+from .tagged import TaggedDryRun, TaggedStock, deal, draw_keys, plan, share_tagged
+from .tagged_context import TaggedContext
 
 ASSUMES = (
     "CHECKED: a computing party that departs from its program is caught before anything is opened, but with "
@@ -31,103 +32,101 @@ ASSUMES = (
 
 
 @dataclass
-class Keys:
-    """α's shares, for all checked tensors of so many parties in this process; after a failed check they may
-    be known and are used no more.
+class TagKeys:
+    """Shares of α for all checked tensors of this many parties in this process.
+
+    After a failed check the key may be known, and is not used again.
     """
 
     alphas: list[int]
-    spoiled: bool = False
+    exposed: bool = False
 
 
-_KEYS: dict[int, Keys] = {}
+_KEYS: dict[int, TagKeys] = {}
 
 
-def _keys(parties: int, secret: Secret) -> Keys:
-    if parties not in _KEYS or _KEYS[parties].spoiled:
-        _KEYS[parties] = Keys(keys(parties, secret))
+def _keys(parties: int, secret: Secret) -> TagKeys:
+    if parties not in _KEYS or _KEYS[parties].exposed:
+        _KEYS[parties] = TagKeys(draw_keys(parties, secret))
     return _KEYS[parties]
 
 
-class Checked(Operators):
-    """Tagged shares of a tensor, one a party: shape [2, …], the share and the share of its tag."""
+class CheckedTensor(MPCTensor):
+    """A tensor in tagged shares, one per party, of shape [2, …]: the share and the share of its tag."""
 
-    fixed: FixedPrime
+    fixed: FixedPointPrime
 
     def __init__(
-        self, shares: list[Tensor], keys: Keys, fixed: FixedPrime, ledger: Ledger, fraction: int | None = None
+        self,
+        shares: list[Tensor],
+        keys: TagKeys,
+        fixed: FixedPointPrime,
+        ledger: Ledger,
+        fraction: int | None = None,
     ):
         super().__init__(shares, fixed, ledger, fraction)
         self.keys = keys
 
-    def _of(self, shares: list[Tensor], fraction: int | None = None) -> Checked:
-        return Checked(
+    def _like(self, shares: list[Tensor], fraction: int | None = None) -> CheckedTensor:
+        return CheckedTensor(
             shares, self.keys, self.fixed, self.ledger, self.fraction if fraction is None else fraction
         )
 
-    def _up(self, share: Tensor) -> Elements:
-        return Elements(share)
+    def _wrap(self, share: Tensor) -> TaggedShare:
+        return TaggedShare(share)
 
-    def _down(self, made: Any) -> Tensor:
-        return made.both if isinstance(made, Elements) else made  # what was opened has no tag
+    def _unwrap(self, result: TaggedShare | Tensor) -> Tensor:
+        return result.data if isinstance(result, TaggedShare) else result  # an opened value has no tag
 
-    def _place(self, rank: int) -> Desk:
-        return Desk(
-            Table(
-                None,
-                rank,
-                (),
-                TaggedRehearsal(),
-                self.fixed,
-                str(self.shares[0].device),
-                self.keys.alphas[rank],
-            )
-        )
+    def _offline_context(self, rank: int) -> TaggedContext:
+        device, alpha = str(self.shares[0].device), self.keys.alphas[rank]
+        return TaggedContext(None, rank, (), TaggedDryRun(), self.fixed, device, alpha)
 
     def _plan(self, program: Step) -> list[Any]:
-        return plan(lambda table: program(Desk(table)), fixed=self.fixed)
+        return plan(program, fixed=self.fixed)
 
-    async def _sit(self, me: Party, rank: int, names: tuple[str, ...], device: str) -> Desk:
-        stock = await TaggedStock.live(me, rank, len(names), DEALER, device)
-        return Desk(Table(me, rank, names, stock, self.fixed, device, self.keys.alphas[rank]))
+    async def _connect(self, me: Party, rank: int, names: tuple[str, ...], device: str) -> TaggedContext:
+        stock = await TaggedStock.connect(me, rank, len(names), DEALER, device)
+        return TaggedContext(me, rank, names, stock, self.fixed, device, self.keys.alphas[rank])
 
     async def _deal(self, me: Party, names: tuple[str, ...], requests: list[Any], device: str) -> None:
         await deal(me, names, requests, device, self.keys.alphas)
 
-    async def _done(self, seat: Desk, made: Any) -> Tensor:
-        await seat.table.check()
-        return self._down(made)
+    async def _finish(self, ctx: TaggedContext, result: TaggedShare | Tensor) -> Tensor:
+        await ctx.check()
+        return self._unwrap(result)
 
-    async def _reveal(self, seat: Desk, x: Elements) -> Tensor:
-        return (await seat.table.open(x.both))[0]
+    async def _reveal(self, ctx: TaggedContext, x: TaggedShare) -> Tensor:
+        return (await ctx.open(x))[0]
 
-    def _whole(self, opened: Tensor) -> Tensor:
-        return prime.centred(opened)
+    def _decode_index(self, opened: Tensor) -> Tensor:
+        return prime.to_signed(opened)
 
-    def _with(self, other: Operators) -> None:
-        super()._with(other)
-        if isinstance(other, Checked) and other.keys is not self.keys:
+    def _check_compatible(self, other: MPCTensor) -> None:
+        super()._check_compatible(other)
+        if isinstance(other, CheckedTensor) and other.keys is not self.keys:
             raise BadData(
                 f"{self!r} and {other!r} are tagged under different keys: a check failed between them. "
-                "Share both anew."
+                "Share both again."
             )
 
-    def _parties(self, step: Step, operands: list[list[Tensor]]) -> list[Tensor]:
-        if self.keys.spoiled:
+    def _run_parties(self, step: Step, operands: list[list[Tensor]]) -> list[Tensor]:
+        if self.keys.exposed:
             raise BadRun(
-                f"a check of the parties of {self!r} failed, and after that their key may be known. Share "
-                "the tensors anew."
+                f"a check of the parties of {self!r} failed, and their key may be known. Share "
+                "the tensors again."
             )
         try:
-            return super()._parties(step, operands)
+            return super()._run_parties(step, operands)
         except PartyFailed:
-            self.keys.spoiled = True
+            self.keys.exposed = True
             raise
 
 
-def share_checked(tensor: Any, parties: int, fixed: FixedPrime, secret: Secret) -> Checked:
+def share_checked(tensor: Any, parties: int, fixed: FixedPointPrime, secret: Secret) -> CheckedTensor:
     """Tagged shares of a tensor, under the key of this process's parties."""
-    held = _keys(parties, secret)
+    keys = _keys(parties, secret)
     ledger = Ledger()
     ledger.stamp(ASSUMES)
-    return Checked(tagged(fixed.encode(tensor, "the tensor"), held.alphas, secret), held, fixed, ledger)
+    shares = share_tagged(fixed.encode(tensor, "the tensor"), keys.alphas, secret)
+    return CheckedTensor(shares, keys, fixed, ledger)

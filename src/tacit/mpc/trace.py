@@ -1,11 +1,11 @@
-"""A module of your own as layers: torch.fx writes down what its `forward` does, and branches that are added
-become the nodes of a graph.
+"""A user's module as layers: torch.fx records what its `forward` does, and branches that are added become the
+nodes of a graph.
 
     {"kind": "graph", "nodes": [{"sum": [0], "layers": […]}, {"sum": [0, 1], "layers": […]}, …]}
 
-Value 0 is the input; node i adds up earlier values and applies its layers to the sum, which makes value i +
-1; the last is the output. Understood are the layers of `model.py`, their functional forms, and `+`. What
-depends on numbers (an `if` on a tensor), other arithmetic, and views by size are refused, by name.
+Value 0 is the input. Node i adds earlier values and applies its layers to the sum, which gives value i + 1;
+the last one is the output. Supported are the layers of `model.py`, their functional forms, and `+`.
+Data-dependent control flow, other arithmetic, and views by size are refused.
 """
 
 from __future__ import annotations
@@ -26,13 +26,11 @@ ADD = {operator.add, operator.iadd, torch.add, "add", "add_"}
 
 def _dropout(p: float = 0.5, training: bool = True, inplace: bool = False) -> nn.Module:
     if training:
-        raise TypeError(
-            "it drops values at random also when the model is not being trained; give training=self.training"
-        )
+        raise TypeError("it drops values at random in evaluation mode, too; use training=self.training")
     return nn.Identity()
 
 
-# functional forms, as the module each stands for; parameters are passed on by name
+# functional forms, and the modules they are equivalent to
 FORMS: dict[Any, Callable[..., nn.Module]] = {
     **dict.fromkeys(
         (F.relu, torch.relu, F.relu_, torch.relu_, "relu", "relu_"), lambda inplace=False: nn.ReLU()
@@ -53,14 +51,14 @@ FORMS: dict[Any, Callable[..., nn.Module]] = {
 }
 
 HINT = (
-    "A module of your own may apply the allowed layers, F.relu, torch.flatten(x, 1) and their like, and add "
-    "branches with +. "
-    "Write what is left as such, or as nn.Sequential and tacit.mpc.Residual."
+    "Your own module may apply the allowed layers and functions such as F.relu and torch.flatten(x, 1), and "
+    "add branches with +. "
+    "Rewrite the rest in this form, or with nn.Sequential and tacit.mpc.Residual."
 )
 
 
 class _Tracer(fx.Tracer):
-    """Layers of torch and of ours are leaves; Sequential and modules of the user are entered."""
+    """Treats torch's layers as leaves, and traces into Sequential and the user's modules."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return type(m).forward.__module__.startswith("torch.nn.") and not isinstance(m, nn.Sequential)
@@ -72,12 +70,12 @@ def layers(
     weights: dict[str, Tensor],
     compile: Callable[..., list[Layer]],
     norm: Callable[..., list[Layer]],
-    tidied: Callable[[list[Layer]], list[Layer]],
+    reorder: Callable[[list[Layer]], list[Layer]],
 ) -> list[Layer]:
-    """One graph layer, or the plain chain where nothing branches."""
+    """One graph layer, or a list of layers if nothing branches."""
     label = name or "the model"
-    was = module.training
-    module.eval()  # dropout and batch norm by functions ask for it
+    mode = module.training
+    module.eval()  # functional dropout and batch norm depend on it
     try:
         graph = _Tracer().trace(module)
     except Exception as error:  # torch.fx raises whatever the module's own code raises
@@ -86,7 +84,7 @@ def layers(
             f"{str(error).splitlines()[0] if str(error) else error!r}. {HINT}"
         ) from None
     finally:
-        module.train(was)
+        module.train(mode)
     parts = dict(module.named_modules())
     nodes: list[Layer] = []
     value: dict[fx.Node, int] = {}
@@ -101,7 +99,7 @@ def layers(
     for node in graph.nodes:
         inputs = [a for a in node.args if isinstance(a, fx.Node)]
         if inputs and _in_place(node, parts) and any(seen[user] > seen[node] for user in inputs[0].users):
-            raise refuse(node, "overwrites a value that it uses again")
+            raise refuse(node, "overwrites a value that is used again")
         if node.op == "placeholder":
             if value:
                 raise refuse(node, "takes more than one input")
@@ -109,7 +107,7 @@ def layers(
             continue
         if node.op == "output":
             if len(inputs) != 1 or inputs[0] is not node.args[0]:
-                raise refuse(node, "gives more than one output")
+                raise refuse(node, "returns more than one output")
             if value[inputs[0]] != len(nodes):  # an earlier value, or the input itself
                 nodes.append({"sum": [value[inputs[0]]], "layers": []})
             continue
@@ -122,7 +120,7 @@ def layers(
         if not inputs or inputs[0] not in value:
             raise refuse(node, "uses a parameter or a constant directly")
         if len(inputs) > 1 or any(isinstance(a, fx.Node) for a in node.kwargs.values()):
-            raise refuse(node, "joins branches in another way than by +")
+            raise refuse(node, "joins branches by something other than +")
         if node.op == "call_module":
             key = str(node.target)
             child, part = parts[key], f"{name}.{key}" if name else key
@@ -137,9 +135,9 @@ def layers(
                     "shares",
                 )
             try:
-                child, part = _formed(node), f"{name}.{node.name}" if name else node.name
+                child, part = _to_module(node), f"{name}.{node.name}" if name else node.name
             except TypeError as error:
-                raise refuse(node, f"calls {node.name} in a way that is not understood: {error}") from None
+                raise refuse(node, f"calls {node.name} with unsupported arguments: {error}") from None
         at = value[inputs[0]]
         if (
             at == 0 or at != len(nodes) or len(inputs[0].users) > 1
@@ -151,17 +149,15 @@ def layers(
         else:
             chain += compile(child, part, weights)
         value[node] = len(nodes)
-    for made in nodes:
-        made["layers"] = tidied(made["layers"])
+    for node_layer in nodes:
+        node_layer["layers"] = reorder(node_layer["layers"])
     if len(nodes) == 1 and nodes[0]["sum"] == [0]:
         return list(nodes[0]["layers"])
     return [{"kind": "graph", "nodes": nodes}]
 
 
-def _formed(node: fx.Node) -> nn.Module:
-    """A functional call as its module: the first argument is the tensor, the others are parameters in torch's
-    order.
-    """
+def _to_module(node: fx.Node) -> nn.Module:
+    """The module of a functional call: its first argument is the tensor, the others are parameters."""
     return FORMS[node.target](*node.args[1:], **node.kwargs)
 
 

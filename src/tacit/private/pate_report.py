@@ -10,7 +10,7 @@ import numpy as np
 from ..accounting.votes import gaussian_votes_epsilon
 from ..report.markup import Safe, join, tag
 from ..report.numbers import count, percent, significant
-from ..report.page import assemble, put
+from ..report.page import assemble, write_page
 from ..report.sections import Section, figure, table
 from ..report.svg import Axis, Figure, Series, bars, plot
 from .pate import UNANSWERED
@@ -20,7 +20,7 @@ POINTS = 60  # of a curve
 
 def write(result: Any, path: Path) -> Path:
     """Write the report of a `PateResult`."""
-    return put(path, render(result))
+    return write_page(path, render(result))
 
 
 def render(result: Any) -> str:

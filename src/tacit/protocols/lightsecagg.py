@@ -139,7 +139,7 @@ async def client(
     round is an error.
     """
     about, draw, identity = terms.context(me), me.secret.bytes, identity or me.identity
-    vector = field.into(values.numpy(), terms.bound)
+    vector = field.encode(values.numpy(), terms.bound)
     if len(vector) != terms.length:
         raise BadData(f"party {me.name!r} has {len(vector)} numbers to add; the terms say {terms.length}.")
     channel = draw(32)
@@ -250,7 +250,7 @@ async def server(
     ]
     mask = np.concatenate(masks)[: terms.length]
     return SumOutcome(
-        torch.from_numpy(field.lift(field.subtract(total % np.uint64(field.Q), mask))),
+        torch.from_numpy(field.decode(field.subtract(total % np.uint64(field.Q), mask))),
         tuple(n3),
         steps.dropped,
     )

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ..crypto.agree import bind
-from ..crypto.tags import by_value, match, tag_bytes, tagged
+from ..crypto.tags import compute_tags, match, sort_by_digest, tag_bytes
 from ..errors import ProtocolError, QueryRefused
 from ..parameters import bad
 from ..parties.message import Message
@@ -219,7 +219,7 @@ def _named(digests: np.ndarray, session: bytes, size: int) -> np.ndarray:
     """Ids for one who holds them, too. A place in what was compared would do as well, but it can depend on
     ids that are not shared.
     """
-    return tagged(digests.tobytes(), digests.shape[1], b"shared" + session, size)
+    return compute_tags(digests.tobytes(), digests.shape[1], b"shared" + session, size)
 
 
 def _found(tags: bytes, held: np.ndarray, session: bytes, size: int) -> np.ndarray:
@@ -234,7 +234,7 @@ def _found(tags: bytes, held: np.ndarray, session: bytes, size: int) -> np.ndarr
             "twice: it does not follow the "
             "protocol."
         )
-    return by_value(held, rows)
+    return sort_by_digest(held, rows)
 
 
 PROGRAMS: dict[str, Any] = {"dh": psi_dh, "oprf": psi_oprf}

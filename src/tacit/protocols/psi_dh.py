@@ -25,8 +25,8 @@ from typing import TypeVar
 import numpy as np
 
 from ..crypto import group
-from ..crypto.manycore import Workshop
-from ..crypto.tags import by_value, match, permutation, tag_bytes, tagged
+from ..crypto.manycore import PointPool
+from ..crypto.tags import compute_tags, match, permutation, sort_by_digest, tag_bytes
 from ..errors import ProtocolError
 from ..parties.message import Message
 from ..parties.party import Party
@@ -60,21 +60,21 @@ async def receiver(
     """(my rows that are shared, in the order of their digests; how many)."""
     key, size = group.scalar(me.secret.bytes), tag_bytes(len(digests), theirs)
     to, of = me.scope("receiver's ids"), me.scope("sender's ids")
-    with Workshop(len(digests) + theirs) as shop:
+    with PointPool(len(digests) + theirs) as shop:
         _, mine, yours = await together(
             offer(to, other, digests, key, shop, session),
             heard(to, other, len(digests), size),
             answered(of, other, theirs, key, shop, session, size, None),
         )
     rows, _ = match(mine, yours)
-    return by_value(digests, rows), len(rows)
+    return sort_by_digest(digests, rows), len(rows)
 
 
 async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes) -> None:
     key, size = group.scalar(me.secret.bytes), tag_bytes(theirs, len(digests))
     order = permutation(len(digests), me.secret.bytes)
     of, to = me.scope("receiver's ids"), me.scope("sender's ids")
-    with Workshop(len(digests) + theirs) as shop:
+    with PointPool(len(digests) + theirs) as shop:
         await together(
             answered(of, other, theirs, key, shop, session, size, of),
             offer(to, other, digests[order], key, shop, session),
@@ -82,7 +82,7 @@ async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, sessio
 
 
 async def lifted(
-    digests: np.ndarray, key: bytes, shop: Workshop, session: bytes
+    digests: np.ndarray, key: bytes, shop: PointPool, session: bytes
 ) -> AsyncIterator[tuple[int, bytes]]:
     """(the place of its first, points) of my ids under my key, chunk after chunk."""
     for first in range(0, len(digests), CHUNK):
@@ -114,7 +114,7 @@ def stacked(parts: list[np.ndarray], size: int) -> np.ndarray:
 
 
 async def offer(
-    me: Party, other: str | Sequence[str], digests: np.ndarray, key: bytes, shop: Workshop, session: bytes
+    me: Party, other: str | Sequence[str], digests: np.ndarray, key: bytes, shop: PointPool, session: bytes
 ) -> None:
     """My ids under my key, to one or to several; the next chunk is computed while one is on its way."""
     async for first, points in lifted(digests, key, shop, session):
@@ -126,7 +126,7 @@ async def answered(
     other: str,
     theirs: int,
     key: bytes,
-    shop: Workshop,
+    shop: PointPool,
     session: bytes,
     size: int,
     back: Party | None,
@@ -136,7 +136,9 @@ async def answered(
     async for first, points in arriving(
         me, other, BlindedIds, lambda m: (m.first, m.points), group.POINT, theirs, "ids"
     ):
-        parts.append(tagged(await asyncio.to_thread(shop.multiply, key, points), group.POINT, session, size))
+        parts.append(
+            compute_tags(await asyncio.to_thread(shop.multiply, key, points), group.POINT, session, size)
+        )
         if back is not None:
             await back.send(other, Tags(first, parts[-1].tobytes()))
     return stacked(parts, size)

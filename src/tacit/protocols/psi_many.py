@@ -30,9 +30,9 @@ import numpy as np
 
 from ..crypto import group, okvs
 from ..crypto.agree import bind
-from ..crypto.manycore import Workshop
-from ..crypto.ot import scrambled
-from ..crypto.tags import by_value, match, tag_bytes, tagged
+from ..crypto.manycore import PointPool
+from ..crypto.ot import encrypt_blocks
+from ..crypto.tags import compute_tags, match, sort_by_digest, tag_bytes
 from ..errors import ProtocolError
 from ..parties.message import Message
 from ..parties.party import Party
@@ -105,7 +105,7 @@ async def leader(
     ).digest()
     await me.send(others, Session(session, len(held)))
     key = group.scalar(me.secret.bytes)
-    with Workshop(len(held) * (1 + len(others))) as shop:
+    with PointPool(len(held) * (1 + len(others))) as shop:
 
         async def hear(name: str) -> tuple[np.ndarray, np.ndarray]:
             """(F_i, F_i ⊕ the store) at each of my ids."""
@@ -114,7 +114,7 @@ async def leader(
                 me, name, Answers, lambda m: (m.first, m.points), group.POINT, len(held), "answers"
             ):
                 points = await asyncio.to_thread(shop.multiply, group.inverse(key), answers)
-                parts.append(tagged(points, group.POINT, session, okvs.VALUE))
+                parts.append(compute_tags(points, group.POINT, session, okvs.VALUE))
             values = stacked(parts, okvs.VALUE)
             table = np.frombuffer((await me.recv(name, Hints)).table, np.uint8)
             if len(table) != okvs.entries(told[name].count) * okvs.VALUE:
@@ -132,7 +132,7 @@ async def leader(
     total = np.zeros((len(held), okvs.VALUE), np.uint8)
     for _, shares in found:
         total ^= shares
-    rows = by_value(held, np.flatnonzero(~total.any(1)))
+    rows = sort_by_digest(held, np.flatnonzero(~total.any(1)))
     if reveal == "all":
         for name, (values, _) in zip(others, found):
             await me.send(
@@ -167,11 +167,11 @@ async def member(
     key, shares = group.scalar(me.secret.bytes), np.zeros((len(held), okvs.VALUE), np.uint8)
     for name in sorted(others):
         if name != me.name:
-            shares ^= scrambled(
+            shares ^= encrypt_blocks(
                 held,
                 hashlib.sha256(bind(told.session, *sorted((me.name, name)), await _seed(me, name))).digest(),
             )
-    with Workshop(len(held) + told.count) as shop:
+    with PointPool(len(held) + told.count) as shop:
 
         async def answer() -> None:
             async for first, points in arriving(
@@ -182,7 +182,7 @@ async def member(
         async def own() -> np.ndarray:
             mine = lifted(held, key, shop, told.session)
             return stacked(
-                [tagged(points, group.POINT, told.session, okvs.VALUE) async for _, points in mine],
+                [compute_tags(points, group.POINT, told.session, okvs.VALUE) async for _, points in mine],
                 okvs.VALUE,
             )
 
@@ -196,7 +196,7 @@ async def member(
     if len(tags) % size:
         raise ProtocolError(f"{len(tags)} bytes of tags came; they must be a multiple of {size}.")
     shared, _ = match(_told(values, told.session, size), np.frombuffer(tags, np.uint8).reshape(-1, size))
-    return {"rows": by_value(held, shared), "size": len(shared), "theirs": {leader: told.count}}
+    return {"rows": sort_by_digest(held, shared), "size": len(shared), "theirs": {leader: told.count}}
 
 
 def ideal(sets: Mapping[str, Sequence[bytes]]) -> dict[str, list[int]]:
@@ -230,4 +230,4 @@ async def _seed(me: Party, name: str) -> bytes:
 
 
 def _told(values: np.ndarray, session: bytes, size: int) -> np.ndarray:
-    return tagged(values.tobytes(), okvs.VALUE, b"shared" + session, size)
+    return compute_tags(values.tobytes(), okvs.VALUE, b"shared" + session, size)

@@ -35,7 +35,7 @@ from ..crypto import ot
 from ..crypto.agree import bind
 from ..crypto.bits import pack, transpose
 from ..crypto.cuckoo import FUNCTIONS, place, places_for
-from ..crypto.tags import STATISTICAL, by_value, match, tag_bytes, tagged, words
+from ..crypto.tags import STATISTICAL, compute_tags, match, sort_by_digest, tag_bytes, words
 from ..errors import ProtocolError
 from ..parties.message import Message
 from ..parties.party import Party
@@ -124,7 +124,7 @@ class OprfLayout:
         key, numbers = self.key("places"), np.empty(len(digests), np.uint16)
         for at in range(0, len(digests), BUCKET):
             numbers[at : at + BUCKET] = self._word(
-                ot.scrambled(digests[at : at + BUCKET], key), 3, self.buckets
+                ot.encrypt_blocks(digests[at : at + BUCKET], key), 3, self.buckets
             )
         order = np.argsort(numbers, kind="stable").astype(np.uint32)
         ends = np.searchsorted(numbers[order], np.arange(self.buckets + 1))
@@ -133,7 +133,7 @@ class OprfLayout:
 
     def positions(self, digests: np.ndarray) -> np.ndarray:
         """(ids, 3): each one's place in each table."""
-        made = ot.scrambled(digests, self.key("places"))
+        made = ot.encrypt_blocks(digests, self.key("places"))
         return np.stack([self._word(made, i, self.size) for i in range(FUNCTIONS)], 1)
 
     def placed(self, digests: np.ndarray) -> np.ndarray:
@@ -148,7 +148,9 @@ class OprfLayout:
 
     def codewords(self, digests: np.ndarray, table: int) -> np.ndarray:
         """C of each: AES under as many keys as it takes blocks to fill w bits."""
-        blocks = [ot.scrambled(digests, self.key("code", table, k)) for k in range(-(-self.code // BLOCK))]
+        blocks = [
+            ot.encrypt_blocks(digests, self.key("code", table, k)) for k in range(-(-self.code // BLOCK))
+        ]
         return np.concatenate(blocks, 1)[:, : self.code]
 
     def bins(self, bucket: int, table: int, places: np.ndarray) -> np.ndarray:
@@ -229,7 +231,7 @@ async def receiver(
 
     await together(ask(), hear())
     rows = np.concatenate(found)
-    return by_value(digests, rows), len(rows)
+    return sort_by_digest(digests, rows), len(rows)
 
 
 async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes) -> None:
@@ -307,7 +309,7 @@ def _evaluated(
 
 def _hashed(lay: OprfLayout, bins: np.ndarray, rows: np.ndarray) -> np.ndarray:
     whole = np.concatenate([bins, rows], 1)
-    return tagged(whole.tobytes(), whole.shape[1], b"", lay.output)
+    return compute_tags(whole.tobytes(), whole.shape[1], b"", lay.output)
 
 
 def _fits(rows: int, room: int) -> None:

@@ -42,8 +42,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..crypto import elgamal, group
-from ..crypto.manycore import Workshop
-from ..crypto.tags import match, permutation, tag_bytes, tagged
+from ..crypto.manycore import PointPool
+from ..crypto.tags import compute_tags, match, permutation, tag_bytes
 from ..errors import BadData, ProtocolError
 from ..parties.message import Message
 from ..parties.party import Party
@@ -134,10 +134,10 @@ async def receiver(
     n, total = len(digests), theirs + decoys(theirs)
     key, size, each = group.scalar(me.secret.bytes), tag_bytes(n, total), _bytes(limit)
     ids, rows, sums, checks = _scopes(me)
-    with Workshop(n + 2 * total) as shop:
+    with PointPool(n + 2 * total) as shop:
         tags = stacked(
             [
-                tagged(points, group.POINT, session, size)
+                compute_tags(points, group.POINT, session, size)
                 async for _, points in lifted(digests, key, shop, session)
             ],
             size,
@@ -233,7 +233,7 @@ async def sender(
     tags = _rows(
         await _collect(ids, other, IdTags, lambda m: (m.first, m.tags), size, theirs), size
     )  # 1: before anything of ours is sent
-    with Workshop(2 * total) as shop:
+    with PointPool(2 * total) as shop:
         own = b"".join(
             [points async for _, points in lifted(digests, key, shop, session)]
         ) + await _lift_decoys(shop, hidden, session, seed, key)
@@ -246,7 +246,10 @@ async def sender(
                 v
                 for k in some.tolist()
                 for v in (
-                    [group.small(part) for part in elgamal.cut(held[k], each // elgamal.PAIR)]
+                    [
+                        group.scalar_from_int(part)
+                        for part in elgamal.split_limbs(held[k], each // elgamal.PAIR)
+                    ]
                     if k < m
                     else secrets[k - m]
                 )
@@ -287,7 +290,7 @@ async def sender(
         await checks.send(other, DecoyPlaces(found.astype("<u4").tobytes()))
         masks = await _collect(checks, other, DecoyMasks, lambda m: (m.first, m.masks), each // 2, hidden)
         await asyncio.to_thread(_check_values, private, moved, found, secrets, masks, each, other)
-    shared, _ = match(np.delete(tagged(back, group.POINT, session, size), found, 0), tags)
+    shared, _ = match(np.delete(compute_tags(back, group.POINT, session, size), found, 0), tags)
     shared = np.delete(np.arange(total), found)[shared]
     if len(shared) < min_overlap:
         await checks.send(other, RefusedQuery("min_overlap"))
@@ -312,7 +315,7 @@ def _scopes(me: Party) -> tuple[Party, Party, Party, Party]:
 
 def _bytes(limit: int | None) -> int:
     """Of one number's ciphertexts; 0 where there are none."""
-    return 0 if limit is None else elgamal.limbs(limit) * elgamal.PAIR
+    return 0 if limit is None else elgamal.count_limbs(limit) * elgamal.PAIR
 
 
 def _checked(name: str, values: Sequence[int], ids: int, limit: int | None) -> list[int]:
@@ -348,7 +351,7 @@ async def _collect(
     return b"".join([some async for _, some in arriving(me, other, kind, read, each, total, kind.kind)])
 
 
-async def _lift_decoys(shop: Workshop, count: int, session: bytes, seed: bytes, key: bytes) -> bytes:
+async def _lift_decoys(shop: PointPool, count: int, session: bytes, seed: bytes, key: bytes) -> bytes:
     """key·H'(seed, k) for each decoy k. What is hashed is longer than for an id, so no id maps to the same
     element, whatever seed is named.
     """
@@ -391,7 +394,7 @@ def _check_values(
         for limb in range(limbs):
             ciphertext = moved[each * at + elgamal.PAIR * limb : each * at + elgamal.PAIR * (limb + 1)]
             mask = masks[group.SCALAR * (limbs * k + limb) : group.SCALAR * (limbs * k + limb + 1)]
-            wrong += elgamal.opened(private, ciphertext) != group.plus(
+            wrong += elgamal.decrypt_to_point(private, ciphertext) != group.plus(
                 group.times_base(secrets[k][limb]), _times_base(mask)
             )
     if wrong:
@@ -416,7 +419,7 @@ def _masked(ciphertexts: bytes, public: bytes, masks: list[list[bytes]], draw: g
     flat = [mask for row in masks for mask in row]
     return b"".join(
         [
-            elgamal.masked(ciphertexts[elgamal.PAIR * k : elgamal.PAIR * (k + 1)], public, mask, draw)
+            elgamal.mask(ciphertexts[elgamal.PAIR * k : elgamal.PAIR * (k + 1)], public, mask, draw)
             for k, mask in enumerate(flat)
         ]
     )
@@ -430,7 +433,9 @@ def _opened_sum(private: bytes, moved: bytes, shared: np.ndarray, each: int) -> 
             elgamal.add(total, moved[each * at + elgamal.PAIR * k : each * at + elgamal.PAIR * (k + 1)])
             for k, total in enumerate(totals)
         ]
-    return b"".join(elgamal.opened(private, total) if len(shared) else elgamal.NEUTRAL for total in totals)
+    return b"".join(
+        elgamal.decrypt_to_point(private, total) if len(shared) else elgamal.NEUTRAL for total in totals
+    )
 
 
 def _places(data: bytes, total: int) -> np.ndarray:
@@ -451,7 +456,7 @@ def _read(points: bytes, masks: list[list[bytes]]) -> int:
         for row in masks[1:]:
             mask = group.scalar_sum(mask, row[k])
         total += (
-            elgamal.number(
+            elgamal.discrete_log(
                 group.minus(points[group.POINT * k : group.POINT * (k + 1)], group.times_base(mask)), most
             )
             << elgamal.LIMB * k

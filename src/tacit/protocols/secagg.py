@@ -215,7 +215,7 @@ async def client(
         terms.adversary == "active",
         identity or me.identity,
     )
-    vector = ring.into(values.numpy(), terms.width, terms.bound)
+    vector = ring.encode(values.numpy(), terms.width, terms.bound)
     if len(vector) != terms.length:
         raise BadData(f"party {me.name!r} has {len(vector)} numbers to add; the terms say {terms.length}.")
     if active and identity is None:
@@ -466,7 +466,7 @@ async def server(
     except ProtocolError as error:
         raise await steps.abort(names, str(error).rstrip(".")) from None
     prg.mask(total, masks, terms.width)
-    return SumOutcome(torch.from_numpy(ring.lift(total, terms.width)), tuple(u3), steps.dropped)
+    return SumOutcome(torch.from_numpy(ring.decode(total, terms.width)), tuple(u3), steps.dropped)
 
 
 def traffic(names: Sequence[str], terms: SecAggTerms, signature: int = 0) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from .markup import join, plain, tag
-from .numbers import clipped, count, names, significant
+from .numbers import count, names, significant, truncate
 from .records import RunRecord
 from .svg import WIDTH, Figure, Table, heading
 
@@ -88,7 +88,7 @@ def tree(run: RunRecord, title: str = "") -> Figure | None:
             parts.append(
                 tag(
                     "text",
-                    f"{clipped(', '.join(who), 24)}" if len(who) <= 4 else f"{count(len(who))} parties",
+                    f"{truncate(', '.join(who), 24)}" if len(who) <= 4 else f"{count(len(who))} parties",
                     x=end + 8,
                     y=y + 4,
                     class_="small",

@@ -12,20 +12,20 @@ from typing import Any
 from .maps import heat, plane
 from .markup import plain
 from .numbers import (
-    clipped,
     count,
+    format_metric,
     is_finite,
     mean_error,
     names,
     percent,
     plus_minus,
-    shown,
     significant,
     size,
+    truncate,
     worst_decile,
 )
 from .records import ALONE, BASELINES, CENTRAL, RunRecord
-from .svg import Axis, Figure, Rule, Series, Table, bars, beside, plot
+from .svg import Axis, Figure, Rule, Series, Table, bars, combine, plot
 
 MOST_ROWS = 40  # parties drawn one by one; beyond it they are grouped
 MOST_LABELS = 30
@@ -89,7 +89,7 @@ def federation(summary: Mapping[str, Any]) -> Figure | None:
                 "rows.",
             )
         )
-    return beside(f"Who holds what: {count(len(parties))} parties", panels) if panels else None
+    return combine(f"Who holds what: {count(len(parties))} parties", panels) if panels else None
 
 
 def _labels(parties: list[str], labels: list[str], counts: Sequence[Sequence[int]]) -> Figure:
@@ -269,7 +269,7 @@ def curves(
         )
         if p
     ]
-    return beside(f"Accuracy and loss by round{after}", panels) if panels else None
+    return combine(f"Accuracy and loss by round{after}", panels) if panels else None
 
 
 def accuracy_against_bytes(
@@ -278,7 +278,7 @@ def accuracy_against_bytes(
     """What accuracy costs on the wire: everything sent so far, up and down, all parties together."""
     groups = _by_label(runs)
     colours = colours or styles(list(groups))
-    series, rules, found = [], [], []
+    series, rules, measured = [], [], []
     for name, group in groups.items():
         paths: dict[int, list[tuple[float, float]]] = {}
         for run in group:
@@ -293,13 +293,13 @@ def accuracy_against_bytes(
         ]
         if points and points[-1][0] > 0:
             series.append(_band(name, colours[name], "accuracy", points))
-            found.append((name, points))
+            measured.append((name, points))
         elif is_finite(level := mean_error(r.metrics.get("accuracy") for r in group)[0]):
             rules.append(Rule(name, level, colours[name]))
     if not series:
         return None
     ends = [s.x[-1] for s in series]
-    bests = [max(p[1] for p in points) for _, points in found]
+    bests = [max(p[1] for p in points) for _, points in measured]
     level = math.floor(100 * min(bests)) / 100  # what all of them reach
 
     def until(points: Sequence[Any], accuracy: float) -> str:
@@ -307,7 +307,7 @@ def accuracy_against_bytes(
 
     rows = [
         (name, size(points[-1][0]), percent(points[-1][1]), until(points, 0.95 * best), until(points, level))
-        for (name, points), best in zip(found, bests)
+        for (name, points), best in zip(measured, bests)
     ]
     return plot(
         f"Accuracy against bytes sent{': ' if title else ''}{title}",
@@ -406,14 +406,14 @@ def per_party(
             )
         )
     pooled = ", all seeds pooled" if max(map(len, groups.values())) > 1 else ""
-    told = "; ".join(f"{row[0]} {row[2]}" for row in rows[:6])
+    summary = "; ".join(f"{row[0]} {row[2]}" for row in rows[:6])
     return plot(
         f"Parties, worst to best{after}",
         series,
         Axis("parties, worst to best", 0.0, 1.0, fixed=True, form=_share),
         Axis("accuracy", form=_share),
         shade=(0.0, 0.1, "worst decile"),
-        caption=f"On each party's own held-out rows{pooled}. Mean of the worst decile: {told}.",
+        caption=f"On each party's own held-out rows{pooled}. Mean of the worst decile: {summary}.",
         table=Table(("algorithm", "worst", "worst decile", "median", "mean", "best"), rows),
     )
 
@@ -475,7 +475,7 @@ def gain(
                 [b for _, _, b in pairs],
                 colours[label],
                 words=[
-                    f"{clipped(plain(p), 40)} with {label}: alone {percent(a)}, federated {percent(b)}"
+                    f"{truncate(plain(p), 40)} with {label}: alone {percent(a)}, federated {percent(b)}"
                     for p, a, b in pairs
                 ],
             )
@@ -484,8 +484,8 @@ def gain(
             (
                 label,
                 f"{count(sum(a <= b for _, a, b in pairs))} of {count(len(pairs))}",
-                shown("accuracy", min(b - a for _, a, b in pairs)),
-                shown("accuracy", max(b - a for _, a, b in pairs)),
+                format_metric("accuracy", min(b - a for _, a, b in pairs)),
+                format_metric("accuracy", max(b - a for _, a, b in pairs)),
             )
         )
     if not series:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from .markup import join, tag
-from .numbers import clipped, is_finite, significant
+from .numbers import is_finite, significant, truncate
 from .svg import LEVELS, SMALLEST, WIDTH, Axis, Figure, Table, _frame, _mark, heading
 
 # cells a side of the drawn plane: the measured grid is coarser and is interpolated, so that levels read as
@@ -42,13 +42,13 @@ def heat(
     """
     known = [v for row in values for v in row if is_finite(v)]
     highest = top_value if top_value is not None else max(known, default=1.0)
-    left = 30 + 6.6 * max([len(clipped(r, 16)) for r in rows], default=4)
+    left = 30 + 6.6 * max([len(truncate(r, 16)) for r in rows], default=4)
     wide, tall = min(72.0, (WIDTH - 14 - left) / max(1, len(columns))), 24.0 if len(rows) <= 20 else 11.0
     fits = tall > 20 and max([len(t) for row in texts for t in row], default=0) * 6.2 < wide
     head, down = heading(title)
     top, every = (
         62.0 + down,
-        max(1, math.ceil(max([len(clipped(c, 10)) for c in columns], default=1) * 7.2 / wide)),
+        max(1, math.ceil(max([len(truncate(c, 10)) for c in columns], default=1) * 7.2 / wide)),
     )
     parts = [
         head,
@@ -62,7 +62,7 @@ def heat(
         ),
     ]
     parts += [
-        tag("text", clipped(c, 10), x=left + wide * (j + 0.5), y=top - 6, text_anchor="middle")
+        tag("text", truncate(c, 10), x=left + wide * (j + 0.5), y=top - 6, text_anchor="middle")
         for j, c in enumerate(columns)
         if j % every == 0
     ]
@@ -72,7 +72,7 @@ def heat(
             parts.append(
                 tag(
                     "text",
-                    clipped(name, 16),
+                    truncate(name, 16),
                     x=left - 8,
                     y=y + tall / 2 + 4,
                     text_anchor="end",
@@ -161,7 +161,7 @@ def plane(
     parts = [head, *_frame(x, y, px, py, left, left + side, top, top + side)]
     parts.append(tag("rect", x=left, y=top, width=side, height=side, class_="hole"))
     parts += [tag("path", d=area, class_=f"level h{level}") for level, area in enumerate(areas) if area]
-    shown = [
+    points_inside = [
         p
         for p in points
         if is_finite(p.get("a"))
@@ -169,7 +169,7 @@ def plane(
         and 0 <= x.part(p["a"]) <= 1
         and 0 <= y.part(p["b"]) <= 1
     ]
-    for p in sorted(shown, key=lambda p: p.get("name") == "global"):
+    for p in sorted(points_inside, key=lambda p: p.get("name") == "global"):
         name, centre = str(p.get("name", "")), p.get("name") == "global"
         parts.append(
             tag(
@@ -182,13 +182,13 @@ def plane(
             )
         )
         if (
-            centre or len(shown) <= 13
+            centre or len(points_inside) <= 13
         ):  # more names than that would cover the map; the tooltip and the table still have them
             near_edge = x.part(p["a"]) > 0.85
             parts.append(
                 tag(
                     "text",
-                    clipped(name, 14),
+                    truncate(name, 14),
                     x=px(p["a"]) + (-9 if near_edge else 9),
                     y=py(p["b"]) + 4,
                     text_anchor="end" if near_edge else "start",

@@ -15,18 +15,18 @@ __all__ = [
     "LOWER_IS_BETTER",
     "NONE",
     "SHARES",
-    "clipped",
     "count",
+    "format_metric",
+    "format_seconds",
     "gap",
     "is_finite",
     "mean_error",
     "names",
     "percent",
     "plus_minus",
-    "shown",
     "significant",
     "size",
-    "span",
+    "truncate",
     "worst_decile",
 ]
 
@@ -53,7 +53,7 @@ def count(value: Any) -> str:
     return f"{value:,.0f}" if is_finite(value) else NONE
 
 
-def span(seconds: Any) -> str:
+def format_seconds(seconds: Any) -> str:
     if not is_finite(seconds):
         return NONE
     if seconds < 59.95:
@@ -62,7 +62,7 @@ def span(seconds: Any) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def shown(metric: str, value: Any) -> str:
+def format_metric(metric: str, value: Any) -> str:
     return percent(value) if metric in SHARES else significant(value)
 
 
@@ -79,7 +79,7 @@ def plus_minus(metric: str, mean: Any, error: Any = None) -> str:
     if not is_finite(mean):
         return "diverged" if isinstance(mean, float) or mean in WORDS else NONE
     if not is_finite(error):
-        return shown(metric, mean)
+        return format_metric(metric, mean)
     return (
         f"{100 * mean:.1f} ± {100 * error:.1f}%"
         if metric in SHARES
@@ -94,7 +94,7 @@ def names(items: Sequence[str], most: int = 5) -> str:
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else list(items))
 
 
-def clipped(name: object, most: int = 22) -> str:
+def truncate(name: object, most: int = 22) -> str:
     name = str(name)
     return name if len(name) <= most else name[: most - 1] + "…"
 

@@ -17,7 +17,7 @@ from ..files import write_atomic
 from . import sections
 from .figures import styles
 from .markup import Safe, join, plain, tag
-from .numbers import clipped, count
+from .numbers import count, truncate
 from .records import RunRecord
 from .svg import STYLE
 from .verdict import baselines
@@ -31,18 +31,18 @@ def render(records: Sequence[RunRecord], comparison: Mapping[str, Any] | None = 
         )
     index = [str(x) for x in comparison["table"]["index"]] if comparison else []
     page = sections.Page(records, comparison, styles([*index, *(r.label for r in records)]))
-    shown = [s for make in sections.ALL if (s := make(page))]
+    parts = [s for make in sections.ALL if (s := make(page))]
     return assemble(
         _title(page),
         _facts(page),
         _stamps(page),
-        shown,
+        parts,
         "Made by tacit from the run's own records. This file makes no network request.",
     )
 
 
 def assemble(
-    title: str, facts: Safe, stamps: Sequence[Safe], shown: Sequence[sections.Section], foot: str
+    title: str, facts: Safe, stamps: Sequence[Safe], parts: Sequence[sections.Section], foot: str
 ) -> str:
     """A whole page from its sections, under the policy: what any report of tacit is made with."""
     here = Path(__file__)
@@ -65,10 +65,10 @@ def assemble(
     )
     nav = tag(
         "nav",
-        tag("ol", [tag("li", tag("a", s.title, href=f"#{s.id}")) for s in shown]),
+        tag("ol", [tag("li", tag("a", s.title, href=f"#{s.id}")) for s in parts]),
         aria_label="Sections",
     )
-    main = tag("main", [tag("section", tag("h2", s.title), s.body, id=s.id) for s in shown], id="report")
+    main = tag("main", [tag("section", tag("h2", s.title), s.body, id=s.id) for s in parts], id="report")
     top = tag(
         "header",
         tag("p", "tacit", class_="mark"),
@@ -92,10 +92,10 @@ def write(
     path: str | Path, records: Sequence[RunRecord], comparison: Mapping[str, Any] | None = None
 ) -> Path:
     """Write the report; a reader sees the old file or the new one, never half of one."""
-    return put(path, render(records, comparison))
+    return write_page(path, render(records, comparison))
 
 
-def put(path: str | Path, text: str) -> Path:
+def write_page(path: str | Path, text: str) -> Path:
     """A page into a file, all of it or nothing."""
     path = Path(path)
     try:
@@ -118,7 +118,7 @@ def _title(page: sections.Page) -> str:
     if page.comparison:
         many = sum(x not in baselines(page.comparison) for x in page.comparison["table"]["index"])
         what = "1 algorithm" if many == 1 else f"{count(many)} algorithms compared"
-    return f"{what} on {clipped(data, 60)}" if data else what
+    return f"{what} on {truncate(data, 60)}" if data else what
 
 
 def _facts(page: sections.Page) -> Safe:

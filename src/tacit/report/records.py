@@ -115,16 +115,16 @@ class RunRecord:
         """Last and best, from the end event or, while the run is going, from the rounds so far."""
         if self.last("end").get("metrics"):
             return self.last("end")["metrics"]
-        known = [e for e in self.rounds if "loss" in e or "accuracy" in e]
-        if not known:
+        measured = [e for e in self.rounds if "loss" in e or "accuracy" in e]
+        if not measured:
             return {}
         metrics = {
             k: v
-            for k, v in known[-1].items()
+            for k, v in measured[-1].items()
             if k in ("loss", "loss_error", "accuracy", "accuracy_error", "f1", "mae", "r2")
         }
         scored = [
-            e for e in known if is_finite(e.get("accuracy")) and "accuracy_error" not in e
+            e for e in measured if is_finite(e.get("accuracy")) and "accuracy_error" not in e
         ]  # the best of noisy ones would be the luckiest
         if scored:
             best = max(scored, key=lambda e: e["accuracy"])
@@ -200,7 +200,7 @@ def read(directory: str | Path) -> tuple[list[RunRecord], dict[str, Any] | None]
                 raise
             notes.append(f"{path.name} has not begun and is left out.")
     if (directory / "compare.json").is_file():
-        comparison = _checked(_json(directory / "compare.json"), directory / "compare.json")
+        comparison = _check_comparison(_json(directory / "compare.json"), directory / "compare.json")
     elif runs:
         comparison = tabulate(runs)
         notes.append("The comparison is not finished: this table is made of the runs so far.")
@@ -278,7 +278,7 @@ def _events(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
     return events, []
 
 
-def _checked(comparison: Any, file: Path) -> dict[str, Any]:
+def _check_comparison(comparison: Any, file: Path) -> dict[str, Any]:
     table = comparison.get("table") or {}
     columns, index, mean = (table.get(k) for k in ("columns", "index", "mean"))
     if not (

@@ -9,8 +9,8 @@ from . import clusters, figures, nodes, timing, verdict
 from .markup import Safe, join, plain, tag
 from .numbers import (
     LOWER_IS_BETTER,
-    clipped,
     count,
+    format_seconds,
     gap,
     is_finite,
     names,
@@ -18,7 +18,7 @@ from .numbers import (
     plus_minus,
     significant,
     size,
-    span,
+    truncate,
 )
 from .records import ALONE, CENTRAL, RunRecord
 from .svg import Figure, Table
@@ -79,18 +79,18 @@ def table(
         )
         for i, row in enumerate(rows)
     ]
-    named = tag("caption", caption) if caption else None
+    caption_tag = tag("caption", caption) if caption else None
     inner = tag(
-        "table", named, tag("thead", head), tag("tbody", body), class_="sortable" if sortable else None
+        "table", caption_tag, tag("thead", head), tag("tbody", body), class_="sortable" if sortable else None
     )
     return tag(
         "div", inner, class_="scroll", tabindex=0, role="region", aria_label=caption or plain(header[0])
     )
 
 
-def figure(drawn: Figure | None) -> Safe:
+def figure(drawing: Figure | None) -> Safe:
     """The panels of a figure side by side where there is room, each with its caption and its table."""
-    if drawn is None:
+    if drawing is None:
         return Safe("")
     return join(
         tag(
@@ -98,7 +98,7 @@ def figure(drawn: Figure | None) -> Safe:
             tag("div", panel.markup(), class_="chart"),
             tag("figcaption", panel.caption, _as_table(panel.table, panel.title)),
         )
-        for panel in drawn.panels or (drawn,)
+        for panel in drawing.panels or (drawing,)
     )
 
 
@@ -108,8 +108,8 @@ def _as_table(data: Table | None, title: str) -> Safe | None:
     return tag("details", tag("summary", "as a table"), table(data.header, data.rows, caption=title))
 
 
-def _grid(drawn: Sequence[Figure | None]) -> Safe | None:
-    parts = [figure(d) for d in drawn if d]
+def _grid(drawing: Sequence[Figure | None]) -> Safe | None:
+    parts = [figure(d) for d in drawing if d]
     return tag("div", parts, class_="figures") if parts else None
 
 
@@ -140,29 +140,31 @@ def _tile(name: str, value: str, more: str = "", style: str = "") -> Safe:
 def summary(page: Page) -> Section:
     """The verdict: a headline, the figures that carry it, the sentences."""
     if page.comparison:
-        said = [plain(s) for s in page.comparison.get("verdict") or []] or verdict.comparison(page.comparison)
+        sentences = [plain(s) for s in page.comparison.get("verdict") or []] or verdict.comparison(
+            page.comparison
+        )
         tiles = _comparison_tiles(page.comparison)
         if any("best_accuracy" in (row.get("metrics") or {}) for row in page.comparison.get("rows") or []):
-            said = [*said, f"Figures are those of the last round. {verdict.BEST_CAVEAT}"]
+            sentences = [*sentences, f"Figures are those of the last round. {verdict.BEST_CAVEAT}"]
         broken = [r for r in page.records if r.diverged is not None]
         if broken:
             which = names([f"{r.label} under {r.skew}, seed {r.seed}, round {r.diverged}" for r in broken], 4)
-            said = [*said, f"Diverged (the loss was no longer a number): {which}."]
+            sentences = [*sentences, f"Diverged (the loss was no longer a number): {which}."]
         going = [r for r in page.records if not r.finished]
         if going:
-            said = [
-                *said,
+            sentences = [
+                *sentences,
                 f"{count(len(going))} of {count(len(page.records))} runs are not finished; their last "
                 "figures so far are used.",
             ]
     else:
-        said = [line for r in page.records for line in verdict.run(r)]
+        sentences = [line for r in page.records for line in verdict.run(r)]
         tiles = _run_tiles(page.records[0])
     body = join(
         [
-            tag("p", said[0], class_="headline"),
+            tag("p", sentences[0], class_="headline"),
             tag("dl", tiles, class_="tiles"),
-            tag("ul", [tag("li", s) for s in said[1:]], class_="said"),
+            tag("ul", [tag("li", s) for s in sentences[1:]], class_="said"),
             *(tag("p", s, class_="plainly") for s in verdict.privacy(page.records)),
         ]
     )
@@ -175,7 +177,7 @@ def _comparison_tiles(data: Mapping[str, Any]) -> list[Safe]:
         best = verdict.winner(data, skew)
         if not best:
             continue
-        distance, split = verdict.to_central(data, best[0], skew), verdict.gained(data, best[0], skew)
+        distance, split = verdict.to_central(data, best[0], skew), verdict.count_gains(data, best[0], skew)
         more = (
             []
             if distance is None
@@ -196,14 +198,14 @@ def _run_tiles(run: RunRecord) -> list[Safe]:
         s for s in (run.ledger or {}).get("spent") or [] if is_finite(s.get("epsilon"))
     ]  # an infinite ε protects nobody
     loss = significant(metrics.get("loss")) if is_finite(metrics.get("loss")) else "not a number"
-    accuracy, said = percent(metrics.get("accuracy")), f"loss {loss}"
+    accuracy, sentences = percent(metrics.get("accuracy")), f"loss {loss}"
     if "accuracy_error" in metrics:
-        accuracy, said = (
+        accuracy, sentences = (
             plus_minus("accuracy", metrics.get("accuracy"), metrics["accuracy_error"]),
             f"loss {loss}, both with noise",
         )
     tiles = [
-        _tile("Accuracy, last round", accuracy, said)
+        _tile("Accuracy, last round", accuracy, sentences)
         if "accuracy" in metrics
         else _tile(
             "Loss, last round",
@@ -213,7 +215,7 @@ def _run_tiles(run: RunRecord) -> list[Safe]:
             else "",
         )
     ]
-    took = span(run.last("end").get("seconds")) if run.finished else "not finished"
+    took = format_seconds(run.last("end").get("seconds")) if run.finished else "not finished"
     tiles.append(_tile("Rounds", f"{count(run.done)} of {count(run.planned)}", took))
     sizes = fed.get("sizes") or []  # where rows are with their owners, a server does not count them
     tiles.append(
@@ -300,11 +302,11 @@ def _per_skew(page: Page, draw: Callable[..., Figure | None]) -> Safe | None:
 
 
 def _per(skews: Sequence[str], draw: Callable[[str], Figure | None]) -> Safe | None:
-    drawn = [d for skew in skews if (d := draw(skew))]
-    if not drawn:
+    drawing = [d for skew in skews if (d := draw(skew))]
+    if not drawing:
         return None
     return join(
-        [_grid(drawn[:MOST_SKEWS]), _more(len(drawn) - MOST_SKEWS, "skew", _grid(drawn[MOST_SKEWS:]))]
+        [_grid(drawing[:MOST_SKEWS]), _more(len(drawing) - MOST_SKEWS, "skew", _grid(drawing[MOST_SKEWS:]))]
     )
 
 
@@ -332,9 +334,9 @@ def skews(page: Page) -> Section | None:
     parts = []
     for skew in page.skews:
         first = page.under(skew)[0]
-        drawn = figures.federation(first.federation)
-        if drawn:
-            parts.append(join([tag("h3", skew) if len(page.skews) > 1 else None, _grid([drawn])]))
+        drawing = figures.federation(first.federation)
+        if drawing:
+            parts.append(join([tag("h3", skew) if len(page.skews) > 1 else None, _grid([drawing])]))
     more = len({r.seed for r in page.records}) > 1
     note = (
         tag("p", "Drawn for the first seed; other seeds deal the rows out anew.", class_="quiet")
@@ -389,23 +391,23 @@ def without_server(page: Page) -> Section | None:
 
 def parted(page: Page) -> Section | None:
     """Of runs whose parties part into clusters: the tree of them."""
-    drawn = [
+    drawing = [
         figure(d) for r in page.records if (d := clusters.tree(r, r.label if len(page.records) > 1 else ""))
     ]
-    return Section("clusters", "Clusters", _folding(drawn, 3, "tree")) if drawn else None
+    return Section("clusters", "Clusters", _folding(drawing, 3, "tree")) if drawing else None
 
 
 def landscape(page: Page) -> Section | None:
-    drawn: dict[tuple[str, str], list[Figure | None]] = {}
+    drawing: dict[tuple[str, str], list[Figure | None]] = {}
     for run in page.records:
         event = run.last("landscape")
-        if event and (run.label, run.skew) not in drawn:
+        if event and (run.label, run.skew) not in drawing:
             title = " · ".join(x for x in (run.label if page.comparison else "", page.title(run.skew)) if x)
-            drawn[run.label, run.skew] = [
+            drawing[run.label, run.skew] = [
                 figures.landscape_line(event.get("line") or {}, title=title),
                 figures.landscape_plane(event.get("plane") or {}, title=title),
             ]
-    grids = [g for pair in drawn.values() if (g := _grid(pair))]
+    grids = [g for pair in drawing.values() if (g := _grid(pair))]
     if not grids:
         return None
     return Section("landscape", "Loss landscape", _folding(grids, MOST_LANDSCAPES, "landscape"))
@@ -520,13 +522,13 @@ def _spent(have: Sequence[RunRecord], several: bool) -> Safe:
         "against",
         "sampling assumed",
     ]
-    told = table(header, list(rows), caption="Differential privacy spent.") if rows else None
+    spending = table(header, list(rows), caption="Differential privacy spent.") if rows else None
     covers = dict.fromkeys(
         plain(s["note"]) for r in have for s in (r.ledger or {}).get("spent") or [] if s.get("note")
     )  # what an ε leaves out
     return join(
         [
-            told,
+            spending,
             *(tag("p", s, class_="quiet") for s in covers),
             *(tag("p", s, class_="plainly") for s in verdict.privacy(have)),
         ]
@@ -623,23 +625,23 @@ def _copied(title: str, content: str) -> Safe:
     )  # shown by the script: useless without it
     return tag(
         "div",
-        tag("div", tag("span", clipped(title, 60)), button, class_="bar"),
+        tag("div", tag("span", truncate(title, 60)), button, class_="bar"),
         tag("pre", tag("code", content), tabindex=0),
         class_="code",
     )
 
 
 def notes(page: Page) -> Section | None:
-    said: dict[str, list[str]] = {}
+    sentences: dict[str, list[str]] = {}
     for note in (page.comparison or {}).get("notes") or []:
-        said.setdefault(plain(note), [])
+        sentences.setdefault(plain(note), [])
     for run in page.records:
         for note in (*run.notes, *run.warnings):
-            said.setdefault(plain(note), []).append(run.name or run.label)
+            sentences.setdefault(plain(note), []).append(run.name or run.label)
     where = len(page.records) > 1
     items = [
         tag("li", note, tag("small", f" ({names(list(dict.fromkeys(runs)), 3)})") if where and runs else None)
-        for note, runs in said.items()
+        for note, runs in sentences.items()
     ]
     return Section("notes", "Notes", tag("ul", items)) if items else None
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from .figures import styles
 from .markup import join, tag
-from .numbers import count, is_finite, percent, span
-from .page import assemble, put
+from .numbers import count, format_seconds, is_finite, percent
+from .page import assemble, write_page
 from .sections import Section, figure, table
 from .svg import Axis, Figure, Series, Table, plot
 
@@ -25,14 +25,14 @@ NAMES = {
 }
 
 
-def render(found: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:
+def render(summary: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:
     facts = [
-        f"{count(found['done'])} of {count(found['runs'])} runs",
-        *found["devices"],
-        span(found["seconds"]),
+        f"{count(summary['done'])} of {count(summary['runs'])} runs",
+        *summary["devices"],
+        format_seconds(summary["seconds"]),
     ]
     stamps = []
-    if found["quick"]:
+    if summary["quick"]:
         stamps.append(
             tag(
                 "p",
@@ -44,67 +44,71 @@ def render(found: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:
                 role="alert",
             )
         )
-    if found["changed"]:
+    if summary["changed"]:
         stamps.append(
             tag(
                 "p",
-                f"Run with {found['changed']}: this is not the study as its file has it.",
+                f"Run with {summary['changed']}: this is not the study as its file has it.",
                 class_="stamp",
                 role="alert",
             )
         )
-    if found["done"] < found["runs"]:
+    if summary["done"] < summary["runs"]:
         stamps.append(
             tag(
                 "p",
-                f"Not finished: {count(found['runs'] - found['done'])} runs are missing.",
+                f"Not finished: {count(summary['runs'] - summary['done'])} runs are missing.",
                 class_="stamp going",
                 role="status",
             )
         )
     curves = _curves(lines)
-    shown = [_about(found), *(_table(t, i, curves) for i, t in enumerate(found["tables"])), _notes(found)]
+    parts = [
+        _about(summary),
+        *(_table(t, i, curves) for i, t in enumerate(summary["tables"])),
+        _notes(summary),
+    ]
     return assemble(
-        found["title"],
+        summary["title"],
         join([tag("span", f) for f in facts if f]),
         stamps,
-        shown,
+        parts,
         "Made by tacit. This file makes no network request.",
     )
 
 
-def write(path: str | Path, found: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> Path:
-    return put(path, render(found, lines))
+def write(path: str | Path, summary: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> Path:
+    return write_page(path, render(summary, lines))
 
 
-def timing(found: Mapping[str, Any]) -> str:
+def timing(summary: Mapping[str, Any]) -> str:
     """The seconds it took, and what the same would take one client at a time, which is extrapolated and says
     so.
     """
-    if not found["seconds"]:
+    if not summary["seconds"]:
         return ""
     words = (
-        f"{count(found['samples'])} samples in "
-        f"{found['seconds']:,.{0 if found['seconds'] >= 10 else 1}f} s of stacks "
-        f"({'; '.join(found['devices'])})."
+        f"{count(summary['samples'])} samples in "
+        f"{summary['seconds']:,.{0 if summary['seconds'] >= 10 else 1}f} s of stacks "
+        f"({'; '.join(summary['devices'])})."
     )
-    slow = found["one_by_one"]
+    slow = summary["one_by_one"]
     if slow:
         words += (
             f" One client at a time on the same machine makes {count(slow['samples_per_second'])} samples a "
             "second, measured over"
             f" {slow['measured_seconds']:.1f} s: the whole study would take "
-            f"{span(slow['extrapolated_seconds'])}, extrapolated from that."
+            f"{format_seconds(slow['extrapolated_seconds'])}, extrapolated from that."
         )
     return words
 
 
-def _about(found: Mapping[str, Any]) -> Section:
-    claims = [t["claim"] for t in found["tables"] if t.get("claim")]
+def _about(summary: Mapping[str, Any]) -> Section:
+    claims = [t["claim"] for t in summary["tables"] if t.get("claim")]
     body = [
-        tag("p", found["about"]),
-        tag("p", f"Published figures: {found['source']}.") if found["source"] else None,
-        tag("p", timing(found)),
+        tag("p", summary["about"]),
+        tag("p", f"Published figures: {summary['source']}.") if summary["source"] else None,
+        tag("p", timing(summary)),
     ]
     if claims:
         body.append(
@@ -129,27 +133,27 @@ def _number(figure_: str, value: Any) -> str:
     return count(round(value)) if figure_ == "rounds" else percent(value)
 
 
-def _table(found: Mapping[str, Any], place: int, curves: Mapping[tuple[str, str, str], Any]) -> Section:
-    by = {(c["row"], c["column"]): c for c in found["cells"]}
+def _table(summary: Mapping[str, Any], place: int, curves: Mapping[tuple[str, str, str], Any]) -> Section:
+    by = {(c["row"], c["column"]): c for c in summary["cells"]}
     rows, keys = [], {}
-    for i, name in enumerate(found["rows"]):
+    for i, name in enumerate(summary["rows"]):
         row: list[Any] = [name]
-        for j, column in enumerate(found["columns"], 1):
+        for j, column in enumerate(summary["columns"], 1):
             c = by.get((name, column))
             if c is None:
                 row.append("")
                 continue
-            ours = c[found["figure"]]
+            ours = c[summary["figure"]]
             if is_finite(ours["mean"]):
                 keys[i, j] = float(ours["mean"])
             spread = ours["spread"]
-            words = _number(found["figure"], ours["mean"])
+            words = _number(summary["figure"], ours["mean"])
             words += (
-                (f" ± {count(spread)}" if found["figure"] == "rounds" else f" ± {100 * spread:.1f}")
+                (f" ± {count(spread)}" if summary["figure"] == "rounds" else f" ± {100 * spread:.1f}")
                 if is_finite(spread)
                 else ""
             )
-            if found["figure"] == "rounds" and not is_finite(ours["mean"]) and c["seeds"]:
+            if summary["figure"] == "rounds" and not is_finite(ours["mean"]) and c["seeds"]:
                 reached = (
                     f"reached from {c['reached']} of {c['seeds']} seeds" if c["reached"] else "not reached"
                 )
@@ -159,16 +163,16 @@ def _table(found: Mapping[str, Any], place: int, curves: Mapping[tuple[str, str,
             )
             small += [f"{count(c['diverged'])} of {count(c['seeds'])} diverged"] if c["diverged"] else []
             small += (
-                [f"published {_number(found['figure'], c['published'])}"]
+                [f"published {_number(summary['figure'], c['published'])}"]
                 if c["published"] is not None
                 else []
             )
             small += (
-                [f"replicated {_number(found['figure'], c['replicated'])}"]
+                [f"replicated {_number(summary['figure'], c['replicated'])}"]
                 if c["replicated"] is not None
                 else []
             )
-            first = by.get((found["rows"][0], column)) if found["figure"] == "rounds" and i else None
+            first = by.get((summary["rows"][0], column)) if summary["figure"] == "rounds" and i else None
             small += (
                 [f"{what} {a / b:.1f}× fewer rounds" for what, a, b in _fewer(first, c) if a and b]
                 if first
@@ -177,23 +181,27 @@ def _table(found: Mapping[str, Any], place: int, curves: Mapping[tuple[str, str,
             small += [c["choice"]] if c["choice"] else []
             row.append(join([words, tag("small", " · ".join(small)) if small else None]))
         rows.append(row)
-    target = "" if found["target"] is None else f" of {percent(found['target'], 0)}"
-    caption = f"{NAMES[found['figure']].capitalize()}{target}, ± the standard deviation over seeds."
+    target = "" if summary["target"] is None else f" of {percent(summary['target'], 0)}"
+    caption = f"{NAMES[summary['figure']].capitalize()}{target}, ± the standard deviation over seeds."
     body = [
-        tag("p", found["about"]) if found["about"] else None,
-        table(["", *found["columns"]], rows, keys=keys, caption=caption),
-        _others(found, by),
-        tag("p", found["claim"]["text"], class_="headline") if found.get("claim") else None,
-        tag("div", [figure(_chart(found, column, curves)) for column in found["columns"]], class_="figures"),
+        tag("p", summary["about"]) if summary["about"] else None,
+        table(["", *summary["columns"]], rows, keys=keys, caption=caption),
+        _others(summary, by),
+        tag("p", summary["claim"]["text"], class_="headline") if summary.get("claim") else None,
+        tag(
+            "div",
+            [figure(_chart(summary, column, curves)) for column in summary["columns"]],
+            class_="figures",
+        ),
     ]
-    return Section(f"table-{place}", found["name"], join([b for b in body if b]))
+    return Section(f"table-{place}", summary["name"], join([b for b in body if b]))
 
 
-def _others(found: Mapping[str, Any], by: Mapping[tuple[str, str], Any]) -> Any:
+def _others(summary: Mapping[str, Any], by: Mapping[tuple[str, str], Any]) -> Any:
     """The best round is picked on the test set; what the last one gives, and the one that the held-out rows
     pick, stands below, folded away.
     """
-    if found["figure"] != "best":
+    if summary["figure"] != "best":
         return None
     rows = [
         [
@@ -202,16 +210,16 @@ def _others(found: Mapping[str, Any], by: Mapping[tuple[str, str], Any]) -> Any:
                 f"{percent(c['last']['mean'])} / {percent(c['picked']['mean'])}"
                 if (c := by.get((name, column))) and c["seeds"]
                 else ""
-                for column in found["columns"]
+                for column in summary["columns"]
             ),
         ]
-        for name in found["rows"]
+        for name in summary["rows"]
     ]
     return tag(
         "details",
         tag("summary", "after the last round / at the round that the held-out rows pick"),
         table(
-            ["", *found["columns"]],
+            ["", *summary["columns"]],
             rows,
             caption="Accuracy after the last round / at the round that the held-out rows pick.",
         ),
@@ -228,24 +236,24 @@ def _fewer(first: Mapping[str, Any], cell: Mapping[str, Any]) -> list[tuple[str,
 def _curves(
     lines: Sequence[Mapping[str, Any]],
 ) -> dict[tuple[str, str, str], dict[str, list[Mapping[str, Any]]]]:
-    made: dict[tuple[str, str, str], dict[str, list[Mapping[str, Any]]]] = {}
+    curves_by_cell: dict[tuple[str, str, str], dict[str, list[Mapping[str, Any]]]] = {}
     for line in lines:
         if line.get("kind") == "cell":
-            made.setdefault((line["table"], line["row"], line["column"]), {}).setdefault(
+            curves_by_cell.setdefault((line["table"], line["row"], line["column"]), {}).setdefault(
                 line["choice"], []
             ).append(line)
-    return made
+    return curves_by_cell
 
 
 def _chart(
-    found: Mapping[str, Any], column: str, curves: Mapping[tuple[str, str, str], Any]
+    summary: Mapping[str, Any], column: str, curves: Mapping[tuple[str, str, str], Any]
 ) -> Figure | None:
     """Test accuracy over the rounds, the mean of the seeds, a curve a row."""
-    by, colours = {(c["row"], c["column"]): c for c in found["cells"]}, styles(found["rows"])
+    by, colours = {(c["row"], c["column"]): c for c in summary["cells"]}, styles(summary["rows"])
     series: list[Series] = []
     left_out, diverged = 0, False
-    for row in found["rows"]:
-        runs = curves.get((found["name"], row, column), {}).get(
+    for row in summary["rows"]:
+        runs = curves.get((summary["name"], row, column), {}).get(
             (by.get((row, column)) or {}).get("choice", ""), []
         )
         if not runs or len(runs[0]["rounds"]) < 2:
@@ -275,7 +283,7 @@ def _chart(
         f" {count(left_out)} more row{'s are' if left_out > 1 else ' is'} not drawn." if left_out else ""
     )
     return plot(
-        column if len(found["columns"]) > 1 else found["name"],
+        column if len(summary["columns"]) > 1 else summary["name"],
         series,
         Axis("round"),
         Axis("test accuracy", form=lambda v, step: percent(v, 0)),
@@ -289,8 +297,10 @@ def _mean(values: Sequence[Any]) -> float:
     return math.fsum(known) / len(known) if known else math.nan
 
 
-def _notes(found: Mapping[str, Any]) -> Section:
+def _notes(summary: Mapping[str, Any]) -> Section:
     body = (
-        tag("ul", [tag("li", n) for n in found["notes"]]) if found["notes"] else tag("p", "Nothing is noted.")
+        tag("ul", [tag("li", n) for n in summary["notes"]])
+        if summary["notes"]
+        else tag("p", "Nothing is noted.")
     )
     return Section("notes", "Where ours differs, and why", body)

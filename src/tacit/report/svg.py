@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from ..files import write_atomic
 from .markup import Safe, join, plain, tag
-from .numbers import clipped, is_finite, significant
+from .numbers import is_finite, significant, truncate
 
 WIDTH, HEIGHT = 480, 330
 LIGHT = ("#0072b2", "#d55e00", "#009e73", "#b0578d", "#b07d00", "#3a9bd6", "#7a5230", "#6a51a3")
@@ -125,7 +125,7 @@ class Figure:
         return path
 
 
-def beside(title: str, figures: Sequence[Figure], columns: int = 2) -> Figure:
+def combine(title: str, figures: Sequence[Figure], columns: int = 2) -> Figure:
     """Several charts as one figure."""
     if len(figures) == 1:
         return figures[0]
@@ -237,8 +237,8 @@ def _mark(style: str, x: float, y: float, r: float = 3.4, word: str = "", cls: s
         2: f"M{x:.1f} {y - 1.25 * r:.1f}l{1.2 * r:.1f} {2.1 * r:.1f}h{-2.4 * r:.1f}z",
         3: f"M{x:.1f} {y - s:.1f}l{s:.1f} {s:.1f}l{w:.1f} {s:.1f}l{w:.1f} {w:.1f}z",
     }.get(shape)
-    drawn = tag("path", d=d, class_=cls) if d else tag("circle", cx=x, cy=y, r=r, class_=cls)
-    return tag("g", drawn, tag("title", word)) if word else drawn
+    drawing = tag("path", d=d, class_=cls) if d else tag("circle", cx=x, cy=y, r=r, class_=cls)
+    return tag("g", drawing, tag("title", word)) if word else drawing
 
 
 def heading(title: str) -> tuple[Safe, float]:
@@ -255,7 +255,7 @@ def _legend(items: Sequence[tuple[str, str, bool]], width: float, top: float) ->
     """
     parts, x, y = [], 16.0, top
     for k, (name, style, is_rule) in enumerate(items):
-        wide = 38 + 7.2 * len(clipped(name, 34))
+        wide = 38 + 7.2 * len(truncate(name, 34))
         if x > 16 and x + wide > width - 8:
             x, y = 16.0, y + 19
         line = tag("line", x1=x, y1=y - 4, x2=x + 20, y2=y - 4, class_="rule" if is_rule else "line")
@@ -267,7 +267,7 @@ def _legend(items: Sequence[tuple[str, str, bool]], width: float, top: float) ->
                 hit,
                 line,
                 mark,
-                tag("text", clipped(name, 34), x=x + 25, y=y),
+                tag("text", truncate(name, 34), x=x + 25, y=y),
                 class_=f"key {style}",
                 data_series=k,
             )
@@ -471,7 +471,7 @@ def bars(
     """
     known = [v for v in values if is_finite(v)] + [r.value for r in rules if is_finite(r.value)]
     axis = Axis("").over(known if dots else [0.0, *known], 0.08 if dots else 0.0)
-    left = 22 + 6.8 * max([len(clipped(label)) for label in labels], default=4)
+    left = 22 + 6.8 * max([len(truncate(label)) for label in labels], default=4)
     head, down = heading(title)
     legend, top = _legend([(r.name, r.style, True) for r in rules], WIDTH, 48 + down)
     step = 20.0 if len(labels) <= 24 else 15.0
@@ -483,7 +483,7 @@ def bars(
         parts.append(
             tag(
                 "text",
-                clipped(label),
+                truncate(label),
                 x=left - 8,
                 y=y + 4,
                 text_anchor="end",

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from .figures import _axis, _band, _by_label, styles
-from .numbers import LOWER_IS_BETTER, count, is_finite, mean_error, percent, shown, span
+from .numbers import LOWER_IS_BETTER, count, format_metric, format_seconds, is_finite, mean_error, percent
 from .records import RunRecord
-from .svg import Axis, Figure, Table, bars, beside, plot
+from .svg import Axis, Figure, Table, bars, combine, plot
 
 # of what every run reaches at its best: a mark that all of them pass, so that their times can be compared
 REACHED = 0.95
@@ -75,9 +75,9 @@ def against_time(
             (
                 name,
                 count(max(r.done for r in group)),
-                span(points[-1][0]),
-                shown(metric, points[-1][1]),
-                "not reached" if took is None else span(took),
+                format_seconds(points[-1][0]),
+                format_metric(metric, points[-1][1]),
+                "not reached" if took is None else format_seconds(took),
             )
         )
     if not series:
@@ -95,13 +95,13 @@ def against_time(
     return plot(
         f"{metric.capitalize()} against time{after}",
         series,
-        Axis("time", log=max(ends) / min(ends) > 20, form=lambda v, step: span(v)),
+        Axis("time", log=max(ends) / min(ends) > 20, form=lambda v, step: format_seconds(v)),
         _axis(metric, metric, [v for s in series for v in s.y]),
         caption=f"Time on {clock}."
         + (
             ""
             if len(series) < 2 or level is None
-            else f" The table says when each first reached {shown(metric, level)}, which all of them do."
+            else f" The table says when each first reached {format_metric(metric, level)}, which all of them do."
         ),
         table=Table(
             (
@@ -109,7 +109,7 @@ def against_time(
                 "versions",
                 "time in all",
                 f"last {metric}",
-                f"time until {'' if level is None else shown(metric, level)}",
+                f"time until {'' if level is None else format_metric(metric, level)}",
             ),
             rows,
         ),
@@ -151,4 +151,4 @@ def ages(
                 f"{percent(held[0] / total)} were fresh.",
             )
         )
-    return beside("Staleness of the updates", panels) if panels else None
+    return combine("Staleness of the updates", panels) if panels else None

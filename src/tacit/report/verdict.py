@@ -11,16 +11,16 @@ from typing import Any
 from .markup import plain
 from .numbers import (
     LOWER_IS_BETTER,
-    clipped,
     count,
+    format_metric,
     gap,
     is_finite,
     mean_error,
     names,
     percent,
     plus_minus,
-    shown,
     size,
+    truncate,
     worst_decile,
 )
 from .records import BASELINES, CENTRAL, RunRecord
@@ -119,7 +119,7 @@ def cell(data: Mapping[str, Any], label: str, skew: str) -> tuple[Any, Any]:
 
 def to_central(data: Mapping[str, Any], label: str, skew: str) -> float | None:
     """P − P̂: how far the federated model stays below the central one (negative: above it)."""
-    stated = next(
+    recorded = next(
         (
             d.get("to_central")
             for d in data.get("distance") or []
@@ -127,15 +127,15 @@ def to_central(data: Mapping[str, Any], label: str, skew: str) -> float | None:
         ),
         None,
     )
-    if is_finite(stated):
-        return stated
+    if is_finite(recorded):
+        return recorded
     central, federated = cell(data, CENTRAL, skew)[0], cell(data, label, skew)[0]
     if not (is_finite(central) and is_finite(federated)):
         return None
     return (central - federated) * (-1 if data.get("metric", "accuracy") in LOWER_IS_BETTER else 1)
 
 
-def gained(
+def count_gains(
     data: Mapping[str, Any], label: str, skew: str, where: str = ""
 ) -> tuple[list[str], list[tuple[str, float]]] | None:
     """(parties with P_i ≤ P̂, parties that did better alone and by how much, worst first): on the global test
@@ -173,24 +173,24 @@ def _under(
     second: tuple[str, float, float | None] | None,
 ) -> str:
     metric = data.get("metric", "accuracy")
-    said = (
+    sentences = (
         f"{skew}: {label} reaches "
         f"{plus_minus(metric, mean, error)}{_against_central(metric, to_central(data, label, skew))}."
     )
     if second:
         lead = abs(mean - second[1])
         if lead < NOTHING:
-            said += f" {second[0]} is level with it."
+            sentences += f" {second[0]} is level with it."
         elif _clear(mean, error, second):
-            said += f" {second[0]} follows, {gap(metric, lead)} behind."
+            sentences += f" {second[0]} follows, {gap(metric, lead)} behind."
         else:
             why = "less than the seeds' spread" if is_finite(error) else "from one seed"
-            said += f" Its lead over {second[0]}, {gap(metric, lead)}, is {why} and may be chance."
-    split = gained(data, label, skew)
+            sentences += f" Its lead over {second[0]}, {gap(metric, lead)}, is {why} and may be chance."
+    split = count_gains(data, label, skew)
     if split is None:
-        return said
+        return sentences
     yes, no = split
-    own = gained(data, label, skew, "_own") if metric == "accuracy" else None
+    own = count_gains(data, label, skew, "_own") if metric == "accuracy" else None
     at_home = (
         f" On their own held-out rows {count(len(own[0]))} of {count(len(own[0]) + len(own[1]))} do."
         if own
@@ -198,15 +198,15 @@ def _under(
     )
     if not no:
         return (
-            said
+            sentences
             + f" All {count(len(yes))} parties do at least as well as alone on the global test set.{at_home}"
         )
     worse = (
-        f"{names([clipped(p) for p, _ in no])} did better alone (by "
+        f"{names([truncate(p) for p, _ in no])} did better alone (by "
         f"{'up to ' if len(no) > 1 else ''}{gap(metric, no[0][1])})"
     )
     return (
-        said
+        sentences
         + f" On the global test set {count(len(yes))} of {count(len(yes) + len(no))} parties gained from "
         f"federating; {worse}.{at_home}"
     )
@@ -236,7 +236,7 @@ def _rest(data: Mapping[str, Any]) -> list[str]:
 def _broken(data: Mapping[str, Any]) -> list[str]:
     """Those that were run to the end and have no number to show for it, under at least one skew."""
     metric, table = data.get("metric", "accuracy"), data["table"]
-    ran = {
+    finished_cells = {
         (row.get("label"), row.get("skew"))
         for row in data.get("rows") or []
         if metric in (row.get("metrics") or {})
@@ -244,7 +244,9 @@ def _broken(data: Mapping[str, Any]) -> list[str]:
     return [
         label
         for label, means in zip(table["index"], table["mean"])
-        if any(not is_finite(m) and (label, skew) in ran for skew, m in zip(table["columns"], means))
+        if any(
+            not is_finite(m) and (label, skew) in finished_cells for skew, m in zip(table["columns"], means)
+        )
     ]
 
 
@@ -263,11 +265,11 @@ def run(record: RunRecord) -> list[str]:
         metric == "accuracy" and error is not None and error >= 0.5
     )  # a guess without looking is no further off
     reached = (
-        shown(metric, metrics.get(metric))
+        format_metric(metric, metrics.get(metric))
         if error is None
         else plus_minus(metric, metrics.get(metric), error)
     )
-    said = [
+    sentences = [
         f"{record.label} diverged: its loss was no longer a number in round {record.diverged}."
         if record.diverged is not None
         else f"{record.label} ran {rounds}. Its accuracy cannot be stated: the noise on it has a standard "
@@ -276,42 +278,44 @@ def run(record: RunRecord) -> list[str]:
         else f"{record.label} reaches {metric} {reached} after {rounds}."
     ]
     if drowned:
-        said.append(
+        sentences.append(
             "The ε covers its figures. More parties, a larger ε or evaluate_every=0 leave less noise on them."
         )
     elif error is not None:
-        said.append("Its figures carry noise, which the ε covers; ± is their standard error.")
+        sentences.append("Its figures carry noise, which the ε covers; ± is their standard error.")
     if not record.finished:
-        said.append(
+        sentences.append(
             f"The run is not finished: {count(record.done)} of {count(record.planned)} rounds are in this "
             "report. "
             "It is still going, or it was stopped."
         )
     if record.diverged is not None:
-        said.append(
+        sentences.append(
             "Its figures after that round mean nothing. A smaller learning rate is the first thing to try."
         )
     if is_finite(metrics.get("best_accuracy")):
         best = f"{percent(metrics['best_accuracy'])} (round {metrics.get('best_round', '?')})"
-        said.append(f"The last round has {percent(metrics.get('accuracy'))}, the best {best}. {BEST_CAVEAT}")
+        sentences.append(
+            f"The last round has {percent(metrics.get('accuracy'))}, the best {best}. {BEST_CAVEAT}"
+        )
     values = record.party_accuracy
     worst = worst_decile(values)
     if len(worst) and len(values) > 1:
-        who = names([clipped(plain(parties[i])) for i in worst if i < len(parties)], 3)
-        said.append(
+        who = names([truncate(plain(parties[i])) for i in worst if i < len(parties)], 3)
+        sentences.append(
             "On their own held-out rows the parties reach "
             f"{percent(mean_error(v for v in values if is_finite(v))[0])} on average; "
             f"the worst decile ({who}) {percent(mean_error(values[i] for i in worst)[0])}."
         )
     if total := record.total("bytes_up") + record.total("bytes_down"):
-        said.append(f"{size(total)} of models and updates were sent in all.")
+        sentences.append(f"{size(total)} of models and updates were sent in all.")
     if record.label not in BASELINES and len(parties) != 1:
-        said.append(
+        sentences.append(
             "A single run has no baselines: tacit compare says whether federating paid off against one "
             "central model "
             "and against each party alone."
         )
-    return said
+    return sentences
 
 
 def privacy(records: Sequence[RunRecord]) -> list[str]:

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..crypto.seal import CONTROL, DATA, TAG, Ephemeral, Seal, holds, signed, transcript
+from ..crypto.seal import CONTROL, DATA, TAG, Ephemeral, Seal, sign_transcript, transcript, verify_transcript
 from ..errors import SealBroken
 from .envelope import CHUNK, FEW, LONGEST_SCOPE, SMALL_CHUNK
 from .kits import Kit
@@ -234,7 +234,7 @@ class Channel:
         public = self.kit.trust.party(certificate, self.peer)
         ephemeral = Ephemeral()
         t = self._transcript(False, ephemeral.public, their_life, theirs, certificate)
-        signature = signed(b"responder", t, self.kit.sign)
+        signature = sign_transcript(b"responder", t, self.kit.sign)
         reply = WELCOMED + self.life + ephemeral.public + bytes((len(signature),)) + signature + self.kit.der
         self.pending = (Seal(ephemeral.agree(theirs), t, False), t, their_life, public, reply, data)
         self.hello = None
@@ -247,13 +247,13 @@ class Channel:
         signature, certificate = data[50 : 50 + n], data[50 + n :]
         public = self.kit.trust.party(certificate, self.peer)
         t = self._transcript(True, self.hello.ephemeral.public, their_life, theirs, certificate)
-        if not holds(b"responder", t, signature, public):
+        if not verify_transcript(b"responder", t, signature, public):
             raise SealBroken(
                 f"the handshake of {self.peer!r} is not signed by its key for this conversation: it was "
                 "altered, or repeated from another."
             )
         seal = Seal(self.hello.ephemeral.agree(theirs), t, True)
-        self.finish = FINISH + seal.session + signed(b"initiator", t, self.kit.sign)
+        self.finish = FINISH + seal.session + sign_transcript(b"initiator", t, self.kit.sign)
         self.hello = None
         self._begin(seal, their_life)
         self._greeting(self.finish)
@@ -265,7 +265,7 @@ class Channel:
         if self.pending is None:
             return
         seal, t, their_life, public, _, _ = self.pending
-        if data[1:9] != seal.session or not holds(b"initiator", t, data[9:], public):  # type: ignore[arg-type]
+        if data[1:9] != seal.session or not verify_transcript(b"initiator", t, data[9:], public):  # type: ignore[arg-type]
             raise SealBroken(
                 f"the handshake of {self.peer!r} is not signed by its key for this conversation: it was "
                 "altered, or repeated from another."

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..report.maps import heat
 from ..report.markup import Safe, join, tag
-from ..report.numbers import clipped, count, is_finite, significant
-from ..report.page import assemble, put
+from ..report.numbers import count, is_finite, significant, truncate
+from ..report.page import assemble, write_page
 from ..report.sections import Section, figure, table
 from ..report.svg import Axis, Figure, Rule, Series, Table, bars, plot
 from .scores import MetricScore
@@ -67,7 +67,7 @@ def render(evaluation: Evaluation, points: bool = True) -> str:
 
 def write(evaluation: Evaluation, path: str | Path, points: bool = True) -> Path:
     """Write the report to `path`."""
-    return put(path, render(evaluation, points))
+    return write_page(path, render(evaluation, points))
 
 
 def number(value: Any) -> str:
@@ -366,7 +366,7 @@ def _categories(evaluation: Evaluation, j: int) -> Figure:
 
     def label(value: float, step: float) -> str:
         whole = round(value)
-        return clipped(names[whole], 9) if abs(value - whole) < 1e-6 and 0 <= whole < len(names) else ""
+        return truncate(names[whole], 9) if abs(value - whole) < 1e-6 and 0 <= whole < len(names) else ""
 
     return plot(
         views.names[j],

@@ -413,7 +413,7 @@ def _settings(
     if isinstance(delta, bool) or not isinstance(delta, int | float) or not 0 < delta < 1:
         raise bad("pate", "delta", delta, "a probability above 0 and below 1")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise bad("pate", "seed", seed, "a whole number at least 0")
+        raise bad("pate", "seed", seed, "a whole number of at least 0")
     if noise not in ("server", "teachers"):
         raise bad("pate", "noise", noise, "'server' or 'teachers'")
     if noise == "teachers" and runtime is None:

@@ -32,6 +32,7 @@ from typing import Any
 from ... import models
 from ...config import job as config
 from ...config import toml
+from ...config.train import OPTIONS
 from ...errors import BadJob
 from ...numbers import is_finite
 from ...parameters import bad, nearest
@@ -103,9 +104,7 @@ class Cell:
 
     @property
     def rounds(self) -> int:
-        from ..train.plan import make_plan
-
-        return int(self.job.settings.get("rounds", inspect.signature(make_plan).parameters["rounds"].default))
+        return int(self.job.options.get("rounds", OPTIONS["rounds"].default))
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from typing import Any
 import torch
 
 from ... import aggregate, algorithms, guard, models, pace, selection
+from ...config.train import SETTINGS as TRAIN_SETTINGS
+from ...config.train import SIMULATED
 from ...errors import BadJob, TacitError
 from ...parameters import from_table, to_table, whole
 from .elsewhere import Deployed, Elsewhere
@@ -29,18 +31,7 @@ MOST_BYTES = (
     1 << 20
 )  # of a contract's text: a table with thousands of columns and categories takes a tenth of it
 MOST_FEATURES, MOST_CLASSES = 10**8, 10**6  # checked before anything is made from them
-SETTINGS = (
-    "rounds",
-    "per_round",
-    "local_epochs",
-    "local_steps",
-    "batch_size",
-    "seed",
-    "precision",
-    "evaluate_every",
-    "sampling",
-    "min_rows",
-)
+SETTINGS = tuple(name for name in TRAIN_SETTINGS if name not in SIMULATED)
 KEYS = (
     "format",
     "federation",

@@ -11,9 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ... import __version__, aggregate, algorithms, models, selection
+from ... import __version__, models
 from ...config import job as config
 from ...config import toml
+from ...config.train import SIMULATED
+from ...config.train import TABLES as OPTION_TABLES
 from ...errors import BadJob, BadKit, NoHub, TacitError
 from ...files import write_atomic
 from ...parameters import check
@@ -31,48 +33,27 @@ from .member import member, own, read_layout
 from .plan import make_plan, make_task
 from .train import train
 
-TABLES = ("data", "model", "algorithm", "pace", "select", "aggregate", "guard", "train")
-
 
 def read(path: str | Path, changes: list[str] | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(the layout of the parties' files, what `train` is told) of a job for real parties."""
+    """Read a job of real parties: the layout of their files, and the options of `train`."""
     file = Path(path)
-    if not file.is_file():
-        raise BadJob(f"there is no job file {file}. Check the path.")
-    tables = toml.read(file)
-    for change in changes or []:
-        toml.change(tables, change)
-    if "speed" in tables:
-        raise BadJob(
-            f"{file}: [speed] is for simulations; real parties take the time they take. Leave it out here."
-        )
-    toml.only_known(str(file), tables, TABLES)
+    tables = toml.load(file, changes or [], ("data", *OPTION_TABLES, "train"))
+    settings = toml.table(str(file), "train", tables.get("train", {}))
+    for name in SIMULATED:
+        if name in tables or name in settings:
+            place = f"{file}: [{name}]" if name in tables else f"{file}, train: {name!r}"
+            raise BadJob(f"{place} is for simulations. Leave it out here.")
     layout = toml.table(str(file), "data", tables.get("data", {}))
     try:
         read_layout(layout)
     except BadJob as error:
         raise BadJob(f"{file}, {error}") from None
-    settings = config.train_settings(
-        toml.table(str(file), "train", tables.get("train", {})), f"{file}, train"
-    )
-    for key in ("runtime", "engine", "device", "landscape"):
-        if key in settings:
-            raise BadJob(f"{file}, train: {key!r} is for simulations. Leave it out here.")
-    asks = {
-        key: toml.made(tables[key], room.ALL, f"{file}, {key}")
-        for key, room in (("select", selection), ("aggregate", aggregate))
-        if key in tables
-    }
-    return layout, {
-        "model": toml.made(tables.get("model", toml.USUAL["model"]), models.ALL, f"{file}, model"),
-        "algorithm": toml.made(
-            tables.get("algorithm", toml.USUAL["algorithm"]), algorithms.ALL, f"{file}, algorithm"
-        ),
-        "pace": config.paced(tables, str(file)),
-        "guard": list(config.guarded(tables.get("guard"), str(file))) or None,
-        **asks,
-        **settings,
-    }
+    options, comparison = config.read_options(tables, file)
+    for name in comparison:
+        raise BadJob(f"{file}, train: {name!r} is for `tacit compare`. Leave it out here.")
+    if isinstance(options["model"], models.Pretrained):
+        raise BadJob(f"{file}, model: weights are for simulations. Leave them out here.")
+    return layout, options
 
 
 def federation(kit: Kit, layout: dict[str, Any]) -> Elsewhere:

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
@@ -16,9 +16,10 @@ from torch import Tensor
 
 from ... import algorithms
 from ...algorithms.types import State
+from ...config.gossip import GOSSIP, SHARED
+from ...config.signature import with_options
 from ...data.federation import Federation
 from ...engine.task import Task
-from ...errors import BadParameter
 from ...graphs import Graph
 from ...parameters import bad, from_table, to_table
 from ...parties.ledger import Ledger
@@ -26,76 +27,43 @@ from ...protocols import gossip as protocol
 from ...results import Result
 from ...runs import Event
 from ...topologies import Gossip, heard
-from .guards import layout_of
-from .plan import MIN_ROWS, Plan, make_plan
+from .plan import Plan
 from .simulated import Simulated
 from .traffic import MessageSizes, round_sizes
-from .train import train_side_by_side
+from .train import train
 from .trainer import Records, RoundRecord, RunContext, evaluates, make_record
+
+if TYPE_CHECKING:
+    from ...config.types import GossipOptions
 
 EACH = 100  # with more nodes than this, each one's accuracy is found after the last round only
 LINES = 200  # with more links than this, the ledger has one line for all of them
 
 
+@with_options(GOSSIP | SHARED)
 def gossip(
     fed: Federation,
     *,
     graph: Graph,
-    model: Any = "mlp",
-    algorithm: Any = None,
-    rounds: int = 10,
-    mode: str = "average",
-    period: int = 1,
-    wait: float = 1.0,
-    churn: float = 0.0,
-    secure: bool = False,
-    local_epochs: int | Sequence[int] = 1,
-    local_steps: int | None = None,
-    batch_size: int | None = 32,
-    seed: int = 0,
-    device: str = "cpu",
-    precision: str = "float32",
-    engine: str = "auto",
-    runtime: Any = "cohort",
-    evaluate_every: int = 1,
-    min_rows: int = MIN_ROWS,
     out: str | Path | None = None,
     resume: bool = False,
     data_job: dict[str, Any] | None = None,
     watch: Callable[[Event], None] | None = None,
+    **options: Unpack[GossipOptions],
 ) -> Result:
-    """Train without a server: every party has a model, and mixes it with those of its neighbours in `graph`.
+    """Train without a server: each party has a model, and averages it with those of its neighbors in `graph`.
 
-    `mode="average"` is decentralised SGD: local steps, then Θ ← WΘ, every `period` rounds. "push_sum" is for
-    directed links. "push" is gossip learning: a node wakes every `wait` seconds, sends its model to one
-    neighbour, and whoever gets one merges it and learns; with `churn`, nodes are away for a share of the
-    time. `secure` hides single models from neighbours. The result's model and metrics are those of the mean
-    of all nodes' models; `history` has each node's accuracy and the consensus distance, √(mean ‖θ_k − θ̄‖²).
+    `mode="average"` is decentralized SGD: local steps, then Θ ← WΘ, every `period` rounds. "push_sum" is for
+    directed links. "push" is gossip learning: a node wakes every `wait` seconds and sends its model to one
+    neighbor, which merges it and trains; with `churn`, nodes are offline for a share of the time. `secure`
+    hides single models from neighbors. The result's model and metrics are those of the mean of all nodes'
+    models; `history` has each node's accuracy and the consensus distance, √(mean ‖θ_k − θ̄‖²).
     """
     if not isinstance(graph, Graph):
         raise bad("gossip", "graph", graph, "a graph such as graphs.ring(16)")
-    todo = make_plan(
-        fed,
-        model=model,
-        algorithm=algorithm,
-        rounds=rounds,
-        local_epochs=local_epochs,
-        local_steps=local_steps,
-        batch_size=batch_size,
-        seed=seed,
-        device=device,
-        precision=precision,
-        engine=engine,
-        runtime=runtime,
-        evaluate_every=evaluate_every,
-        min_rows=min_rows,
-        topology=Gossip(graph, mode, period, wait, churn, secure),
-    )
-    if out is not None and not isinstance(out, str | Path):
-        raise bad("gossip", "out", out, "a directory for the run, or None (keep it in memory)")
-    if resume and out is None:
-        raise bad("gossip", "out", out, "the directory of the run to go on with", "Or leave out resume.")
-    return train_side_by_side([todo], [out], resume=resume, data_jobs=[data_job], watch=watch)[0]
+    topology = Gossip(graph, **{name: v for name, v in options.items() if name in GOSSIP})  # type: ignore[arg-type]
+    shared: Any = {name: v for name, v in options.items() if name in SHARED}
+    return train(fed, **shared, topology=topology, out=out, resume=resume, data_job=data_job, watch=watch)
 
 
 class Gossiping(Simulated):
@@ -104,7 +72,6 @@ class Gossiping(Simulated):
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], context: RunContext):
         (p,) = plans
         self.topology: Gossip = p.topology
-        _fits(p, task, starts[0])
         super().__init__(task, starts, plans, dataclasses.replace(context, states=()))
         n = len(p.fed)
         self.theta: State = {
@@ -263,12 +230,6 @@ class Gossiping(Simulated):
         """Return the bytes of a node's model on the wire."""
         return round_sizes(1, {}, {k: v[0].cpu() for k, v in self.theta.items()}).up
 
-    def landscape(self, i: int) -> dict[str, Any]:
-        raise BadParameter(
-            "gossip: a landscape is drawn around one server's model, and here there is none. Leave "
-            "landscape out."
-        )
-
     def ledger(self, i: int, events: list[Event]) -> Ledger:
         ledger, p = Ledger(), self.plans[0]
         if self.node_ledger.seen:
@@ -307,21 +268,6 @@ def links(graph: Graph) -> int:
     """Return the messages of one exchange (of graphs that alternate, of the first)."""
     first = graph.at(0)
     return sum(len(heard(first, k)) for k in range(first.nodes))
-
-
-def _fits(p: Plan, task: Task, start: State) -> None:
-    a = p.algorithm
-    layout = layout_of(task, a, start)
-    if (
-        a.server_state(start["w"])
-        or a.client_state(start["w"])
-        or any(k not in layout.known and k != "delta" for k in layout.shapes)
-    ):
-        raise BadParameter(
-            f"gossip: {type(a).__name__} needs a server, and here there is none. Use FedAvg, LocalSGD or "
-            "FedProx: their local steps are "
-            "all it takes."
-        )
 
 
 def schedule_of(p: Plan, k: int, cycles: range) -> protocol.WakeSchedule:

@@ -81,7 +81,7 @@ def _made(p: Plan, layout: Layout, stages: Any) -> Guard:
         if p.algorithm.weighted and p.private is None
         else 1.0
     )
-    return Guard(stages, layout, *_crowd(p), heaviest, p.seed, p.secret_seed)
+    return Guard(stages, layout, *_crowd(p), heaviest, p.seed, p.insecure_seed)
 
 
 def _checked(p: Plan, guard: Guard) -> Guard:
@@ -242,7 +242,7 @@ def chosen(p: Plan, number: int) -> np.ndarray:
         return np.flatnonzero(
             mix(p.seed, number, 4, ids) % np.uint64(2**32) < np.uint64(2**32 * p.per_round // len(ids))
         )  # 4: another use than sample's
-    draw = source(p.secret_seed, "sampling", number)
+    draw = source(p.insecure_seed, "sampling", number)
     if p.sampling == "poisson":
         return np.flatnonzero(discrete.uniform(len(ids), len(ids), draw) < p.per_round)
     return np.sort(np.argsort(discrete.uniform(2**62, len(ids), draw), kind="stable")[: p.per_round])

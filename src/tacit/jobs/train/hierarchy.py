@@ -19,8 +19,7 @@ from ...aggregate.mean import combine
 from ...algorithms.types import State, fresh
 from ...data.federation import Rows
 from ...engine.task import Task
-from ...errors import BadData, BadParameter, SumAborted
-from ...guard import Noise
+from ...errors import BadData, SumAborted
 from ...pace.scheduler import under
 from ...parameters import from_table, to_table
 from ...parties.ledger import Ledger
@@ -38,37 +37,6 @@ if TYPE_CHECKING:
     from ...runtimes.processes import Processes
 
 SERVER = "server"
-
-
-def agree(p: Plan) -> None:
-    """What goes with a hierarchy, and what does not."""
-    if any(isinstance(s, Noise) for s in p.guard):
-        raise BadParameter(
-            "guard: Noise is accounted for one server's sum, and with a Hierarchy there are several. Leave "
-            "one of the two out; SecAgg hides "
-            "updates inside each edge."
-        )
-    if any(s.hides for s in p.guard) and p.per_round < len(p.fed):
-        raise BadParameter(
-            "guard: a hidden sum inside an edge needs to know how many take part there, and with per_round "
-            "that differs from round to round. "
-            "Leave per_round out."
-        )
-    if any(s.hides for s in p.guard) and p.algorithm.weighted:
-        raise BadParameter(
-            "guard: a hidden sum does not tell an edge how many rows stand behind it, and "
-            f"{type(p.algorithm).__name__} weighs by rows. Use an "
-            "algorithm with weighted=False."
-        )
-    if p.pace is not None or p.adversaries is not None:
-        raise BadParameter(
-            "topology: a Hierarchy goes by rounds and with honest parties. Leave out pace and adversaries."
-        )
-    if p.runtime != "cohort" and not len(p.fed.test.y):
-        raise BadData(
-            f"{p.fed.name} has no test rows of the server's own, and through edges it cannot ask the "
-            "clients for theirs. Use runtime='cohort'."
-        )
 
 
 def names_of(p: Plan) -> list[list[str]]:
@@ -89,7 +57,6 @@ class Layered(Simulated):
 
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], context: RunContext):
         (p,) = plans
-        agree(p)
         self.plan, self.hierarchy = p, p.topology
         self.groups = p.topology.groups(len(p.fed))
         clients, n = self.groups[0], len(self.groups[0])

@@ -27,7 +27,6 @@ from ...data.federation import Federation
 from ...engine.task import Task
 from ...errors import BadParameter
 from ...guard.stage import source
-from ...parameters import bad, check
 from ...parties.ledger import Ledger
 from ...parties.secret import Secret, SeededSecret
 from ...private import noise
@@ -35,7 +34,6 @@ from ...private.dpsgd import DPSGD
 from ...private.ghost import GhostClipping
 from ...private.session import spend
 from ...private.size import count_release, describe_count, describe_declared, noisy_count
-from ...selection import PowerOfChoice
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -54,7 +52,7 @@ class LocalDPTerms(NamedTuple):
     release: Training | None
 
 
-def public_sizes(s: DPSGD, fed: Federation, secret_seed: int | None) -> tuple[int, ...] | None:
+def public_sizes(s: DPSGD, fed: Federation, insecure_seed: int | None) -> tuple[int, ...] | None:
     """What stands for each party's number of rows; None: the exact number, where nothing is guaranteed."""
     if not s.private:
         return None
@@ -62,9 +60,15 @@ def public_sizes(s: DPSGD, fed: Federation, secret_seed: int | None) -> tuple[in
         return (s.public_size,) * len(fed)
     release = count_release(s)
     return tuple(
-        noisy_count(n, release, source(secret_seed, "number of rows", name))
+        noisy_count(n, release, source(insecure_seed, "number of rows", name))
         for name, n in zip(fed.parties, fed.train.sizes.tolist())
     )
+
+
+def settings_of(p: Plan) -> DPSGD:
+    """Return the DP-SGD settings of a plan that has them."""
+    assert p.private is not None
+    return p.private
 
 
 def _earlier(s: DPSGD) -> tuple[Release, ...]:
@@ -74,7 +78,7 @@ def _earlier(s: DPSGD) -> tuple[Release, ...]:
 
 def terms(p: Plan, size: int, epochs: int) -> LocalDPTerms:
     """The noise of a party with so many rows, as far as is public."""
-    s: DPSGD = p.private
+    s = settings_of(p)
     width = size if p.batch_size is None else min(p.batch_size, size)
     steps = int(count_steps(np.array([size]), np.array([epochs]), width, p.local_steps)[0])
     if not s.private:
@@ -97,39 +101,6 @@ def terms(p: Plan, size: int, epochs: int) -> LocalDPTerms:
     )
 
 
-def checked(given: Any, runtime: str, parties: dict[str, Any], select: Any = None) -> DPSGD | None:
-    """What `train` may be told as `private`."""
-    if given is None:
-        return None
-    if not isinstance(given, DPSGD) or given.tree or given.sampling != "poisson":
-        raise bad(
-            "train",
-            "private",
-            given,
-            "private.DPSGD(…) with sampling='poisson', or None",
-            "Other samplings are for one holder: tacit.train_private.",
-        )
-    if given.micro_batch is not None:
-        raise bad("train", "private.micro_batch", given.micro_batch, "None: local batches are small already")
-    if runtime not in ("cohort", "inprocess"):
-        raise BadParameter(
-            f"train: private is given and runtime is {runtime!r}. Use 'cohort' or 'inprocess'."
-        )
-    for name, value in parties.items():
-        if value is not None:
-            raise BadParameter(
-                f"train: private does not go with {name}: how often a party's rows are looked at would not "
-                "be known beforehand. Leave "
-                f"one of them out."
-            )
-    if isinstance(select, PowerOfChoice):
-        raise BadParameter(
-            "train: private does not go with PowerOfChoice, to which parties say the losses of their rows, "
-            "which no noise covers. Use BySize."
-        )
-    return check(given)
-
-
 class PrivateTask(Task):
     """A task whose gradients are DP-SGD's. `redraw` comes before a client's local work and draws its rows; no
     more visits follow than were accounted.
@@ -146,7 +117,7 @@ class PrivateTask(Task):
     @classmethod
     def of(cls, task: Task, p: Plan) -> PrivateTask:
         made = cls(task.module, task.x, task.y, task.loss_name, task.precision)
-        made.settings, made.plan = p.private, p
+        made.settings, made.plan = settings_of(p), p
         made.draws = True  # clients go one after the other: whose turn it is, is kept here
         made.now = terms(
             p, *max(zip(p.sizes.tolist(), p.local_epochs), key=lambda party: party[1] / party[0])
@@ -154,7 +125,7 @@ class PrivateTask(Task):
         # until the first client's turn: what is sent is looked at after one step on rows of zeros, which are
         # nobody's
         made.left = 1
-        made.source = noise.keystream(Secret() if p.secret_seed is None else SeededSecret(p.secret_seed))
+        made.source = noise.keystream(Secret() if p.insecure_seed is None else SeededSecret(p.insecure_seed))
         made.known, made.there = {}, {}
         return made
 
@@ -256,7 +227,7 @@ class PrivateTask(Task):
 
 def spent(p: Plan, rounds: int) -> Ledger:
     """A line for each party."""
-    ledger, s = Ledger(), p.private
+    ledger, s = Ledger(), settings_of(p)
     if not s.private:
         ledger.stamp(
             f"NOT PRIVATE: {'gradients were not clipped' if s.clip is None else 'no noise was added'}; "

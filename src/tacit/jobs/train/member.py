@@ -763,7 +763,7 @@ def read_layout(table: Mapping[str, Any]) -> tuple[tables.Recipe, str, list[str]
     if not isinstance(label, str) or not label:
         raise BadJob(f"[data]: label is {label!r}; it must be the column to predict, in quotes.")
     if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction < 1:
-        raise BadJob(f"[data]: held_fraction is {fraction!r}; it must be a number at least 0 and below 1.")
+        raise BadJob(f"[data]: held_fraction is {fraction!r}; it must be a number of at least 0 and below 1.")
     kinds = table.get("categories", {})
     if not isinstance(kinds, dict) or not all(
         isinstance(v, list) and v and all(isinstance(t, str) for t in v) for v in kinds.values()

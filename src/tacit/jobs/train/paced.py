@@ -12,7 +12,6 @@ import torch
 from ...aggregate.mean import Mean, combine
 from ...algorithms.types import State
 from ...engine.task import Task
-from ...errors import BadParameter
 from ...guard import Guard
 from ...pace.scheduler import Arrival, Order, under
 from ...parties.ledger import Ledger
@@ -26,18 +25,6 @@ from .traffic import MessageSizes, test_sizes, tested_bytes, wire_size
 from .trainer import Records, RoundRecord, RunContext, evaluates, make_record
 
 WAY = "delta"  # the one vector that is an update of `w`, and so can become a model again
-
-
-def agree(p: Plan, task: Task, start: State) -> None:
-    """A pace that mixes models needs algorithms whose clients send one."""
-    layout = layout_of(task, p.algorithm, start)
-    strange = [k for k in layout.shapes if k not in layout.known and k != WAY]
-    if p.pace.sends_models and strange:
-        raise BadParameter(
-            f"train: {type(p.pace).__name__} works on the models that parties arrive at, and "
-            f"{type(p.algorithm).__name__} sends {strange[0]!r}. "
-            "Use FedAvg or FedProx with it, or FedBuff, which works on updates."
-        )
 
 
 class Merger:

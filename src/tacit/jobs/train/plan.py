@@ -1,78 +1,51 @@
-"""What a training run was asked to do, checked before anything starts."""
+"""A training run that is ready to start: its config checked against its federation."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+import functools
 from typing import Any
 
 import numpy as np
 import torch
 
-from ... import aggregate as rules
-from ... import algorithms, models, selection, speeds, topologies
-from ... import pace as paces
-from ...aggregate import Mean
+from ... import models, selection, speeds, topologies
+from ...aggregate import Best
 from ...algorithms.plan import count_steps, identify
-from ...algorithms.types import Algorithm
-from ...audit.poisoning import Adversaries, attacks
+from ...algorithms.types import State
+from ...audit.poisoning import Adversaries
+from ...config import conflicts
+from ...config.train import MIN_ROWS as MIN_ROWS
+from ...config.train import TrainConfig, to_tables
 from ...data.federation import Federation, check_one_label
 from ...engine.task import Task
 from ...errors import BadData, BadParameter
-from ...guard import Noise, Stage, as_stages, check_visibility
-from ...guard.guard import round_up
-from ...parameters import bad, check, nearest, to_table, too_large
+from ...guard import Noise, Stage
+from ...guard.guard import Layout, round_up
+from ...parameters import bad, check, to_table
 from ...runtimes.cohort import Run
 from ..devices import device_for
-from ..programs import to_the_end
 from . import guards
-from .conflicts import Asked, refuse
-
-PRECISIONS = ("float32", "tf32", "bf16")
-MIN_ROWS = 10  # of a party's held-out rows; a figure on fewer says too much about single rows
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """One run, checked: everything `train` was told."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan(TrainConfig):
+    """One run, checked against its federation: nothing is left open."""
 
     fed: Federation
-    model: Any
-    algorithm: Algorithm
-    rounds: int
     per_round: int
     local_epochs: tuple[int, ...]
-    local_steps: int | None
-    batch_size: int | None
-    seed: int
-    device: str = "cpu"
-    precision: str = "float32"
-    engine: str = "auto"
-    runtime: str = "cohort"
-    evaluate_every: int = 1
-    landscape: bool = False
+    adversaries: Adversaries | None = None  # the attacks, and the parties drawn for each
+    asked_per_round: int | None = None  # as it was given
     label: str = ""
     skew: str = ""
-    members: tuple[int, ...] | None = None
+    members: tuple[int, ...] | None = None  # a baseline: these parties train by themselves
     pooled: bool = False  # the central baseline: all rows in one place
-    guard: tuple[Stage, ...] = ()
-    sampling: str = "fixed"
-    secret_seed: int | None = None  # for tests only
-    pace: Any = None  # None: synchronous rounds
-    speed: Any = None  # None: no virtual clock
-    aggregate: Any = Mean()
-    adversaries: Adversaries | None = None
-    select: Any = None  # None: drawn alike from all
-    topology: Any = None  # None: one server with everybody around it
-    private: Any = None  # None: local steps are not private; a private.DPSGD: each is one of it
     public_sizes: tuple[int, ...] | None = (
-        None  # with `private`: what the parties' numbers of rows are taken to be; None: the exact ones
+        None  # with `private`: public numbers of rows; None: the exact ones
     )
-    through: Any = None  # where `runtime` is "processes" or "parties": how they are reached
-    min_rows: int = MIN_ROWS  # the fewest held-out rows on which a party reports counts
-    sums_only: bool = (
-        False  # single parties are hidden from the server, so held-out figures are of all parties together
-    )
+    through: Any = None  # the runtime object, where `runtime` is "processes" or "parties"
+    sums_only: bool = False  # the server sees metrics on held-out rows of all parties together only
 
     def run(self) -> Run:
         members = None if self.members is None else np.array(self.members)
@@ -113,7 +86,7 @@ class Plan:
         """Whether parties state a score first, and only the best of a round then sends its model. To an edge
         everybody does: it says further up how many rows stand behind it, which a score does not tell.
         """
-        return self.algorithm.scores and isinstance(self.aggregate, rules.Best) and self.topology is None
+        return self.algorithm.scores and isinstance(self.aggregate, Best) and self.topology is None
 
     @property
     def hides_sizes(self) -> bool:
@@ -179,11 +152,26 @@ class Plan:
         )
         return float(self.algorithm.lr * steps)  # type: ignore[attr-defined]
 
+    @property
+    def real_sampling(self) -> str:
+        """How parties are drawn in fact."""
+        return "everyone" if self.asked_per_round in (None, len(self.fed)) else self.sampling
+
+    @property
+    def weights_hidden(self) -> bool:
+        """Whether updates are weighted by numbers of rows that a hidden sum must cover."""
+        return self.algorithm.weighted and not any(isinstance(s, Noise) for s in self.guard)
+
     def job(self, data_job: dict[str, Any] | None) -> dict[str, Any]:
-        """The run as the tables of a job file. Without `data_job` the data came from Python, and only Python
-        can make them again.
+        """Return the run as the tables of a job file.
+
+        Without `data_job` the data came from Python, and only Python can load them again.
         """
-        epochs = self.local_epochs[0] if len(set(self.local_epochs)) == 1 else list(self.local_epochs)
+        tables = to_tables(self)
+        epochs = self.local_epochs
+        tables["train"]["local_epochs"] = epochs[0] if len(set(epochs)) == 1 else list(epochs)
+        if self.adversaries is not None:
+            tables["adversaries"] = [to_table(attack) for attack in self.adversaries.attacks]
         skew = {} if self.fed.skew is None else {"skew": to_table(self.fed.skew)}
         if data_job is None:
             data = {
@@ -191,346 +179,128 @@ class Plan:
                 "name": self.fed.name,
                 "parties": len(self.fed),
                 "seed": self.fed.seed,
-                **skew,
             }
-        else:  # of a comparison's list of skews, this run has one
-            data = (
-                {k: v for k, v in data_job.items() if k not in ("skew", "skews")} | skew
-                if "skews" in data_job
-                else data_job
-            )
-        train = {
-            "rounds": self.rounds,
-            "per_round": self.per_round,
-            "local_epochs": epochs,
-            "local_steps": self.local_steps,
-            "batch_size": self.batch_size,
-            "seed": self.seed,
-            "device": self.device,
-            "precision": self.precision,
-            "engine": self.engine,
-            "runtime": self.runtime,
-            "evaluate_every": self.evaluate_every,
-            "min_rows": self.min_rows,
-            "landscape": self.landscape or None,
-            "sampling": None if self.sampling == "fixed" else self.sampling,
-            "secret_seed": self.secret_seed,
-        }
-        return {
-            "data": data,
-            "model": models.table_of(self.model),
-            "algorithm": to_table(self.algorithm),
-            "train": {k: v for k, v in train.items() if v is not None},
-            **({"guard": [to_table(s) for s in self.guard]} if self.guard else {}),
-            **({"private": to_table(self.private)} if self.private is not None else {}),
-            **({"aggregate": to_table(self.aggregate)} if self.aggregate != Mean() else {}),
-            **({"select": to_table(self.select)} if self.select is not None else {}),
-            **({"topology": topologies.to_table(self.topology)} if self.topology is not None else {}),
-            **({"adversaries": [to_table(a) for a in self.adversaries.attacks]} if self.adversaries else {}),
-            **{k: to_table(v) for k, v in (("pace", self.pace), ("speed", self.speed)) if v is not None},
-        }
+            return {"data": data | skew, **tables}
+        if "skews" in data_job:  # of a comparison's list of skews, this run has one
+            data_job = {k: v for k, v in data_job.items() if k not in ("skew", "skews")} | skew
+        return {"data": data_job, **tables}
 
 
-def _whole(name: str, value: Any, least: int, most: int | None = None, none: str = "") -> Any:
-    if value is None and none:
-        return None
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | np.integer)
-        or value < least
-        or (most is not None and value > most)
-        or too_large(value)
-    ):
-        limits = f"a whole number of at least {least}" + (f" and at most {most}" if most is not None else "")
-        raise bad("train", name, value, limits + (f", or None ({none})" if none else ""), too_large(value))
-    return int(value)
+def make_plan(fed: Federation, *, label: str = "", skew: str = "", **options: Any) -> Plan:
+    """Check every option by itself, with the others, and with the federation.
 
-
-def _one_of(name: str, value: Any, options: Iterable[str]) -> Any:
-    if not isinstance(value, str) or value not in options:
-        raise bad("train", name, value, "one of " + ", ".join(map(repr, options)))
-    return value
-
-
-def as_algorithm(algorithm: Any) -> Algorithm:
-    """An algorithm, or the name of one, with every parameter checked."""
-    if isinstance(algorithm, str):
-        by_lower = {name.lower(): name for name in algorithms.ALL}
-        algorithm = by_lower.get(algorithm.lower(), algorithm)
-        if algorithm not in algorithms.ALL:
-            raise bad(
-                "train",
-                "algorithm",
-                algorithm,
-                "one of " + ", ".join(algorithms.ALL),
-                nearest(algorithm, list(algorithms.ALL)),
-            )
-        algorithm = algorithms.ALL[algorithm]()
-    if not isinstance(algorithm, Algorithm):
-        raise bad("train", "algorithm", algorithm, "an algorithm such as algorithms.FedAvg(lr=0.1)")
-    return check(algorithm)
-
-
-def as_rule(rule: Any) -> Any:
-    """An aggregation rule, or the name of one, with every parameter checked."""
-    if rule is None:
-        return Mean()
-    if isinstance(rule, str):
-        by_lower = {name.lower(): name for name in rules.ALL}
-        if rule.lower() not in by_lower:
-            raise bad(
-                "train", "aggregate", rule, "one of " + ", ".join(rules.ALL), nearest(rule, list(rules.ALL))
-            )
-        rule = rules.ALL[by_lower[rule.lower()]]()
-    if not dataclasses.is_dataclass(rule) or isinstance(rule, type) or not rules.RULE.fits(rule):
-        raise bad(
-            "train",
-            "aggregate",
-            rule,
-            "an aggregation rule such as aggregate.Median()",
-            rules.RULE.advice(rule),
-        )
-    return check(rule)
-
-
-def make_plan(
-    fed: Federation,
-    *,
-    model: Any = "mlp",
-    algorithm: Any = None,
-    rounds: int = 10,
-    per_round: int | None = None,
-    local_epochs: int | Sequence[int] = 1,
-    local_steps: int | None = None,
-    batch_size: int | None = 32,
-    seed: int = 0,
-    device: str = "cpu",
-    precision: str = "float32",
-    engine: str = "auto",
-    runtime: Any = "cohort",
-    evaluate_every: int = 1,
-    min_rows: int = MIN_ROWS,
-    landscape: bool = False,
-    guard: Any = None,
-    sampling: str = "fixed",
-    secret_seed: int | None = None,
-    pace: Any = None,
-    speed: Any = None,
-    aggregate: Any = None,
-    adversaries: Any = None,
-    topology: Any = None,
-    private: Any = None,
-    select: Any = None,
-    label: str = "",
-    skew: str = "",
-) -> Plan:
-    """Check every value and fill in what was left open. Nothing has been started or written when this
-    refuses.
+    Nothing is started or written when this raises.
     """
     if not isinstance(fed, Federation):
         hint = "A Dataset becomes one by .split(10) or .by(column)." if hasattr(fed, "split") else ""
-        raise bad(
-            "train",
-            "fed",
-            type(fed).__name__,
-            "a Federation: tacit.data.digits().split(10), or dataset.by(column)",
-            hint,
-        )
-    algorithm = as_algorithm(algorithms.FedAvg() if algorithm is None else algorithm)
-    k = len(fed)
+        must_be = "a Federation: tacit.data.digits().split(10), or dataset.by(column)"
+        raise bad("train", "fed", type(fed).__name__, must_be, hint)
+    config = TrainConfig.of(**options)
+    parties = len(fed)
     if int(fed.train.sizes.min()) < 1:
         empty = fed.parties[int(fed.train.sizes.argmin())]
         raise BadData(
-            f"{fed.name}: party {empty!r} has no training rows. Give min_size=1 when splitting, or leave "
-            "the party out."
+            f"{fed.name}: party {empty!r} has no training rows. Give min_size=1 when splitting, or leave the "
+            "party out."
         )
-    if isinstance(local_epochs, Sequence | np.ndarray) and not isinstance(local_epochs, str):
-        epochs = tuple(_whole("local_epochs", e, 1) for e in local_epochs)
-        if len(epochs) != k:
-            raise bad(
-                "train", "local_epochs", list(epochs), f"one whole number, or one for each of the {k} parties"
-            )
-    else:
-        epochs = (_whole("local_epochs", local_epochs, 1),) * k
-    steps = local_steps if algorithm.local_steps is None else algorithm.local_steps
-    if algorithm.local_epochs is not None:
-        epochs, steps = (algorithm.local_epochs,) * k, None
-    device = device_for("train", device)
-    runtime, through = _runtime(runtime)
-    if isinstance(model, models.Pretrained):
-        if runtime != "cohort":
-            raise bad(
-                "train",
-                "runtime",
-                runtime,
-                "'cohort' with a model that starts from a file, which parties do not have",
-                "Leave out weights, or runtime.",
-            )
-        model = model.pinned()
-    if runtime != "cohort" and "server" in fed.parties:
-        raise BadData(
-            f"{fed.name}: a party is called 'server', which is the server's own name among the messages. "
-            "Rename the party."
-        )
-    stages, rule, lies = as_stages(guard), as_rule(aggregate), attacks(adversaries)
-    stages = _with_max_rows(stages, algorithm, fed, runtime)
-    check_visibility(stages, rule, "find outliers. Aggregate with Mean,")
-    check_visibility(stages, algorithm, "cluster the parties. Use another algorithm, such as IFCA,")
-    rule.check_data([fed.test.x])
-    if topology is not None:
-        to_the_end("topology", through)
-    topology, select, pace, speed = (
-        topologies.made(topology, k),
-        _select(select),
-        _pace(pace),
-        _speed(speed, k, runtime),
-    )
-    _one_of("sampling", sampling, ("fixed", "poisson"))
-    wanted = _whole("per_round", per_round, 1, k, "everyone")
-    refuse(Asked(algorithm, stages, rule, lies, runtime, pace, speed, select, topology, sampling, wanted, k))
-    liars = Adversaries.among(fed, lies, _whole("seed", seed, 0, 2**63 - 1)) if lies else None
-    fed = fed if liars is None else liars.rows(fed)
-    if pace is not None and speed is None and through is None:
+    runtime, through = _resolve_runtime(config.runtime)
+    topology = topologies.made(config.topology, parties)
+    speed = config.speed
+    if config.pace is not None and speed is None and through is None:
         speed = speeds.Constant()  # a simulation needs a clock
-    if isinstance(topology, topologies.Gossip):
-        label = label or f"{type(algorithm).__name__} on {topology.graph.name}"
-    name = type(algorithm).__name__ + ("" if pace is None else f", {_named(pace)}")
-    sizes = None
-    if private is not None:
-        from .local_dp import checked, public_sizes
-
-        check_one_label("train, private", fed)
-
-        private = checked(
-            private, runtime, {"pace": pace, "topology": topology, "landscape": landscape or None}, select
-        )
-        sizes = public_sizes(private, fed, secret_seed)
-        engine = "each" if engine == "auto" else engine
-    return Plan(
-        fed,
-        model,
-        algorithm,
-        _whole("rounds", rounds, 1),
-        wanted or k,
-        epochs,
-        _whole("local_steps", steps, 1, none="epochs decide"),
-        _whole("batch_size", batch_size, 1, none="all rows at once"),
-        _whole("seed", seed, 0, 2**63 - 1),
-        device,
-        _one_of("precision", precision, PRECISIONS),
-        _one_of("engine", engine, ("auto", "stack", "each")),
-        runtime,
-        _whole("evaluate_every", evaluate_every, 0),
-        bool(landscape),
-        label or name,
-        skew or ("natural" if fed.skew is None else repr(fed.skew)),
-        guard=stages,
-        sampling=sampling,
-        secret_seed=_whole("secret_seed", secret_seed, 0, none="the operating system's randomness"),
-        pace=pace,
-        speed=speed,
-        through=through,
-        aggregate=rule,
-        adversaries=liars,
-        topology=topology,
-        private=private,
-        public_sizes=sizes,
-        select=select,
-        min_rows=_whole("min_rows", min_rows, 1),
-        sums_only=any(s.hides for s in stages)
-        or (isinstance(topology, topologies.Gossip) and topology.secure),
+    values = {f.name: getattr(config, f.name) for f in dataclasses.fields(TrainConfig)}
+    p = Plan(
+        **values
+        | {
+            "fed": fed,
+            "model": config.model.pinned() if isinstance(config.model, models.Pretrained) else config.model,
+            "per_round": _per_round(config, parties),
+            "asked_per_round": config.per_round,
+            "local_epochs": _local_epochs(config, parties),
+            "local_steps": _local_steps(config),
+            "device": device_for("train", config.device),
+            "runtime": runtime,
+            "through": through,
+            "topology": topology,
+            "speed": speed,
+            "adversaries": Adversaries.among(fed, config.adversaries, config.seed)
+            if config.adversaries
+            else None,
+            "label": label or _label(config, topology),
+            "skew": skew or ("natural" if fed.skew is None else repr(fed.skew)),
+            "sums_only": any(stage.hides for stage in config.guard)
+            or (isinstance(topology, topologies.Gossip) and topology.secure),
+        }
     )
+    if isinstance(speed, speeds.Given) and len(speed.seconds) != parties:
+        raise bad("train", "speed", speed, f"of {parties} numbers, one for each party")
+    conflicts.check(p)
+    p.aggregate.check_data([fed.test.x])
+    return _complete(p)
 
 
-def _with_max_rows(
-    stages: tuple[Stage, ...], algorithm: Algorithm, fed: Federation, runtime: str
-) -> tuple[Stage, ...]:
-    """What hidden weights are a share of. Real parties must agree on it beforehand: a server that could
-    choose it would choose whose update is rounded away.
+def _complete(p: Plan) -> Plan:
+    """Fill in what follows from the data: malicious rows, public sizes, the scale of hidden weights."""
+    changes: dict[str, Any] = {"guard": _with_max_rows(p)}
+    if p.adversaries is not None:
+        changes["fed"] = p.adversaries.rows(p.fed)
+    if p.private is not None:
+        from .local_dp import public_sizes
+
+        check_one_label("train, private", p.fed)
+        changes["public_sizes"] = public_sizes(p.private, p.fed, p.insecure_seed)
+        changes["engine"] = "each"
+    return dataclasses.replace(p, **changes)
+
+
+def _per_round(config: TrainConfig, parties: int) -> int:
+    if config.per_round is not None and config.per_round > parties:
+        must_be = f"a whole number of at least 1 and at most {parties}, or None (everyone)"
+        raise bad("train", "per_round", config.per_round, must_be)
+    return config.per_round or parties
+
+
+def _local_epochs(config: TrainConfig, parties: int) -> tuple[int, ...]:
+    epochs = config.algorithm.local_epochs or config.local_epochs
+    if isinstance(epochs, int | np.integer):
+        return (int(epochs),) * parties
+    if len(epochs) != parties:
+        must_be = f"one whole number, or one for each of the {parties} parties"
+        raise bad("train", "local_epochs", list(epochs), must_be)
+    return tuple(map(int, epochs))
+
+
+def _local_steps(config: TrainConfig) -> int | None:
+    if config.algorithm.local_epochs is not None:
+        return None
+    return config.local_steps if config.algorithm.local_steps is None else config.algorithm.local_steps
+
+
+def _with_max_rows(p: Plan) -> tuple[Stage, ...]:
+    """Set what hidden weights are a share of, where parties are processes of this machine.
+
+    Real parties must agree on it beforehand (conflicts.py): a server that could choose it would choose whose
+    update is rounded to zero.
     """
-    hiding = next((s for s in stages if s.hides), None)
-    if (
-        hiding is None
-        or hiding.max_rows is not None
-        or not algorithm.weighted
-        or any(isinstance(s, Noise) for s in stages)
-    ):
-        return stages
-    if runtime == "parties":
-        raise BadParameter(
-            f"guard: {type(hiding).__name__} hides how many rows a party has, and its weight is a share of "
-            "a number that all parties agree on. "
-            f"Give {type(hiding).__name__} max_rows, such as max_rows = 10000; a party with more rows is "
-            "counted as having max_rows. Or "
-            "use an algorithm with weighted = false."
-        )
-    if runtime != "processes":
-        return stages
+    if p.runtime != "processes" or not p.weights_hidden:
+        return p.guard
+    most = int(round_up(float(p.fed.train.sizes.max())))
     return tuple(
-        dataclasses.replace(s, max_rows=int(round_up(float(fed.train.sizes.max())))) if s is hiding else s  # type: ignore[type-var]
-        for s in stages
+        dataclasses.replace(stage, max_rows=most) if stage.hides and stage.max_rows is None else stage  # type: ignore[type-var]
+        for stage in p.guard
     )
 
 
-def _select(given: Any) -> Any:
-    """A rule for who is asked, checked."""
-    if given is None:
-        return None
-    if isinstance(given, str) and given in selection.ALL:
-        given = selection.ALL[given]()
-    if not dataclasses.is_dataclass(given) or isinstance(given, type) or not selection.SELECTION.fits(given):
-        raise bad(
-            "train",
-            "select",
-            given,
-            "one of " + ", ".join(f"selection.{name}(…)" for name in selection.ALL) + ", or None",
-            selection.SELECTION.advice(given),
-        )
-    return check(given)
-
-
-def _pace(given: Any) -> Any:
-    """An asynchronous pace, checked."""
-    if given is None:
-        return None
-    if isinstance(given, str) and given in paces.ALL:
-        given = paces.ALL[given]()
-    if type(given) not in paces.ALL.values():
-        raise bad(
-            "train",
-            "pace",
-            given,
-            "one of pace.FedBuff(…), pace.FedAsync(…), pace.SAFA(…), or None (synchronous rounds)",
-        )
-    return check(given)
-
-
-def _named(pace: Any) -> str:
-    """Its name with its numbers, which tell two runs apart: FedBuff(buffer=3)."""
-    numbers = {
-        f.name: getattr(pace, f.name)
-        for f in dataclasses.fields(pace)
-        if isinstance(getattr(pace, f.name), int | float)
-    }
-    return f"{type(pace).__name__}({', '.join(f'{k}={v:g}' for k, v in numbers.items())})"
-
-
-def _speed(given: Any, parties: int, runtime: str) -> Any:
-    if given is None:
-        return None
-    if type(given) not in speeds.ALL.values():
-        raise bad(
-            "train",
-            "speed",
-            given,
-            "one of " + ", ".join(f"speeds.{name}(…)" for name in speeds.ALL) + ", or None",
-        )
-    if runtime not in ("cohort", "inprocess"):
-        raise bad("train", "speed", given, "None where parties are processes: they take the time they take")
-    check(given)
-    if isinstance(given, speeds.Given) and len(given.seconds) != parties:
-        raise bad("train", "speed", given, f"of {parties} numbers, one for each party")
-    return given
+def _label(config: TrainConfig, topology: Any) -> str:
+    """Name a run in reports by what tells it from others: FedAvg, FedBuff(buffer=3)."""
+    name = type(config.algorithm).__name__
+    if isinstance(topology, topologies.Gossip):
+        return f"{name} on {topology.graph.name}"
+    if config.pace is None:
+        return name
+    numbers = {f.name: getattr(config.pace, f.name) for f in dataclasses.fields(config.pace)}
+    shown = ", ".join(f"{k}={v:g}" for k, v in numbers.items() if isinstance(v, int | float))
+    return f"{name}, {type(config.pace).__name__}({shown})"
 
 
 def seconds_of(p: Plan) -> speeds.Seconds | None:
@@ -541,20 +311,34 @@ def seconds_of(p: Plan) -> speeds.Seconds | None:
     return speeds.seconds(p.speed, p.seed, identify(p.fed.parties), steps)
 
 
-def _runtime(given: Any) -> tuple[str, Any]:
-    """("processes", Processes(…)) and the like: the word a job file has, and what it stands for."""
-    if isinstance(given, str):
-        if _one_of("runtime", given, ("cohort", "inprocess", "processes")) != "processes":
-            return given, None
+def _resolve_runtime(runtime: Any) -> tuple[str, Any]:
+    """Return the word for a runtime, and the object it stands for: ("processes", Processes(…))."""
+    if runtime in ("cohort", "inprocess"):
+        return runtime, None
+    if runtime == "processes":
         from ...runtimes.processes import Processes
 
-        given = Processes()
-    kind = {"Processes": "processes", "Deployed": "parties"}.get(type(given).__name__)
+        runtime = Processes()
+    kind = {"Processes": "processes", "Deployed": "parties"}.get(type(runtime).__name__)
     if kind is None:
-        raise bad(
-            "train", "runtime", given, "one of 'cohort', 'inprocess', 'processes', or tacit.Processes(…)"
-        )
-    return kind, check(given)
+        names = "one of 'cohort', 'inprocess', 'processes', or tacit.Processes(…)"
+        raise bad("train", "runtime", runtime, names)
+    return kind, check(runtime)
+
+
+def prepare(p: Plan) -> tuple[Task, State]:
+    """Build the model of a plan and its initial state; raise what can only be known with the model."""
+    task = make_task(p)
+    start = task.initial()
+
+    @functools.cache
+    def layout() -> Layout:
+        return guards.layout_of(task, p.algorithm, start)
+
+    conflicts.check_model(p, task, start, layout)
+    if p.private is not None:
+        layout()  # a step on no rows: what cannot be private is refused before anything is written
+    return task, start
 
 
 def make_task(p: Plan) -> Task:
@@ -585,13 +369,6 @@ def make_task(p: Plan) -> Task:
         "mse" if p.fed.classes is None else "cross_entropy",
         p.precision,
     )
-    decay = 0.0 if p.algorithm.solver is None else p.algorithm.solver.weight_decay
-    if task.frozen and decay:
-        raise BadParameter(
-            f"train: some layers of the model are frozen, and weight_decay={decay:g} of the solver would "
-            "still draw them to zero. Train without "
-            "weight decay, or let all layers learn."
-        )
     if p.private is None:
         return task
     from .local_dp import PrivateTask

@@ -11,12 +11,15 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 
 from ... import __version__, models
 from ...algorithms.types import State
+from ...config import conflicts
+from ...config.signature import with_options
+from ...config.train import OPTIONS
 from ...data.federation import Federation
 from ...errors import BadRun, BudgetSpent
 from ...guard import Guard, Noise
@@ -38,124 +41,44 @@ from ...runs import (
 )
 from ...topologies import Gossip, Hierarchy
 from . import guards, paced
-from .plan import MIN_ROWS, Plan, make_plan, make_task
+from .plan import Plan, make_plan, make_task, prepare
 from .simulated import Simulated
 from .trainer import PENDING, RoundRecord, RunContext, Trainer
+
+if TYPE_CHECKING:
+    from ...config.types import TrainOptions
 
 # with more parties than this, each one's accuracy is kept after the last round only: a number for every
 # party and round would fill the memory
 EACH = 1000
 
 
+@with_options(OPTIONS)
 def train(
     fed: Federation,
     *,
-    model: Any = "mlp",
-    algorithm: Any = None,
-    rounds: int = 10,
-    per_round: int | None = None,
-    local_epochs: int | Sequence[int] = 1,
-    local_steps: int | None = None,
-    batch_size: int | None = 32,
-    seed: int = 0,
-    device: str = "cpu",
-    precision: str = "float32",
-    engine: str = "auto",
-    runtime: Any = "cohort",
-    evaluate_every: int = 1,
-    min_rows: int = MIN_ROWS,
-    guard: Any = None,
-    sampling: str = "fixed",
-    secret_seed: int | None = None,
-    pace: Any = None,
-    speed: Any = None,
-    aggregate: Any = None,
-    adversaries: Any = None,
-    topology: Any = None,
-    private: Any = None,
-    select: Any = None,
     out: str | Path | None = None,
     resume: bool = False,
-    landscape: bool = False,
     data_job: dict[str, Any] | None = None,
     watch: Callable[[Event], None] | None = None,
+    **options: Unpack[TrainOptions],
 ) -> Result:
     """Train one model across the parties of a federation.
 
-    `runtime="cohort"` simulates all clients as one tensor program; "inprocess" runs one program per party
-    over messages: the same model, slower, with every message executed and written into the ledger;
-    "processes", or `tacit.Processes(…)`, has a process for each party. `evaluate_every=0` tests only after
-    the last round. A party with fewer than `min_rows` held-out rows reports no figures on them; under a guard
-    that hides updates there are figures of all parties together only.
+    The run is kept in the directory `out`, or in memory; `resume` continues a run that was stopped. `watch` is
+    called with every event of the run. `data_job` is the [data] table to keep in the run's job file.
 
-    `guard` is a list of stages around every update, such as [guard.Clip(1.0), guard.Noise(multiplier=1.0)].
-    `sampling="poisson"` lets each client take part with probability per_round/parties instead of drawing
-    per_round of them. `secret_seed` makes secrets replayable, for tests only; the result is stamped NOT
-    PRIVATE.
-
-    `pace` is how the server goes on without waiting for the slowest: pace.FedBuff(…), pace.FedAsync(…) or
-    pace.SAFA(…). Then a round is a new version of the model, and `per_round` is how many parties are at work
-    at a time. `speed`, such as speeds.Lognormal(…), says how long local work takes in a simulation; with it,
-    synchronous or not, every round has the time on a virtual clock.
-
-    `aggregate` is how the server makes one update of many: aggregate.Median() and the like, instead of the
-    mean. `adversaries` lets a share of the parties lie in a simulation: {"sign_flip": 0.2}, or a list of
-    attacks from tacit.audit. `select` is who is asked in a round: selection.PowerOfChoice(candidates=30).
-    `topology` puts something else in the place of one server: tacit.Hierarchy(edges=4, period=2).
-
-    `private`, such as private.DPSGD(epsilon=8.0, delta=1e-5), makes every local step one of DP-SGD: each row
-    of each party is protected, by that party itself, and the ledger has an ε for each.
+    A guard that hides updates leaves only metrics of all parties together. With `pace`, a round is a new
+    version of the model; with `speed`, every round has a time on a virtual clock.
     """
-    todo = make_plan(
-        fed,
-        model=model,
-        algorithm=algorithm,
-        rounds=rounds,
-        per_round=per_round,
-        local_epochs=local_epochs,
-        local_steps=local_steps,
-        batch_size=batch_size,
-        seed=seed,
-        device=device,
-        precision=precision,
-        engine=engine,
-        runtime=runtime,
-        evaluate_every=evaluate_every,
-        min_rows=min_rows,
-        landscape=landscape,
-        guard=guard,
-        sampling=sampling,
-        secret_seed=secret_seed,
-        pace=pace,
-        speed=speed,
-        aggregate=aggregate,
-        adversaries=adversaries,
-        topology=topology,
-        private=private,
-        select=select,
-    )
+    p = make_plan(fed, **options)
     if out is not None and not isinstance(out, str | Path):
         raise bad("train", "out", out, "a directory for the run, or None (keep it in memory)")
-    if resume and isinstance(todo.topology, Hierarchy) and todo.runtime != "cohort":
-        raise bad(
-            "train",
-            "resume",
-            resume,
-            "False where a Hierarchy has a program for each party",
-            "What edges and their clients keep is theirs, and is gone with them; start a new run, or use "
-            "runtime='cohort'.",
-        )
-    if resume and private is not None:
-        raise bad(
-            "train",
-            "resume",
-            resume,
-            "False with private",
-            "A round that was lost and computed again would be spent twice; start a new run.",
-        )
     if resume and out is None:
-        raise bad("train", "out", out, "the directory of the run to go on with", "Or leave out resume.")
-    return train_side_by_side([todo], [out], resume=resume, data_jobs=[data_job], watch=watch)[0]
+        raise bad("train", "out", out, "the directory of the run to resume", "Or leave out resume.")
+    if resume:
+        conflicts.check_resume(p)
+    return train_side_by_side([p], [out], resume=resume, data_jobs=[data_job], watch=watch)[0]
 
 
 def train_side_by_side(
@@ -192,20 +115,12 @@ class _Training:
         self.plans, self.jobs, self.watch, self.together = plans, jobs, watch, together
         self.directories = [None if out is None else Path(out) for out in outs]
         self.first = plans[0]
-        self.task = make_task(self.first)
-        starts = {
-            self.first.seed: self.task.initial()
-        }  # the model is shared; its first values follow the seed
+        self.task, start = prepare(self.first)
+        starts = {self.first.seed: start}  # the model is shared; its first values follow the seed
         for p in plans:
             if p.seed not in starts:
                 starts[p.seed] = make_task(p).initial()
         self.starts = [starts[p.seed] for p in plans]
-        if self.first.pace is not None:
-            paced.agree(self.first, self.task, self.starts[0])
-        if self.first.private is not None:
-            guards.layout_of(
-                self.task, self.first.algorithm, self.starts[0]
-            )  # a step on nobody's rows: what cannot be private is refused before anything is written
         self.journals: list[Journal] = []
         self.timer = SaveTimer()
 
@@ -450,7 +365,7 @@ class _Training:
             ledger.merge(spent(p, self.last))
         if account is not None and account.spent:
             ledger.spend(guards.spend(p, self.trainer.guards[i], account, self.last))
-        if p.secret_seed is not None:
+        if p.insecure_seed is not None:
             ledger.stamp(NOT_PRIVATE)
         return ledger
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...mpc import scoring, vertical
+from ...mpc import regression, scoring
 from ...parameters import bad
 from ...parties.ledger import Ledger
 from ..programs import to_the_end
@@ -21,17 +21,19 @@ from .split_parts import measured
 
 HELPER = "helper"
 WITHDRAWN = (
-    "The encrypted mode was withdrawn: it showed the label holder scores that span the other party's "
-    "columns, and a party with columns gradients that "
-    "give the training labels away. secure='shared' shows neither, and has ridge (l2) too."
+    "The encrypted mode was withdrawn: it revealed to the label holder scores that span the other party's "
+    "columns, and to a party with columns gradients that "
+    "determine the training labels. secure='shared' reveals neither, and supports ridge (l2)."
 )
 
 
 @dataclass
 class Regression:
-    """`weights`: each party's own coefficients, in the order and the units of its columns; the label holder
-    has the intercept and the metrics. All of them are in one object only because this is one process: a party
-    by itself has its own.
+    """The result of `tacit.regress`.
+
+    `weights`: each party's own coefficients, in the order and the units of its columns; the intercept and the
+    metrics belong to the label holder. They are in one object only because this is one process: a deployed
+    party has its own part.
     """
 
     weights: dict[str, Tensor]
@@ -59,19 +61,19 @@ def regress(
     seed: int = 0,
     runtime: Any = None,
 ) -> Regression:
-    """Fit one regression over all parties' columns; `parties` and `labels` are as for `tacit.splitnn`,
-    aligned by private set intersection if need be.
+    """Fit one regression over all parties' columns.
 
+    `parties` and `labels` are as for `tacit.splitnn`, and are aligned by private set intersection if needed.
     `family`: "logistic" (two classes) or "linear" (numbers). Everything is computed on secret shares, with
-    randomness from a helper. Opened are each party's own coefficients, to that party; the intercept and the
-    test metrics, to the label holder. `test_scores=True` also opens the score of each test row to the label
+    randomness from a helper. Each party learns its own coefficients; the label holder also learns the
+    intercept and the test metrics. `test_scores=True` also opens the score of each test row to the label
     holder; `test_fraction=0` opens nothing about test rows. Columns are standardized by their owners, and
     coefficients are in the columns' own units.
 
     `l2` is the ridge on standardized columns: 1/(n·C) of scikit-learn's LogisticRegression, alpha/n of its
-    Ridge. `lr=None` takes the largest step that is safe whatever the data; `batch_size=None` takes all rows
-    in every step. With little or no ridge raise `epochs` and `momentum` (400 and 0.9): classes that separate
-    well take many steps.
+    Ridge. `lr=None` uses the largest step size that is safe for any data; `batch_size=None` uses all rows in
+    every step. With little or no ridge, raise `epochs` and `momentum` (400 and 0.9): well-separated classes
+    take many steps.
     """
     if secure != "shared":
         raise bad("regress", "secure", secure, "'shared'", WITHDRAWN if secure == "encrypted" else "")
@@ -99,18 +101,18 @@ def regress(
         },
     )
     programs = _programs(rows, terms)
-    made = to_the_end("regress", runtime).run_sync(programs, ledger=ledger)
-    holder = made[terms.label_at]
+    results = to_the_end("regress", runtime).run_sync(programs, ledger=ledger)
+    holder = results[terms.label_at]
     notes = list(rows.notes)
     metrics = _metrics(terms, rows.test_y[0], holder) if terms.tests else {}
     if family == "logistic" and not test_scores and terms.tests > scoring.AUC_ROWS:
         notes.append(
-            "The AUC was not computed: on shares it takes comparisons of all pairs, and there are "
+            "The AUC was not computed: on shares it compares all pairs of test rows, and there are "
             f"{terms.tests} test rows, more than "
             f"{scoring.AUC_ROWS}. test_scores=True opens the score of each test row to the label holder."
         )
     return Regression(
-        {who: made[who]["weights"] for who in rows.x[0]},
+        {who: results[who]["weights"] for who in rows.x[0]},
         holder["intercept"],
         metrics,
         ledger,
@@ -119,8 +121,8 @@ def regress(
     )
 
 
-def _terms(rows: SplitRows, settings: dict[str, Any]) -> vertical.RegressionTerms:
-    """The settings, checked as far as they can be before anybody starts."""
+def _terms(rows: SplitRows, settings: dict[str, Any]) -> regression.RegressionTerms:
+    """The settings, checked as far as possible before the parties start."""
     x, holder = rows.x[0], rows.label_at[0]
     names = tuple(dict.fromkeys((*x, holder)))
     if len(names) < 2 or HELPER in names:
@@ -128,19 +130,19 @@ def _terms(rows: SplitRows, settings: dict[str, Any]) -> vertical.RegressionTerm
             "regress",
             "parties",
             list(names),
-            f"at least two, and none called {HELPER!r}, who deals the randomness",
+            f"at least two, and none called {HELPER!r}, which deals the randomness",
         )
-    terms = vertical.RegressionTerms(names, holder, HELPER, len(rows.y[0]), len(rows.test_y[0]), **settings)
-    vertical.check_terms(terms)
+    terms = regression.RegressionTerms(names, holder, HELPER, len(rows.y[0]), len(rows.test_y[0]), **settings)
+    regression.check_terms(terms)
     widths = {who: math.prod(v.shape[1:]) for who, v in x.items()}
     for who, columns in widths.items():
-        vertical.check_columns(terms, who, columns)
-    vertical.step_size(terms, sum(w > 0 for w in widths.values()))
+        regression.check_columns(terms, who, columns)
+    regression.step_size(terms, sum(w > 0 for w in widths.values()))
     return terms
 
 
-def _programs(rows: SplitRows, terms: vertical.RegressionTerms) -> dict[str, Any]:
-    told = {**asdict(terms), "names": list(terms.names)}  # plain settings, as another process takes them
+def _programs(rows: SplitRows, terms: regression.RegressionTerms) -> dict[str, Any]:
+    settings = {**asdict(terms), "names": list(terms.names)}  # plain types, for another process
 
     def flat(x: dict[str, Tensor], who: str, count: int) -> Tensor:
         return (
@@ -149,12 +151,12 @@ def _programs(rows: SplitRows, terms: vertical.RegressionTerms) -> dict[str, Any
             else torch.zeros(count, 0, dtype=torch.float64)
         )
 
-    programs: dict[str, Any] = {terms.helper: functools.partial(vertical.helps, terms=told)}
+    programs: dict[str, Any] = {terms.helper: functools.partial(regression.helper, terms=settings)}
     for who in terms.names:
         y, test_y = (rows.y[0], rows.test_y[0]) if who == terms.label_at else (None, None)
         programs[who] = functools.partial(
-            vertical.holder,
-            terms=told,
+            regression.holder,
+            terms=settings,
             x=flat(rows.x[0], who, terms.rows),
             y=y,
             test_x=flat(rows.test_x[0], who, terms.tests),
@@ -163,11 +165,11 @@ def _programs(rows: SplitRows, terms: vertical.RegressionTerms) -> dict[str, Any
     return programs
 
 
-def _metrics(terms: vertical.RegressionTerms, y: Tensor, holder: dict[str, Any]) -> dict[str, float]:
-    """What the label holder makes of what was opened to it."""
+def _metrics(terms: regression.RegressionTerms, y: Tensor, holder: dict[str, Any]) -> dict[str, float]:
+    """The test metrics, from the values that were opened to the label holder."""
     mean, std = holder["label"]
     if not terms.test_scores:
-        return scoring.metrics_of(terms.family, holder["opened"], y, std)
+        return scoring.compute_metrics(terms.family, holder["opened"], y, std)
     scores = (holder["opened"] * std + mean)[:, None]
     return (
         measured("mse", None, scores, y.double())

@@ -16,7 +16,7 @@ from ...errors import BadData
 from ...parties.secret import Secret
 from ...protocols.splitnn_terms import Route, losses
 from ...report.markup import Safe, join, tag
-from ...report.page import assemble, put
+from ...report.page import assemble, write_page
 from ...report.sections import Section, figure, table
 from ...report.svg import Axis, Series, plot
 from .split import route_of
@@ -106,7 +106,7 @@ class Audit:
     def report(self, path: str | Path) -> Path:
         """One self-contained page, with pictures where rows are pictures."""
         foot = "Made by tacit. It may show rows of the audit: keep it where they may lie."
-        return put(path, assemble("What crosses the cut", Safe(""), [], self.sections(), foot))
+        return write_page(path, assemble("What crosses the cut", Safe(""), [], self.sections(), foot))
 
 
 def _leaves(share: SplitShare) -> Any:
@@ -232,7 +232,7 @@ def page(
         )
     )
     stamps = [tag("p", tag("strong", s), class_="stamp", role="alert") for s in run.ledger.stamps]
-    return put(
+    return write_page(
         path,
         assemble(
             title,

@@ -126,9 +126,9 @@ def check_guards(where: str, settings: Mapping[str, Any]) -> None:
     if not isinstance(settings["guards"], list):
         raise BadJob(str(bad(where, "guards", settings["guards"], "a list of tables with a `name` each")))
     for i, table in enumerate(settings["guards"]):
-        toml.made(table, ACTIVATIONS, f"{where}, guards[{i}]")
+        from_table(table, ACTIVATIONS, f"{where}, guards[{i}]")
     if settings["protect"] is not None:
-        toml.made(settings["protect"], GRADIENTS, f"{where}, protect")
+        from_table(settings["protect"], GRADIENTS, f"{where}, protect")
 
 
 def read(path: str | Path) -> dict[str, Any]:

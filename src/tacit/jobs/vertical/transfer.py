@@ -316,7 +316,7 @@ def programs(terms: TransferTerms, given: Mapping[str, Mapping[str, Any]], secur
     made: dict[str, Any] = {name: functools.partial(run, given=dict(g)) for name, g in given.items()}
     if secure == "shared":
         made[HELPER] = functools.partial(
-            hidden.helps, names=(terms.source, terms.target), rows=terms.rows[0], width=terms.width
+            hidden.helper, names=(terms.source, terms.target), rows=terms.rows[0], width=terms.width
         )
     return made
 
@@ -368,7 +368,7 @@ async def secret_seat(me: Party, given: Mapping[str, Any], helper: str) -> dict[
     if me.name == terms.source:
         y = mine.y[0]
         protocol.enough(y[at], given["labels"])
-        hidden.enough(len(at), terms.width, terms.gamma)
+        hidden.check_margin(len(at), terms.width, terms.gamma)
     await agree(me, terms, mine)
     if me.name == terms.source:
         c, offset = protocol.codes(y), mine.stops[0]

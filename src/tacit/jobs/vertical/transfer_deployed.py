@@ -140,7 +140,7 @@ async def attend(me: Party, job: Mapping[str, Any], file: str, out: str, kit: st
     await same_job(me, who, agreed(job))
     if me.name in helpers:
         rows = (await me.recv(source, Asked)).rows
-        await hidden.helps(me, (source, target), rows, terms.width)
+        await hidden.helper(me, (source, target), rows, terms.width)
         return {"history": [], "rows": rows, "folder": "", "metrics": {}, "notes": []}
     entry = who[me.name]
     table = table_of(file, {**entry, "label": entry["measure"]} if "measure" in entry else entry)

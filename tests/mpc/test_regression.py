@@ -12,12 +12,12 @@ import torch
 from sklearn.metrics import accuracy_score, f1_score, log_loss, precision_score, recall_score, roc_auc_score
 
 from tacit.errors import PartyFailed
-from tacit.mpc import scoring, vertical
+from tacit.mpc import regression, scoring
+from tacit.mpc.context import RingContext
 from tacit.mpc.dealer import Stock, dealer, plan
-from tacit.mpc.ring import Fixed
-from tacit.mpc.seat import Seat
+from tacit.mpc.regression import RegressionTerms
+from tacit.mpc.ring import FixedPoint
 from tacit.mpc.share import split
-from tacit.mpc.vertical import RegressionTerms
 from tacit.parties import Ledger
 from tacit.parties.secret import Secret
 from tacit.runtimes import InProcess
@@ -47,10 +47,10 @@ def world(n=60, names=("a", "b", "c")):
 def programs(terms, x, y, **other):
     told = {**asdict(terms), "names": list(terms.names)}
     return {
-        "helper": functools.partial(vertical.helps, terms=told),
+        "helper": functools.partial(regression.helper, terms=told),
         **{
             who: functools.partial(
-                vertical.holder,
+                regression.holder,
                 **{"terms": told, "x": v, "y": y if who == terms.label_at else None} | other.get(who, {}),
             )
             for who, v in x.items()
@@ -79,13 +79,13 @@ def test_coefficients_equal_the_descent_in_float64(family, l2, batch_size):
     ledger = Ledger()
     got = InProcess().run_sync(programs(terms, x, y), ledger=ledger)
     unit = float(y.std()) if family == "linear" else 1.0
-    for name, w in vertical.ideal(terms, x, y).items():
+    for name, w in regression.ideal(terms, x, y).items():
         mine = w[:-1] if name == "b" else w
         std = x[name].double().std(0, correction=0)
         assert torch.allclose(got[name]["weights"] * std / unit, mine * std / unit, rtol=0, atol=1e-3), name
     assert got["a"]["weights"][1] == 0
     assert got["b"]["intercept"] == pytest.approx(
-        float(vertical.ideal(terms, x, y)["b"][-1]), abs=5e-3 * unit
+        float(regression.ideal(terms, x, y)["b"][-1]), abs=5e-3 * unit
     )
     assert {line.kind for line in ledger.seen if line.party == "helper"} == {"ColumnCount"}
     assert {line.kind for line in ledger.seen} == KINDS - (
@@ -96,7 +96,7 @@ def test_coefficients_equal_the_descent_in_float64(family, l2, batch_size):
 def test_a_table_of_other_length_and_other_settings_are_refused():
     x, score = world(names=("a", "b"))
     terms = RegressionTerms(("a", "b"), "a", "helper", 60, epochs=1)
-    with pytest.raises(PartyFailed, match="'b' has 20 rows; the job says 60"):
+    with pytest.raises(PartyFailed, match="'b' has 20 rows; expected 60"):
         InProcess().run_sync(programs(terms, x, (score > 0).double(), b={"x": x["b"][:20]}))
     other = {**asdict(replace(terms, l2=0.5)), "names": ["a", "b"]}
     with pytest.raises(PartyFailed, match="have different settings"):
@@ -105,17 +105,17 @@ def test_a_table_of_other_length_and_other_settings_are_refused():
 
 def opened(family, x, w, y):
     """The sums over test rows that two parties open, from shares of everything."""
-    fixed, names = Fixed(), ("a", "b")
+    fixed, names = FixedPoint(), ("a", "b")
     values = [fixed.encode(x), fixed.encode(w), y.long() if family == "logistic" else fixed.encode(y)]
     shares = [split(v, 2, Secret()) for v in values]
 
-    def step(seat, x, w, y):
-        return scoring.evaluate(seat, family, False, x, w, y)
+    def step(ctx, x, w, y):
+        return scoring.evaluate(ctx, family, False, x, w, y)
 
     def program(rank):
         async def party(me):
             made = await step(
-                Seat(me, rank, names, await Stock.live(me, rank, 2, "dealer"), fixed),
+                RingContext(me, rank, names, await Stock.connect(me, rank, 2, "dealer"), fixed),
                 *[s[rank] for s in shares],
             )
             return await scoring.open_to(me, names, "a", made, False)
@@ -127,8 +127,8 @@ def opened(family, x, w, y):
             me,
             names,
             plan(
-                lambda seat: step(
-                    seat, *[torch.empty(v.shape, dtype=torch.int64, device="meta") for v in values]
+                lambda ctx: step(
+                    ctx, *[torch.empty(v.shape, dtype=torch.int64, device="meta") for v in values]
                 ),
                 fixed=fixed,
             ),
@@ -148,7 +148,7 @@ def test_metrics_on_shares_equal_scikit_learns_with_ties():
     score = x @ w
     y = (score + torch.randn(60, generator=g) > 0.2).long()
     assert len(score.round(decimals=6).unique()) < 40
-    found = scoring.metrics_of("logistic", opened("logistic", x, w, y), y, 1.0)
+    found = scoring.compute_metrics("logistic", opened("logistic", x, w, y), y, 1.0)
     guess = (score > 0).long()
     assert found["auc"] == pytest.approx(roc_auc_score(y, score.round(decimals=6)), abs=1e-12)
     assert found["loss"] == pytest.approx(log_loss(y, torch.sigmoid(score)), abs=1e-3)
@@ -165,7 +165,7 @@ def test_errors_of_numbers_on_shares():
         torch.randn(40, generator=g).double(),
     )
     off = x @ w - y
-    found = scoring.metrics_of("linear", opened("linear", x, w, y), y, 3.0)
+    found = scoring.compute_metrics("linear", opened("linear", x, w, y), y, 3.0)
     assert found["loss"] == pytest.approx(float(9 * off.square().mean()), abs=1e-2)
     assert found["mae"] == pytest.approx(float(3 * off.abs().mean()), abs=1e-3)
 
@@ -174,4 +174,4 @@ def test_the_auc_is_left_out_above_its_limit(monkeypatch):
     monkeypatch.setattr(scoring, "AUC_ROWS", 20)
     x, y = torch.ones(21, 1).double(), torch.arange(21) % 2
     assert len(opened("logistic", x, torch.ones(1).double(), y)) == 3
-    assert "auc" not in scoring.metrics_of("logistic", torch.tensor([0, 21, 10]), y, 1.0)
+    assert "auc" not in scoring.compute_metrics("logistic", torch.tensor([0, 21, 10]), y, 1.0)

@@ -1,0 +1,523 @@
+"""What cannot be combined in one training run: the one table that train, plan, compare, study and parties read.
+
+An entry is a function that yields a `Conflict` (which option, why, what to do instead) for a plan it does not
+allow. `ENTRIES` run when a plan is made; `MODEL_ENTRIES` also need the model, and run before training starts
+and in `plan`. A new option of `train` adds its entries here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ..aggregate import Best, Mean
+from ..algorithms import IFCA, FedNova
+from ..algorithms.types import State
+from ..engine.task import Task
+from ..errors import BadParameter
+from ..guard import Noise, Quantize, Sparsify, Stage
+from ..guard.guard import Layout
+from ..models import Pretrained
+from ..pace import SAFA
+from ..selection import PowerOfChoice
+from ..topologies import Gossip, Hierarchy
+
+if TYPE_CHECKING:
+    from ..jobs.train.plan import Plan
+
+FINE_BITS = 24  # a grid on which one over a thousand steps is still a number of its own
+
+
+class Conflict(NamedTuple):
+    """Two options of a run that cannot be combined."""
+
+    option: str
+    why: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.option}: {self.why}. {self.remedy}"
+
+
+def check(p: Plan) -> None:
+    """Raise BadParameter for the first conflict between the options of a plan."""
+    for entry in ENTRIES:
+        for conflict in entry(p):
+            raise BadParameter(str(conflict))
+
+
+def check_model(p: Plan, task: Task, start: State, layout: Callable[[], Layout]) -> None:
+    """Raise BadParameter for the first conflict between the options of a plan and its model."""
+    for entry in MODEL_ENTRIES:
+        for conflict in entry(p, task, start, layout):
+            raise BadParameter(str(conflict))
+
+
+def check_resume(p: Plan) -> None:
+    """Raise BadParameter if a run of this plan cannot be resumed."""
+    for conflict in _resume(p):
+        raise BadParameter(str(conflict))
+
+
+def _name(component: Any) -> str:
+    return type(component).__name__
+
+
+def _hiding(p: Plan) -> Stage | None:
+    return next((stage for stage in p.guard if stage.hides), None)
+
+
+def _has_noise(p: Plan) -> bool:
+    return any(isinstance(stage, Noise) for stage in p.guard)
+
+
+# ----------------------------------------------------------------------------------------------- aggregation
+
+
+def _aggregation(p: Plan) -> Iterator[Conflict]:
+    name = _name(p.aggregate)
+    if isinstance(p.aggregate, Best) and not p.algorithm.scores:
+        yield Conflict(
+            "aggregate",
+            f"Best selects by the scores that parties send, and parties of {_name(p.algorithm)} send none",
+            "Use algorithms.FedPSO, or another rule.",
+        )
+    if p.topology is not None and p.aggregate.works_on_models:
+        yield Conflict(
+            "aggregate",
+            f"{name} needs one server that has every party's model",
+            "Leave out topology, or use another rule.",
+        )
+    if p.topology is not None and p.aggregate.remembers:
+        yield Conflict(
+            "aggregate",
+            f"{name} remembers what one server received in earlier rounds",
+            "Leave out topology, or use another rule.",
+        )
+    if p.aggregate != Mean() and (p.guard or p.pace is not None):
+        option, what = ("guard", "its stages work") if p.guard else ("pace", f"{_name(p.pace)} works")
+        yield Conflict(
+            option,
+            f"{what} on a sum of updates, and {name} computes something else from them",
+            "Aggregate with Mean, or leave it out.",
+        )
+
+
+def _single_updates(p: Plan) -> Iterator[Conflict]:
+    """A rule or an algorithm that must see single updates."""
+    hiding = _hiding(p)
+    if hiding is not None:
+        remedies = (
+            (p.aggregate, "find outliers", "Aggregate with Mean"),
+            (p.algorithm, "tell which parties are similar", "Use another algorithm"),
+        )
+        for component, why, remedy in remedies:
+            if component.sees_each:
+                yield Conflict(
+                    "guard",
+                    f"{_name(hiding)} hides each update from the server, and {_name(component)} must see each "
+                    f"of them to {why}",
+                    f"{remedy}, or leave the updates unhidden.",
+                )
+    others = (("guard", p.guard), ("pace", p.pace), ("topology", p.topology), ("select", p.select))
+    option = next((name for name, value in others if value), None)
+    if p.algorithm.sees_each and option:
+        yield Conflict(
+            option,
+            f"{_name(p.algorithm)} clusters the parties by what each of them sends to one server, in "
+            "synchronous rounds",
+            f"Leave out {option}, or use another algorithm.",
+        )
+
+
+def _division(p: Plan) -> Iterator[Conflict]:
+    """A server that divides by a mean of what parties send needs it to arrive, however small it is."""
+    if not p.algorithm.divides:
+        return
+    nova = isinstance(p.algorithm, FedNova)
+    how, other = (" (tau='harmonic')", "tau='mean'") if nova else ("", "another algorithm")
+    for stage in p.guard:
+        if isinstance(stage, Noise):
+            why = "may bring that near zero or below"
+        elif isinstance(stage, Sparsify):
+            why = "may leave that out"
+        elif isinstance(stage, Quantize) and nova and stage.bits < FINE_BITS:
+            why = f"with {stage.bits} bits may round that to zero"
+        else:
+            continue
+        more = f", or bits={FINE_BITS}" if isinstance(stage, Quantize) else f", or leave {_name(stage)} out"
+        yield Conflict(
+            "guard",
+            f"the server of {_name(p.algorithm)} divides by a mean of what parties send{how}, and "
+            f"{_name(stage)} {why}, so that the model diverges",
+            f"Use {other}{more}.",
+        )
+
+
+# ------------------------------------------------------------------------------------- selection and sampling
+
+
+def _selection(p: Plan) -> Iterator[Conflict]:
+    if p.select is None:
+        return
+    name, hiding = _name(p.select), _hiding(p)
+    asks_losses = isinstance(p.select, PowerOfChoice)
+    if _has_noise(p):
+        yield Conflict(
+            "guard",
+            f"Noise assumes that parties are drawn independently of their data, and {name} is not",
+            "Leave one of the two out.",
+        )
+    if asks_losses and hiding is not None:
+        yield Conflict(
+            "guard",
+            f"{_name(hiding)} hides what each party sends, and {name} asks each party for its loss in the clear",
+            "Use BySize, or leave one of the two out.",
+        )
+    if asks_losses and p.private is not None:
+        yield Conflict(
+            "private",
+            f"{name} asks parties for the losses of their rows, which no noise covers",
+            "Use BySize.",
+        )
+    if p.sampling != "fixed" or p.pace is not None or p.topology is not None:
+        yield Conflict(
+            "select",
+            f"{name} is for synchronous rounds with one server and sampling='fixed'",
+            "Leave it out here.",
+        )
+    # real parties are timed
+    if p.select.needs_speed and p.speed is None and p.runtime in ("cohort", "inprocess"):
+        yield Conflict(
+            "select",
+            f"{name} needs to know how long parties take",
+            "Give speed, such as speeds.Lognormal().",
+        )
+    if p.select.fills and p.asked_per_round is None:
+        yield Conflict(
+            "select",
+            f"{name} chooses who fills the places of a round, and without per_round everybody has one",
+            "Give per_round.",
+        )
+    if asks_losses and p.asked_per_round is not None and p.select.candidates < p.asked_per_round:
+        yield Conflict(
+            "select",
+            f"PowerOfChoice has candidates={p.select.candidates}, fewer than the {p.asked_per_round} parties "
+            "of a round (per_round)",
+            "With as many it equals BySize; with more, those with the largest losses are asked.",
+        )
+
+
+def _sampling(p: Plan) -> Iterator[Conflict]:
+    hiding = _hiding(p)
+    if hiding is not None and p.real_sampling == "poisson":
+        yield Conflict(
+            "guard",
+            f"{_name(hiding)} needs to know how many parties take part in a round, and by Poisson sampling "
+            "nobody does",
+            "Use sampling='fixed'.",
+        )
+    words = {
+        "everyone": "everyone takes part in every round",
+        "poisson": "each client takes part with a probability of its own (Poisson)",
+        "fixed": "a fixed number of clients is drawn without replacement",
+    }
+    for noise in (stage for stage in p.guard if isinstance(stage, Noise)):
+        if noise.sampling not in ("as run", p.real_sampling):
+            yield Conflict(
+                "guard",
+                f"Noise assumes that {words[noise.sampling]}, and in this run {words[p.real_sampling]}; its ε "
+                "would be that of another run",
+                "Set train's sampling and per_round to what you assume, or leave Noise's sampling out.",
+            )
+
+
+# ------------------------------------------------------------------------------------- hidden sums, adversaries
+
+
+def _hidden_sums(p: Plan) -> Iterator[Conflict]:
+    """What a hidden sum would not hide."""
+    hiding = _hiding(p)
+    if hiding is None:
+        return
+    name = _name(p.algorithm)
+    if isinstance(p.algorithm, IFCA):
+        yield Conflict(
+            "guard",
+            f"{_name(hiding)} hides single updates in a sum, and in the sum of {name} each cluster has its own "
+            "place, so that a cluster with one party shows its update",
+            "Use another algorithm, or leave the guard out.",
+        )
+    if p.runtime == "parties" and hiding.max_rows is None and p.weights_hidden:
+        yield Conflict(
+            "guard",
+            f"{_name(hiding)} hides how many rows a party has, and its weight is a share of a number that all "
+            "parties agree on",
+            f"Give {_name(hiding)} max_rows, such as max_rows = 10000; a party with more rows is counted as "
+            "having max_rows. Or use an algorithm with weighted = false.",
+        )
+    if hiding.adversary != "active":
+        return
+    if p.algorithm.client_state(torch.zeros(1)) or p.algorithm.own_buffers:
+        yield Conflict(
+            "guard",
+            f"clients of {name} keep state from round to round, and an active server could prepare it so that "
+            "all updates but one are known",
+            "Use FedAvg or another algorithm without client state, or adversary='curious'.",
+        )
+    for stage in p.guard:
+        settings = (
+            ("feedback", stage.feedback),
+            ("quantile", stage.quantile),
+        )
+        for setting, value in settings:
+            if value:
+                yield Conflict(
+                    "guard",
+                    f"{_name(stage)} depends on what a server sent before, which an active server chooses",
+                    f"Leave out {setting}, or use adversary='curious'.",
+                )
+
+
+def _adversaries(p: Plan) -> Iterator[Conflict]:
+    if p.adversaries and (p.guard or p.pace is not None or p.runtime != "cohort"):
+        yield Conflict(
+            "adversaries",
+            "malicious parties are simulated in synchronous rounds of the cohort runtime, before any guard, "
+            "whose stages a malicious party would not apply",
+            "Leave out guard and pace, and use runtime='cohort'.",
+        )
+
+
+# --------------------------------------------------------------------------------------- pace, speed, topology
+
+
+def _pace(p: Plan) -> Iterator[Conflict]:
+    if p.pace is None:
+        return
+    name, algorithm = _name(p.pace), _name(p.algorithm)
+    if p.algorithm.client_state(torch.zeros(1)):
+        yield Conflict(
+            "pace",
+            f"the clients of {algorithm} keep state from round to round, and {name} has no rounds: work may be "
+            "abandoned, and the model moves on in between",
+            "Use an algorithm without client state, such as FedAvg or FedProx, or no pace.",
+        )
+    if not p.algorithm.scales:
+        yield Conflict(
+            "pace",
+            f"{name} gives old updates less weight, and an update of {algorithm} cannot be scaled",
+            "Use FedAvg or FedProx, or no pace.",
+        )
+    if p.sampling != "fixed":
+        yield Conflict("sampling", f"{name} asks whichever party is free", "Use sampling='fixed'.")
+    if isinstance(p.pace, SAFA) and p.asked_per_round not in (None, len(p.fed)):
+        yield Conflict("per_round", "with SAFA every party trains", "Leave it out, and set SAFA's fraction.")
+    for stage in p.guard:
+        if isinstance(stage, Noise):
+            why = "needs to know how many parties are in a round, and a fast party may be in a buffer twice"
+        elif stage.hides:
+            why = "agrees on masks or keys among the parties of one round, and here there are no rounds"
+        elif stage.skips:
+            why = "uses an update of an earlier round again"
+        elif stage.quantile is not None:
+            why = "follows how many updates of a round are clipped"
+        elif stage.feedback:
+            why = "keeps at the client what it left out, for the next round"
+        else:
+            continue
+        yield Conflict(
+            "guard",
+            f"{_name(stage)} {why}, so it cannot be combined with {name}",
+            "Leave one of the two out; Clip and Quantize can be combined with it.",
+        )
+
+
+def _speed(p: Plan) -> Iterator[Conflict]:
+    if p.speed is not None and p.runtime not in ("cohort", "inprocess"):
+        yield Conflict(
+            "speed",
+            "it sets the virtual clock of a simulation, and processes take real time",
+            "Leave it out.",
+        )
+
+
+def _hierarchy(p: Plan) -> Iterator[Conflict]:
+    if not isinstance(p.topology, Hierarchy):
+        return
+    hides = _hiding(p) is not None
+    if p.pace is not None or p.speed is not None:
+        yield Conflict(
+            "topology", "a Hierarchy has synchronous rounds and no clock", "Leave out pace and speed."
+        )
+    if p.adversaries:
+        yield Conflict("topology", "a Hierarchy is simulated with honest parties", "Leave out adversaries.")
+    if _has_noise(p):
+        yield Conflict(
+            "guard",
+            "Noise is accounted for one server's sum, and with a Hierarchy there are several",
+            "Leave one of the two out; SecAgg hides updates inside each edge.",
+        )
+    if hides and p.per_round < len(p.fed):
+        yield Conflict(
+            "guard",
+            "a hidden sum inside an edge needs to know how many parties take part there, and with per_round "
+            "that differs from round to round",
+            "Leave per_round out.",
+        )
+    if hides and p.algorithm.weighted:
+        yield Conflict(
+            "guard",
+            f"a hidden sum does not tell an edge how many rows it covers, and {_name(p.algorithm)} weighs by "
+            "rows",
+            "Use an algorithm with weighted=False.",
+        )
+    if p.runtime != "cohort" and not len(p.fed.test.y):
+        yield Conflict(
+            "topology",
+            f"{p.fed.name} has no test rows of the server's own, and through edges it cannot ask the clients "
+            "for theirs",
+            "Use runtime='cohort'.",
+        )
+
+
+def _gossip(p: Plan) -> Iterator[Conflict]:
+    if not isinstance(p.topology, Gossip):
+        return
+    others = (
+        ("guard", p.guard),
+        ("pace", p.pace),
+        ("speed", p.speed),
+        ("adversaries", p.adversaries),
+        ("per_round", p.asked_per_round),
+        ("aggregate", p.aggregate != Mean()),
+        ("landscape", p.landscape),
+    )
+    for option, value in others:
+        if value:
+            yield Conflict(
+                "gossip", f"{option} is for training with a server, and here there is none", "Leave it out."
+            )
+
+
+# --------------------------------------------------------------------------------------------- private, runtime
+
+
+def _private(p: Plan) -> Iterator[Conflict]:
+    if p.private is None:
+        return
+    if p.runtime not in ("cohort", "inprocess"):
+        yield Conflict(
+            "private",
+            f"it is simulated, and runtime is {p.runtime!r}",
+            "Use runtime='cohort' or 'inprocess'.",
+        )
+    if p.engine == "stack":
+        yield Conflict("private", "clients run one after the other", "Leave engine at 'auto', or use 'each'.")
+    for option in ("pace", "topology", "landscape"):
+        if getattr(p, option):
+            yield Conflict(
+                "private",
+                f"with {option} it would not be known beforehand how often a party's rows are used",
+                "Leave one of the two out.",
+            )
+
+
+def _runtime(p: Plan) -> Iterator[Conflict]:
+    if isinstance(p.model, Pretrained) and p.runtime != "cohort":
+        yield Conflict(
+            "runtime",
+            f"it is {p.runtime!r}, and the model starts from a file that parties do not have",
+            "Use runtime='cohort', or leave out weights.",
+        )
+    if p.runtime != "cohort" and "server" in p.fed.parties:
+        yield Conflict(
+            "runtime",
+            f"{p.fed.name} has a party called 'server', which is the server's own name in messages",
+            "Rename the party.",
+        )
+    if p.topology is not None and p.runtime == "processes":
+        for setting, default in (("deadline", None), ("restart", False)):
+            if (value := getattr(p.through, setting)) != default:
+                yield Conflict(
+                    "topology",
+                    f"the runtime has {setting}={value!r}, and no party can leave or restart here",
+                    f"Leave {setting} out.",
+                )
+
+
+def _resume(p: Plan) -> Iterator[Conflict]:
+    if isinstance(p.topology, Hierarchy) and p.runtime != "cohort":
+        yield Conflict(
+            "resume",
+            "edges and their clients keep their state to themselves, and it ends with their programs",
+            "Start a new run, or use runtime='cohort'.",
+        )
+    if p.private is not None:
+        yield Conflict(
+            "resume",
+            "with private, a round that was lost and computed again would be spent twice",
+            "Start a new run.",
+        )
+
+
+# ------------------------------------------------------------------------------------------------- the model
+
+
+def _other_vectors(layout: Layout) -> list[str]:
+    """What clients send besides the difference to the model they were sent."""
+    return [name for name in layout.shapes if name not in layout.known and name != "delta"]
+
+
+def _paced_model(p: Plan, task: Task, start: State, layout: Callable[[], Layout]) -> Iterator[Conflict]:
+    """A pace that mixes models needs an algorithm whose clients send models."""
+    if p.pace is not None and p.pace.sends_models and (others := _other_vectors(layout())):
+        yield Conflict(
+            "pace",
+            f"{_name(p.pace)} mixes models, and clients of {_name(p.algorithm)} send {others[0]!r}",
+            "Use FedAvg or FedProx with it, or FedBuff, which works on updates.",
+        )
+
+
+def _gossip_model(p: Plan, task: Task, start: State, layout: Callable[[], Layout]) -> Iterator[Conflict]:
+    state = p.algorithm.server_state(start["w"]) or p.algorithm.client_state(start["w"])
+    if isinstance(p.topology, Gossip) and (state or _other_vectors(layout())):
+        yield Conflict(
+            "gossip",
+            f"{_name(p.algorithm)} needs a server, and here there is none",
+            "Use FedAvg, LocalSGD or FedProx: they need local steps only.",
+        )
+
+
+def _frozen_model(p: Plan, task: Task, start: State, layout: Callable[[], Layout]) -> Iterator[Conflict]:
+    decay = 0.0 if p.algorithm.solver is None else p.algorithm.solver.weight_decay
+    if task.frozen and decay:
+        yield Conflict(
+            "model",
+            f"some layers are frozen, and weight_decay={decay:g} of the solver would still pull them to zero",
+            "Train without weight decay, or unfreeze all layers.",
+        )
+
+
+ENTRIES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
+    _single_updates,
+    _aggregation,
+    _adversaries,
+    _selection,
+    _hidden_sums,
+    _division,
+    _gossip,
+    _sampling,
+    _pace,
+    _speed,
+    _hierarchy,
+    _private,
+    _runtime,
+)
+MODEL_ENTRIES: tuple[Callable[[Plan, Task, State, Callable[[], Layout]], Iterator[Conflict]], ...] = (
+    _paced_model,
+    _gossip_model,
+    _frozen_model,
+)

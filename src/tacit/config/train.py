@@ -1,0 +1,270 @@
+"""Every option of a training run, declared once.
+
+`TrainConfig` declares each option with its type, default, check, documentation and place in a job file. The
+keyword arguments of `train`, `compare`, `plan` and `gossip`, the tables of job files, `--set`, the job that a
+run directory keeps, and the reference page are derived from it. `conflicts.py` lists what cannot be combined.
+
+A new option is one field here, and one property of the trainers that obey it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .. import aggregate, algorithms, guard, models, pace, selection, speeds, topologies
+from ..algorithms.types import Algorithm
+from ..audit import poisoning
+from ..audit.poisoning import Attack
+from ..guard import Stage
+from ..models import table_of as to_table_of
+from ..parameters import (
+    NONE,
+    Kind,
+    bad,
+    check,
+    choice,
+    component,
+    flag,
+    from_table,
+    nearest,
+    resolve,
+    to_table,
+    whole,
+)
+from ..private.dpsgd import DPSGD
+
+MIN_ROWS = 10  # a metric on fewer held-out rows says too much about single rows
+SEEDS = 2**63 - 1
+
+ALGORITHM = Kind("an algorithm", algorithms.ALL, base=Algorithm, example="algorithms.FedAvg(lr=0.1)")
+RULE = aggregate.RULE._replace(example="aggregate.Median()")
+PACE = Kind("an asynchronous pace", pace.ALL)
+SPEED = Kind("a speed", speeds.ALL)
+SELECTION = selection.SELECTION._replace(example="selection.PowerOfChoice(candidates=30)")
+
+
+def _take(kind: Kind, name: str, none: bool | str = False) -> Callable[[Any, str], Any]:
+    return lambda value, owner: resolve(value, kind, owner, name, none)
+
+
+def take_algorithm(value: Any, owner: str) -> Algorithm:
+    return resolve(algorithms.FedAvg() if value is None else value, ALGORITHM, owner, "algorithm")
+
+
+def take_rule(value: Any, owner: str) -> Any:
+    return resolve(aggregate.Mean() if value is None else value, RULE, owner, "aggregate")
+
+
+def _take_guard(value: Any, owner: str) -> tuple[Stage, ...]:
+    if isinstance(value, list) and any(isinstance(stage, Mapping | str) for stage in value):
+        value = [from_table(stage, guard.ALL, f"{owner}, guard[{i}]") for i, stage in enumerate(value)]
+    return guard.as_stages(value)
+
+
+def _take_adversaries(value: Any, owner: str) -> tuple[Attack, ...]:
+    if isinstance(value, list) and any(isinstance(attack, Mapping) for attack in value):
+        members = {cls.__name__: cls for cls in poisoning.ALL.values()}
+        value = [from_table(table, members, f"{owner}, adversaries[{i}]") for i, table in enumerate(value)]
+    return poisoning.attacks(value)
+
+
+def _take_private(value: Any, owner: str) -> DPSGD | None:
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        value = resolve({"name": "DPSGD", **value}, Kind("DP-SGD", {"DPSGD": DPSGD}), owner, "private")
+    if not isinstance(value, DPSGD) or value.tree or value.sampling != "poisson":
+        raise bad(
+            owner,
+            "private",
+            value,
+            "private.DPSGD(…) with sampling='poisson', or None",
+            "Other samplings are for one data holder: tacit.train_private.",
+        )
+    if value.micro_batch is not None:
+        raise bad(owner, "private.micro_batch", value.micro_batch, "None: local batches are small already")
+    return check(value)
+
+
+def keep(value: Any, owner: str) -> Any:
+    """A model or a topology is checked when the data are known."""
+    return value
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """The options of one training run. Build it with `TrainConfig.of`, which checks every value."""
+
+    model: Any = component(
+        "mlp", keep, takes="Model", doc="name of a model, an nn.Module, or a function that returns one"
+    )
+    algorithm: Algorithm = component(
+        None,
+        take_algorithm,
+        takes="str | Algorithm | None",
+        compare="algorithms",
+        doc="local steps and server step: algorithms.FedAvg(…) and others, or a name",
+    )
+    rounds: int = whole(10, least=1, doc="rounds of training")
+    per_round: int | None = whole(
+        None, least=1, none="everyone", doc="parties that take part in a round; asynchronously: at a time"
+    )
+    local_epochs: int | tuple[int, ...] = whole(
+        1, least=1, each="party", takes="int | Sequence[int]", doc="passes over a party's rows in a round"
+    )
+    local_steps: int | None = whole(
+        None, least=1, none="epochs decide", doc="local steps in a round, instead of epochs"
+    )
+    batch_size: int | None = whole(32, least=1, none="all rows at once", doc="rows in a local step")
+    seed: int = whole(0, least=0, most=SEEDS, compare="seeds", doc="seed of everything reproducible")
+    device: str = component("cpu", keep, takes="str", simulated=True, doc="'cpu', 'cuda', 'cuda:0' or 'auto'")
+    precision: str = choice("float32", ("float32", "tf32", "bf16"), doc="arithmetic of local steps")
+    engine: str = choice(
+        "auto",
+        ("auto", "stack", "each"),
+        simulated=True,
+        doc="simulate clients as one stack, or one after the other",
+    )
+    runtime: Any = component(
+        "cohort",
+        keep,
+        takes="str | Runtime",
+        compare=False,
+        simulated=True,
+        doc="'cohort' simulates all clients in one tensor program, 'inprocess' runs a program for each "
+        "party over messages, 'processes' (or tacit.Processes(…)) a process for each party",
+    )
+    evaluate_every: int = whole(1, least=0, doc="rounds between evaluations; 0: after the last round only")
+    min_rows: int = whole(
+        MIN_ROWS, least=1, doc="a party with fewer held-out rows reports no metrics on them"
+    )
+    landscape: bool = flag(
+        False, simulated=True, doc="compute the loss around the final model, for the report"
+    )
+    guard: tuple[Stage, ...] = component(
+        None,
+        _take_guard,
+        takes="Stage | Sequence[Stage] | None",
+        compare="guards",
+        doc="stages around every update: [guard.Clip(1.0), guard.Noise(multiplier=1.0)]",
+    )
+    sampling: str = choice(
+        "fixed",
+        ("fixed", "poisson"),
+        doc="'fixed' draws per_round parties; 'poisson' draws each with probability per_round/parties",
+    )
+    insecure_seed: int | None = whole(
+        None,
+        least=0,
+        none="the operating system's randomness",
+        compare=False,
+        simulated=True,
+        doc="makes every secret replayable, for tests only; the result is stamped NOT PRIVATE",
+    )
+    pace: Any = component(
+        None,
+        _take(PACE, "pace", none="synchronous rounds"),
+        takes="str | Pace | None",
+        compare=False,
+        doc="asynchronous training: pace.FedBuff(…), pace.FedAsync(…) or pace.SAFA(…)",
+    )
+    speed: Any = component(
+        None,
+        _take(SPEED, "speed", none="no virtual clock"),
+        takes="Speed | None",
+        compare=False,
+        simulated=True,
+        doc="how long local work takes on the virtual clock of a simulation: speeds.Lognormal(…)",
+    )
+    aggregate: Any = component(
+        None,
+        take_rule,
+        takes="str | Rule | None",
+        compare="aggregates",
+        doc="how the server combines updates, instead of the mean: aggregate.Median() and others",
+    )
+    adversaries: Any = component(
+        None,
+        _take_adversaries,
+        takes="Mapping[str, float] | Sequence[Attack] | None",
+        simulated=True,
+        doc="share of malicious parties in a simulation: {'sign_flip': 0.2}, or attacks from tacit.audit",
+    )
+    topology: Any = component(
+        None,
+        keep,
+        takes="Topology | None",
+        compare=False,
+        simulated=True,
+        doc="tacit.Hierarchy(…) instead of one server",
+    )
+    private: DPSGD | None = component(
+        None,
+        _take_private,
+        takes="DPSGD | None",
+        compare=False,
+        simulated=True,
+        doc="private.DPSGD(…): every local step is one of DP-SGD, and each party has an ε for its rows",
+    )
+    select: Any = component(
+        None,
+        _take(SELECTION, "select", none="drawn uniformly"),
+        takes="str | Selection | None",
+        compare=False,
+        doc="who is asked in a round: selection.PowerOfChoice(candidates=30)",
+    )
+
+    @classmethod
+    def of(cls, owner: str = "train", **options: Any) -> TrainConfig:
+        """Check every option by itself and fill in the defaults."""
+        fields = {f.name: f for f in dataclasses.fields(TrainConfig)}
+        for name in options:
+            if name not in fields:
+                raise TypeError(f"{owner}() has no option {name!r}. {nearest(name, list(fields))}")
+        values = {name: options.get(name, f.default) for name, f in fields.items()}
+        for name, f in fields.items():
+            if f.metadata["kind"] == "component":
+                values[name] = f.metadata["take"](values[name], owner)
+        return check(TrainConfig(**values), owner)
+
+
+OPTIONS = {f.name: f for f in dataclasses.fields(TrainConfig)}
+SIMULATED = tuple(name for name, f in OPTIONS.items() if f.metadata.get("simulated"))  # not for real parties
+COMPONENTS = tuple(name for name, f in OPTIONS.items() if f.metadata["kind"] == "component")
+IN_TRAIN = ("device", "runtime")  # components that a job file keeps as text in [train]
+TABLES = tuple(name for name in COMPONENTS if name not in IN_TRAIN)  # those with a table of their own
+SETTINGS = tuple(name for name in OPTIONS if name not in TABLES)  # keys of [train]
+
+
+def to_tables(config: TrainConfig) -> dict[str, Any]:
+    """Return the tables of a job file that give this config again."""
+    tables: dict[str, Any] = {"model": models.table_of(config.model), "algorithm": to_table(config.algorithm)}
+    values = {name: getattr(config, name) for name in SETTINGS}
+    tables["train"] = {
+        name: NONE if v is None else list(v) if isinstance(v, tuple) else v for name, v in values.items()
+    }
+    for name in TABLES[2:]:
+        value = getattr(config, name)
+        if value is None or value == () or (name == "aggregate" and value == aggregate.Mean()):
+            continue
+        if isinstance(value, tuple):
+            tables[name] = [to_table(v) for v in value]
+        elif name == "topology":
+            tables[name] = dict(value) if isinstance(value, Mapping) else topologies.to_table(value)
+        else:
+            tables[name] = to_table(value)
+    return tables
+
+
+__all__ = [
+    "MIN_ROWS",
+    "OPTIONS",
+    "SETTINGS",
+    "SIMULATED",
+    "TABLES",
+    "TrainConfig",
+    "to_table_of",
+    "to_tables",
+]

@@ -1,0 +1,98 @@
+"""Types of the options, for type checkers. Written by `python -m tacit.config.write_types`: do not edit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict
+
+from torch import nn
+
+from ..aggregate.rule import Rule
+from ..algorithms.types import Algorithm
+from ..audit.poisoning import Attack
+from ..guard import Stage
+from ..pace import SAFA, FedAsync, FedBuff
+from ..private.dpsgd import DPSGD
+from ..runtimes.processes import Processes
+from ..selection.rule import SelectionRule as Selection
+from ..speeds import Constant, Exponential, Given, Lognormal
+from ..topologies import Gossip, Hierarchy
+
+Model = str | nn.Module | Callable[[], nn.Module] | Any  # Any: a dataclass with `build`, as tacit.models has
+Pace = FedBuff | FedAsync | SAFA
+Speed = Constant | Lognormal | Exponential | Given
+Topology = Hierarchy | Gossip | Mapping[str, Any]
+Runtime = Processes | Any  # Any: real parties, which `tacit party` sets
+
+
+class TrainOptions(TypedDict, total=False):
+    model: Model
+    algorithm: str | Algorithm | None
+    rounds: int
+    per_round: int | None
+    local_epochs: int | Sequence[int]
+    local_steps: int | None
+    batch_size: int | None
+    seed: int
+    device: str
+    precision: str
+    engine: str
+    runtime: str | Runtime
+    evaluate_every: int
+    min_rows: int
+    landscape: bool
+    guard: Stage | Sequence[Stage] | None
+    sampling: str
+    insecure_seed: int | None
+    pace: str | Pace | None
+    speed: Speed | None
+    aggregate: str | Rule | None
+    adversaries: Mapping[str, float] | Sequence[Attack] | None
+    topology: Topology | None
+    private: DPSGD | None
+    select: str | Selection | None
+
+
+class CompareOptions(TypedDict, total=False):
+    algorithms: Sequence[str | Algorithm]
+    seeds: int | Sequence[int]
+    match: str | None
+    baseline: str | Algorithm | None
+    aggregates: Sequence[str | Rule] | None
+    guards: Sequence[Any] | Mapping[str, Any] | None
+    variants: Mapping[str, Mapping[str, Any]] | None
+    model: Model
+    rounds: int
+    per_round: int | None
+    local_epochs: int | Sequence[int]
+    local_steps: int | None
+    batch_size: int | None
+    device: str
+    precision: str
+    engine: str
+    evaluate_every: int
+    min_rows: int
+    landscape: bool
+    sampling: str
+    adversaries: Mapping[str, float] | Sequence[Attack] | None
+
+
+class GossipOptions(TypedDict, total=False):
+    mode: str
+    period: int
+    wait: float
+    churn: float
+    secure: bool
+    model: Model
+    algorithm: str | Algorithm | None
+    rounds: int
+    local_epochs: int | Sequence[int]
+    local_steps: int | None
+    batch_size: int | None
+    seed: int
+    device: str
+    precision: str
+    engine: str
+    runtime: str | Runtime
+    evaluate_every: int
+    min_rows: int

@@ -1,0 +1,214 @@
+"""The context of parties whose shares carry tags, and the check that catches a party that cheats. Damgård,
+Keller, Larraia, Pastro, Scholl, Smart: Practical Covertly Secure MPC for Dishonest Majority, ESORICS 2013
+(SPDZ); its MACCheck is `TaggedContext.check`.
+
+    party i                                            every other party
+      |--- MaskedOpening(shares of x − a, …) ------------->|   values under one-time masks
+      |--- Commitment(H(openings, seed, salt)) ----------->|   1. commit to a seed and to the opened values
+      |--- Opened(seed, salt) ---------------------------->|   2. open the seeds: random weights χ
+      |--- Commitment(H(σ_i, salt)) ---------------------->|   3. σ_i = Σ_j χ_j (m_ij − α_i · y_j)
+      |--- Opened(σ_i, salt) ----------------------------->|   4. Σ σ_i = 0, or everyone aborts
+
+Before the check, only masked values are opened. Results are opened under a mask, too, which only the receiver
+knows. A party that changed shares, openings or tags, however many, passes the check with probability below
+2/p < 2^-59: it has to guess α, or the χ that are drawn after its change. After a failed check the key α may
+be known, and is not used again. Not prevented: a party may supply a false input, or stop. The dealer must be
+honest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..errors import ProtocolError
+from ..parties.message import Message
+from . import prime, spdz
+from .beaver import MaskedFactor
+from .context import Context, Primitives
+from .elements import TaggedShare
+from .prime import FixedPointPrime
+from .tagged import InputMask, TaggedStock, draw_elements
+from .tape import KEY, Tape
+
+
+class MaskedOpening(Message, reveals="shares of values under one-time masks: uniform numbers"):
+    values: list[Tensor]
+
+
+class MaskedEntry(Message, reveals="a value under a mask that only its sender knows: uniform numbers"):
+    values: list[Tensor]
+
+
+class Commitment(Message, reveals="a hash of a later message, with 32 random bytes: nothing yet"):
+    digest: bytes
+
+
+class Opened(
+    Message, reveals="what was committed to: a random seed, or this party's part of a check whose sum is 0"
+):
+    said: bytes
+    salt: bytes
+
+
+@dataclass
+class TaggedContext(Context):
+    """A party's key share, and the values opened since the last check."""
+
+    stock: TaggedStock
+    fixed: FixedPointPrime = field(default_factory=FixedPointPrime)
+    alpha: int | None = None  # None: the stock's; a key that outlives the stock is given here
+    pending: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # (opened value, my share of its tag)
+    announced: list[Tensor] = field(default_factory=list)  # public values that one party sent to all
+    checks: int = 0
+
+    primitives: ClassVar[Primitives | None] = Primitives(
+        spdz.product,
+        spdz.product_public,
+        spdz.product_masked,
+        spdz.square,
+        spdz.truncate,
+        spdz.sign,
+        spdz.argmax,
+    )
+
+    @property
+    def key(self) -> Tensor:
+        return torch.tensor(self.stock.alpha if self.alpha is None else self.alpha, device=self.device)
+
+    def public(self, value: Any, like: TaggedShare | Tensor) -> TaggedShare:
+        """One party's share is the value, the others' are 0; every party's tag share is α_i · value."""
+        code = prime.from_signed(torch.as_tensor(value, dtype=torch.int64, device=like.device))
+        return TaggedShare(
+            torch.stack(
+                [
+                    code if self.first else torch.zeros_like(code),
+                    prime.mul(code, self.key.to(like.device).expand_as(code)),
+                ]
+            )
+        )
+
+    async def open(self, *shares: TaggedShare) -> list[Tensor]:
+        """Send my shares and add all; keep the tags for `check`.
+
+        Before the check, open only values under one-time masks.
+        """
+        values = [x.data[0] for x in shares]
+        if self.me is None:
+            return values
+        await self.me.send(self.peers, MaskedOpening([x.cpu() for x in values]))
+        self.charge(len(self.peers) * 8 * sum(x.numel() for x in values))
+        for name, message in (await self.me.gather(self.peers, MaskedOpening)).items():
+            self._check_shapes(name, message.values, [x.shape for x in values])
+            values = [
+                prime.add(a, prime.check_elements(b, repr(name)).to(self.device))
+                for a, b in zip(values, message.values)
+            ]
+        self.pending += [(value, x.data[1]) for value, x in zip(values, shares)]
+        return values
+
+    async def share_input(
+        self, value: Tensor | None, shape: tuple[int, ...], owner: int, name: str = ""
+    ) -> MaskedFactor[TaggedShare]:
+        """Share a value that its owner knows: it announces f = y − b, and [y] = [b] + f.
+
+        `value` is None at the other parties.
+        """
+        b = (await self.stock.take(InputMask(shape, owner, name or None)))["b"]
+        if self.me is None:
+            return MaskedFactor(name, torch.empty(shape, dtype=torch.int64, device="meta"), b)
+        if self.rank == owner:
+            assert value is not None
+            f = prime.sub(value.to(self.device), b.data[0])
+            await self.me.send(self.peers, MaskedEntry([f.cpu()]))
+            self.charge(len(self.peers) * 8 * f.numel())
+        else:
+            values = (await self.me.recv(self.names[owner], MaskedEntry)).values
+            self._check_shapes(self.names[owner], values, [torch.Size(shape)])
+            f = prime.check_elements(values[0], repr(self.names[owner])).to(self.device)
+        self.announced.append(f)
+        return MaskedFactor(name, f, b)
+
+    def unmask(self, factor: MaskedFactor[TaggedShare]) -> TaggedShare:
+        """[y] of a shared input."""
+        return factor.b + self.public(factor.f, factor.b)
+
+    def _check_shapes(self, name: str, values: list[Tensor], expected: list[torch.Size]) -> None:
+        if [v.shape for v in values] != expected:
+            raise ProtocolError(
+                f"{name!r} sent shapes {[tuple(v.shape) for v in values]}; expected "
+                f"{[tuple(s) for s in expected]}. All parties must run the same program on the same shapes."
+            )
+
+    async def check(self) -> None:
+        """Abort unless all values opened since the last check agree with their tags."""
+        if self.me is None:
+            return
+        self.checks += 1
+        record = hashlib.sha256(b"tacit openings 1")
+        for value in [*(v for v, _ in self.pending), *self.announced]:
+            record.update(value.cpu().numpy().tobytes())
+        seeds = await self._commit_and_open("seed", record.digest(), self.me.secret.bytes(KEY))  # 1, 2
+        tape = Tape(hashlib.sha256(b"tacit weights 1" + record.digest() + b"".join(seeds)).digest())
+        sigma = torch.zeros((), dtype=torch.int64)
+        for value, tag in self.pending:  # 3
+            error = prime.sub(tag, prime.mul(value, self.key.expand_as(value))).flatten().cpu()
+            weights = draw_elements(tape, tuple(error.shape), "cpu")
+            sigma = prime.add(sigma, prime.total(prime.mul(error, weights), 0))
+        sums = await self._commit_and_open("sum", record.digest(), int(sigma).to_bytes(8, "little"))  # 4
+        parts = [int.from_bytes(s, "little") for s in sums]
+        if any(len(s) != 8 for s in sums) or any(part >= prime.P for part in parts) or sum(parts) % prime.P:
+            raise ProtocolError(
+                f"check {self.checks} failed: an opened value does not match its tag, so a party changed "
+                "a share, an opening or a tag. "
+                "Nothing of the result was opened. Do not work with the other parties until you know which "
+                "one it was."
+            )
+        self.pending.clear()
+        self.announced.clear()
+
+    async def _commit_and_open(self, what: str, record: bytes, mine: bytes) -> list[bytes]:
+        """Exchange one value per party, each chosen before the others are known; by rank."""
+        assert self.me is not None
+
+        def digest(rank: int, value: bytes, salt: bytes) -> bytes:
+            about = f"tacit commitment 1|{what}|{self.checks}|{rank}|".encode()
+            return hashlib.sha256(about + record + len(value).to_bytes(8, "little") + value + salt).digest()
+
+        salt = self.me.secret.bytes(KEY)
+        await self.me.send(self.peers, Commitment(digest(self.rank, mine, salt)))
+        commitments = await self.me.gather(self.peers, Commitment)
+        await self.me.send(self.peers, Opened(mine, salt))
+        openings = await self.me.gather(self.peers, Opened)
+        self.charge(len(self.peers) * KEY)
+        self.charge(len(self.peers) * (len(mine) + KEY))
+        values = []
+        for rank, name in enumerate(self.names):
+            if rank == self.rank:
+                values.append(mine)
+                continue
+            opening = openings[name]
+            if (
+                len(opening.salt) != KEY
+                or digest(rank, opening.said, opening.salt) != commitments[name].digest
+            ):
+                raise ProtocolError(
+                    f"check {self.checks} failed: {name!r} opened something else than it committed to, or "
+                    "saw other values opened than this "
+                    "party. Nothing of the result was opened."
+                )
+            values.append(opening.said)
+        return values
+
+    async def open_to(self, x: TaggedShare, to: int) -> Tensor | None:
+        """Open x to one party: under a mask that only it knows, which it removes after the check."""
+        b = (await self.stock.take(InputMask(tuple(x.shape), to)))["b"]
+        (masked,) = await self.open(x - b)
+        await self.check()
+        if self.me is None:
+            return masked
+        return prime.add(masked, b.data[0]) if self.rank == to else None
