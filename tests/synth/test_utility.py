@@ -57,7 +57,7 @@ def test_a_target_that_cannot_be_one_is_refused():
     real = patients(100, 0).assign(ill="no")
     with pytest.raises(BadData, match="the target 'ill' has a single value in the real table"):
         measured(patients(100, 2), "ill", real)
-    with pytest.raises(BadData, match=r"there is no column 'il' to look at. Did you mean 'ill'\?"):
+    with pytest.raises(BadData, match=r"there is no column 'il'. Did you mean 'ill'\?"):
         measured(patients(100, 2), "il")
 
 
