@@ -208,5 +208,5 @@ def test_rows_and_domains_that_do_not_fit_are_refused_and_the_holder_is_named():
     table = Table.infer(
         good.assign(b="x"), a=integer(0, 9), b=categorical(["x"]), constraints=[Combinations("a", "b")]
     )
-    with pytest.raises(BadData, match=r"would be filled in from the rows\. Give `allowed`"):
+    with pytest.raises(BadData, match=r"would be inferred from the rows\. Give `allowed`"):
         tacit.synthesize({"p": good.assign(b="x"), "q": good.assign(b="x")}, table)

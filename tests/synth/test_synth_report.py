@@ -92,8 +92,8 @@ def test_names_from_the_data_stay_text(seen: Evaluation) -> None:
 def test_points_of_real_people_can_be_left_out_and_the_page_says_what_it_shows(seen: Evaluation) -> None:
     with_points, without = render(seen), render(seen, points=False)
     assert "some rows as points. Keep it where the real table is kept." in with_points
-    assert "Pairs of numbers that differ most" in with_points
-    assert "Pairs of numbers that differ most" not in without
+    assert "Numeric pairs with the largest difference" in with_points
+    assert "Numeric pairs with the largest difference" not in without
     assert "histograms of the real table. Keep it where" in without
 
 
