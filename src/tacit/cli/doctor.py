@@ -1,4 +1,4 @@
-"""What tacit finds on this machine, and whether it computes here what it should."""
+"""tacit doctor: what is installed on this machine, and whether it computes correctly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..report.numbers import size
 
 
 def examine() -> dict[str, Any]:
-    """Everything as plain values; `lines` says the same for people."""
+    """Return all findings as plain values; `lines` formats them."""
     import torch
 
     import tacit
@@ -79,8 +79,9 @@ def examine() -> dict[str, Any]:
 
 
 def extra_packages() -> dict[str, list[str]]:
-    """The optional packages by extra, from tacit's own metadata, or from pyproject.toml when it runs from its
-    sources.
+    """Return the optional packages by extra.
+
+    They come from the installed metadata, or from pyproject.toml in a source checkout.
     """
     try:
         wanted = [
@@ -99,15 +100,15 @@ def extra_packages() -> dict[str, list[str]]:
     extras: dict[str, list[str]] = {}
     for package, extra in wanted:
         name = re.split(r"[^\w.-]", package.strip())[0]
-        if extra != "dev" and name != "tacit":  # dev is for those who change tacit, not for those who use it
+        if extra != "dev" and name != "tacit":  # dev is for developers of tacit
             extras.setdefault(extra, []).append(name)
     return extras
 
 
 def place_of(name: str, data_dir: str | None = None) -> dict[str, Any]:
-    """Where a data set's files are.
+    """Return where a data set's files are.
 
-    Only looked at, not read: that would take seconds and gigabytes for the large ones.
+    They are not read, which would take seconds and gigabytes for large ones.
     """
     from .. import data
     from ..data.sources import folders
@@ -129,8 +130,9 @@ def place_of(name: str, data_dir: str | None = None) -> dict[str, Any]:
 
 
 def self_test() -> dict[str, Any]:
-    """Two rounds of FedAvg with one full-batch step each must be two rounds of FedSGD, here and on the GPU if
-    there is one.
+    """Check that FedAvg with one full-batch step equals FedSGD over two rounds.
+
+    On the CPU, and on the GPU if there is one.
     """
     import torch
 
@@ -148,7 +150,7 @@ def self_test() -> dict[str, Any]:
             for a in (algorithms.FedAvg(lr=0.1), algorithms.FedSGD(lr=0.1))
         ]
         models = [torch.cat([p.detach().flatten().cpu() for p in r.model.parameters()]) for r in results]
-    except Exception as error:  # whatever it is, it is what the doctor was asked to find
+    except Exception as error:  # any error is a finding
         return {
             "ok": False,
             "text": f"training stopped with {type(error).__name__}: {error}",

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..data.table_files import read_header, read_table
 from ..errors import BadData, BadParameter, MissingFiles
 from ..files import check_new
 from ..parameters import check, from_table, nearest
@@ -103,6 +102,8 @@ def add(verb: Callable[..., Any]) -> None:
 
 
 def _synth(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
+    from ..data.table_files import read_table
+
     _check(args)
     started, seed = time.monotonic(), args.seed or 0
     frame = holdout = None
@@ -302,6 +303,8 @@ def file_format(path: str) -> str | None:
 
 
 def _columns_to_drop(args: argparse.Namespace) -> list[str]:
+    from ..data.table_files import read_header
+
     names = list(read_header(args.table).names) if args.drop else []
     for name in args.drop:
         if name not in names:
