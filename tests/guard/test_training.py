@@ -448,7 +448,7 @@ def test_a_wrong_order_in_a_job_file_is_refused_and_a_guarded_comparison_has_eac
         + first
         + "[train]\nrounds = 2\n"
     )
-    with pytest.raises(BadJob, match=r"job\.toml: guard: Clip comes after Noise\. The order is"):
+    with pytest.raises(BadJob, match=r"job\.toml, guard: Clip comes after Noise\. The order is"):
         config.load(job)
     job.write_text(JOB)
     told = config.load(job).compare()
