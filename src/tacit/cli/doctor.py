@@ -84,10 +84,10 @@ def extra_packages() -> dict[str, list[str]]:
     They come from the installed metadata, or from pyproject.toml in a source checkout.
     """
     try:
-        wanted = [
-            (r.split(";")[0], found[1])
+        requirements = [
+            (r.split(";")[0], match[1])
             for r in importlib.metadata.requires("tacit") or []
-            if (found := re.search(r"extra\s*==\s*['\"](.+?)['\"]", r))
+            if (match := re.search(r"extra\s*==\s*['\"](.+?)['\"]", r))
         ]
     except importlib.metadata.PackageNotFoundError:
         file = Path(__file__).parents[3] / "pyproject.toml"
@@ -96,9 +96,9 @@ def extra_packages() -> dict[str, list[str]]:
             if file.is_file()
             else {}
         )
-        wanted = [(package, extra) for extra, packages in tables.items() for package in packages]
+        requirements = [(package, extra) for extra, packages in tables.items() for package in packages]
     extras: dict[str, list[str]] = {}
-    for package, extra in wanted:
+    for package, extra in requirements:
         name = re.split(r"[^\w.-]", package.strip())[0]
         if extra != "dev" and name != "tacit":  # dev is for developers of tacit
             extras.setdefault(extra, []).append(name)
@@ -118,15 +118,15 @@ def place_of(name: str, data_dir: str | None = None) -> dict[str, Any]:
     if "data_dir" not in options or shipped:
         return {"found": True, "folder": None, "text": "needs none"}
     first = folders(name, data_dir)[0]
-    found = first.is_dir() and any(first.iterdir())
+    has_files = first.is_dir() and any(first.iterdir())
     text = (
         f"in {first}"
-        if found
+        if has_files
         else f"not in {first}; "
         f"{'downloaded when first used' if 'download' in options else 'put its file there'}, or set "
         "TACIT_DATA"
     )
-    return {"found": found, "folder": str(first), "text": text}
+    return {"found": has_files, "folder": str(first), "text": text}
 
 
 def self_test() -> dict[str, Any]:

@@ -142,7 +142,7 @@ def _stamps(page: sections.Page) -> list[Safe]:
     """Warnings that are shown first."""
     stamps = dict.fromkeys(plain(s) for r in page.records for s in (r.ledger or {}).get("stamps") or [])
     out = [tag("p", tag("strong", s), class_="stamp", role="alert") for s in stamps]
-    if page.records and any(not r.finished for r in page.records):
+    if page.records and any(not r.is_finished for r in page.records):
         torn = (
             " The last line of the record was cut short and is left out."
             if any(r.warnings for r in page.records)

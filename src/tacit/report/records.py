@@ -81,7 +81,7 @@ class RunRecord:
         return self.start.get("federation") or {}
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         return bool(self.last("end"))
 
     @property
@@ -116,7 +116,7 @@ class RunRecord:
     def metrics(self) -> Mapping[str, Any]:
         """Last and best metrics, from the end event or, during the run, from the rounds so far."""
         if self.last("end").get("metrics"):
-            return self.last("end")["metrics"]
+            return dict(self.last("end")["metrics"])
         measured = [e for e in self.rounds if "loss" in e or "accuracy" in e]
         if not measured:
             return {}

@@ -152,7 +152,7 @@ def summary(page: Page) -> Section:
         if broken:
             which = names([f"{r.label} under {r.skew}, seed {r.seed}, round {r.diverged}" for r in broken], 4)
             sentences = [*sentences, f"Diverged (the loss was no longer a number): {which}."]
-        going = [r for r in page.records if not r.finished]
+        going = [r for r in page.records if not r.is_finished]
         if going:
             sentences = [
                 *sentences,
@@ -217,7 +217,7 @@ def _run_tiles(run: RunRecord) -> list[Safe]:
             else "",
         )
     ]
-    took = format_seconds(run.last("end").get("seconds")) if run.finished else "not finished"
+    took = format_seconds(run.last("end").get("seconds")) if run.is_finished else "not finished"
     tiles.append(_tile("Rounds", f"{count(run.done)} of {count(run.planned)}", took))
     sizes = fed.get("sizes") or []  # a server does not know the rows of real parties
     tiles.append(
@@ -557,7 +557,7 @@ def reproduce(page: Page) -> Section:
     if name:  # a run kept in memory has no directory to name
         again = f"tacit {verb} job.toml" if verb.startswith("party") else f"tacit {verb}"
         stopped = (
-            first and not comparison and not first.finished and not in_python and verb != "train-private"
+            first and not comparison and not first.is_finished and not in_python and verb != "train-private"
         )  # which is not resumed
         commands += [f"{again} --resume {_quoted(name)}"] if stopped else []
         commands.append(f"tacit report {_quoted(name)}")

@@ -281,7 +281,7 @@ def run(record: RunRecord) -> list[str]:
         )
     elif error is not None:
         sentences.append("Its figures carry noise, which the ε covers; ± is their standard error.")
-    if not record.finished:
+    if not record.is_finished:
         sentences.append(
             f"The run is not finished: {count(record.done)} of {count(record.planned)} rounds are in this "
             "report. "
