@@ -144,10 +144,8 @@ class _Training:
         )
         self.trainer = trainer_class(self.first)(self.task, self.starts, self.plans, context)
         if not resume:
-            self.journals += [
-                Journal.create(directory, job, self.watch)
-                for directory, job in zip(self.directories, self.jobs)
-            ]
+            for directory, job in zip(self.directories, self.jobs):
+                self.journals.append(Journal.create(directory, job, self.watch))
         self.begun: int = metadata.get("round", 0)
         if not self.begun:
             self._write_start()
