@@ -137,8 +137,8 @@ class _Training:
         if resume:
             states, metadata = self._reopen() if self.together is None else self._rewind_stack(self.together)
         else:
-            for directory in filter(None, self.directories):  # all of them first: a refusal writes nothing
-                check_unused(directory)
+            for out in filter(None, self.directories):  # all of them first: a refusal writes nothing
+                check_unused(out)
         context = RunContext(
             self._spend, self._spend_evaluation, self._note, self.directories[0], states, metadata
         )
