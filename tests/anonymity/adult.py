@@ -22,9 +22,10 @@ def files(columns: list[str]) -> dict[str, Path]:
     return {c: ROOT / f"adult_hierarchy_{c}.csv" for c in columns}
 
 
-PEOPLE = """r1 Black 9/20/65 M 37203 · r2 Black 2/14/65 M 37203 · r3 Black 10/23/65 F 37215 · r4 Black 8/24/65 F 37215 · r5 Black 11/7/64 F 37215
-· r6 Black 12/1/64 F 37215 · r7 White 10/23/64 M 37215 · r8 White 3/15/64 F 37217 · r9 White 8/13/64 M 37217 · r10 White 5/5/64 M 37217
-· r11 White 2/13/67 M 37215 · r12 White 3/21/67 M 37215"""
+PEOPLE = """r1 Black 9/20/65 M 37203 · r2 Black 2/14/65 M 37203 · r3 Black 10/23/65 F 37215
+· r4 Black 8/24/65 F 37215 · r5 Black 11/7/64 F 37215 · r6 Black 12/1/64 F 37215
+· r7 White 10/23/64 M 37215 · r8 White 3/15/64 F 37217 · r9 White 8/13/64 M 37217
+· r10 White 5/5/64 M 37217 · r11 White 2/13/67 M 37215 · r12 White 3/21/67 M 37215"""
 
 
 def people() -> pandas.DataFrame:
@@ -35,5 +36,5 @@ def people() -> pandas.DataFrame:
     )
 
 
-BITS = Hierarchy.of([["0", "*"], ["1", "*"]])
-THREE = Hierarchy.of([["0", "low", "*"], ["1", "low", "*"], ["2", "high", "*"]])
+BITS = Hierarchy.from_rows([["0", "*"], ["1", "*"]])
+THREE = Hierarchy.from_rows([["0", "low", "*"], ["1", "low", "*"], ["2", "high", "*"]])

@@ -11,7 +11,7 @@ import pytest
 
 import tacit
 from tacit import anonymity
-from tacit.anonymity import DeltaPresence, Homogeneous, KMap, Naming
+from tacit.anonymity import DeltaPresence, HomogeneityWarning, IdentifierWarning, KMap
 from tacit.errors import BadData, BadParameter
 
 from .adult import BITS, people
@@ -43,7 +43,7 @@ def test_the_policy_for_nulls_is_a_choice():
     assert made.suppressed == ["z"]
     assert "1 rows with a null in a quasi-identifier are suppressed" in made.explain()
     with pytest.raises(
-        BadData, match=r"1 rows have a null in a quasi-identifier\. Fill them in, or choose nulls='value'"
+        BadData, match=r"1 rows have a null in a quasi-identifier\. Fill the nulls in, or pass nulls='value'"
     ):
         tacit.anonymize(frame, quasi=["sex"], k=2, nulls="error")
 
@@ -65,16 +65,17 @@ def test_suppressed_rows_are_no_class_when_the_table_comes_back():
     assert twice.suppressed == [4]
     assert (
         twice.trace[0].sentence
-        == "1 rows came with * in every quasi-identifier: they are suppressed already and no class."
+        == "1 input rows have * in every quasi-identifier: they are already suppressed."
     )
-    with pytest.raises(BadData, match="Every row of the table is suppressed already"):
+    with pytest.raises(BadData, match="Every row of the table is already suppressed"):
         tacit.anonymize(once.table.loc[[4]], quasi=["a", "b"], k=1)
 
 
 def test_a_column_that_names_everybody_is_warned_of_before_it_is_published():
     frame = pandas.DataFrame({"a": [1, 2] * 5, "patient": [f"P{i}" for i in range(10)], "town": ["x"] * 10})
     with pytest.warns(
-        Naming, match="'patient' is neither a quasi-identifier nor sensitive and differs in every row"
+        IdentifierWarning,
+        match="'patient' is neither a quasi-identifier nor sensitive and differs in every row",
     ) as caught:
         made = tacit.anonymize(frame, quasi=["a"], k=5)
     assert made.warnings == [str(w.message) for w in caught]
@@ -87,8 +88,8 @@ def test_a_column_that_names_everybody_is_warned_of_before_it_is_published():
 def test_a_constant_sensitive_value_warns():
     frame = pandas.DataFrame({"a": list("0" * 5 + "1" * 5), "s": ["flu"] * 5 + ["flu", "none"] * 2 + ["flu"]})
     with pytest.warns(
-        Homogeneous,
-        match=r"1 class \(5 rows of 10\) have a single value of 's': .* Ask for l-diversity \(l=2\)",
+        HomogeneityWarning,
+        match=r"1 class \(5 rows of 10\) have a single value of 's': .* Use l-diversity \(l=2\)",
     ):
         made = tacit.anonymize(frame, quasi=["a"], sensitive=["s"], k=5)
     assert len(made.warnings) == 1
@@ -111,13 +112,13 @@ def test_presence_is_bounded_against_the_population():
     assert tacit.anonymize(frame, models=[DeltaPresence(0.4, 0.7)], **ask).levels == {"a": 1}
     with pytest.raises(BadData, match="No node of the lattice satisfies the privacy models"):
         tacit.anonymize(frame, models=[DeltaPresence(0.6, 0.7)], max_suppressed=1.0, **ask)
-    with pytest.raises(BadData, match="more rows of some kind than the population"):
+    with pytest.raises(BadData, match="more rows in the table than in the population"):
         tacit.anonymize(
             everyone, quasi=["a"], hierarchies={"a": BITS}, k=None, population=frame, models=[DeltaPresence()]
         )
 
 
-@pytest.mark.filterwarnings("ignore:.*differs in every row:tacit.anonymity.Naming")
+@pytest.mark.filterwarnings("ignore:.*differs in every row:tacit.anonymity.IdentifierWarning")
 def test_untouched_columns_keep_their_kind_and_the_original_is_left_alone():
     frame = pandas.DataFrame({"age": [39, 39, 40, 40], "note": list("abcd")})
     before = frame.copy(deep=True)
@@ -142,7 +143,8 @@ ASK = dict(quasi=["Race", "Zip"], k=2)
     ("change", "words"),
     [
         ({"quasi": "Zip"}, "anonymize: quasi is 'Zip'; it must be a list of column names"),
-        ({"quasi": []}, "a list of at least one column name. Name what others could know"),
+        ({"quasi": []}, "anonymize: quasi is .*; it must be a list of column names, like"),
+        ({"quasi": ["Zip", "Zip"]}, "it must be a list without repetitions. 'Zip' is in it twice"),
         (
             {"method": "optimum"},
             "anonymize: method is 'optimum'; it must be one of 'datafly', 'optimal'.* Did you mean 'optimal'",
@@ -157,17 +159,17 @@ ASK = dict(quasi=["Race", "Zip"], k=2)
             {"metric": "entropy", "method": "cluster"},
             "anonymize: metric is 'entropy'; it must be 'loss' for method 'cluster'",
         ),
-        ({"max_suppressed": 5}, "max_suppressed is 5; it must be a part of the rows between 0 and 1"),
+        ({"max_suppressed": 5}, "max_suppressed is 5; it must be a fraction of the rows between 0 and 1"),
         ({"k": 0}, "KAnonymity: k is 0; it must be a whole number of at least 1"),
         ({"k": None}, "anonymize: k is None; it must be a whole number of at least 1, unless models"),
         (
             {"l": 2},
-            "anonymize: sensitive is .*; it must be a list with the sensitive columns, which LDiversity "
+            "anonymize: sensitive is .*; it must be a list of the sensitive columns, which LDiversity "
             "protects",
         ),
         (
             {"models": [KMap(3)]},
-            "anonymize: population is None; it must be a table of the population, with which KMap compares",
+            "anonymize: population is None; it must be a table of the population, which KMap compares with",
         ),
         ({"models": ["k"]}, "anonymize: models is 'k'; it must be a list of privacy models"),
         ({"nulls": "any"}, "anonymize: nulls is 'any'"),
@@ -191,10 +193,9 @@ def test_a_bad_parameter_is_refused_in_the_one_sentence(change, words):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"quasi": ["Age"]}, "The table has no column 'Age'; it has 'Race', 'Birthdate', 'Sex', 'Zip'"),
-        ({"quasi": ["Zip", "Zip"]}, "'Zip' stands twice"),
-        ({"sensitive": ["Zip"]}, "'Zip' stands twice"),
-        ({"k": 13}, "The table has 12 rows, fewer than k = 13: no row can look like 12 others"),
+        ({"quasi": ["Age"]}, r"anonymize: there is no column 'Age' \(quasi\)"),
+        ({"sensitive": ["Zip"]}, "'Zip' is both in quasi and in sensitive"),
+        ({"k": 13}, "The table has 12 rows, fewer than k = 13, so no class can have k rows"),
         ({"population": pandas.DataFrame({"Zip": ["37203"]})}, "The population has no column 'Race'"),
     ],
 )

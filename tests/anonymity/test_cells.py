@@ -83,7 +83,7 @@ def levels_of(frame, hierarchies):
 
 def fits(frame, hierarchies, i, levels, o):
     return all(
-        hierarchies[c].at(frame[c][i], level) == hierarchies[c].at(frame[c][o], level)
+        hierarchies[c].generalize(frame[c][i], level) == hierarchies[c].generalize(frame[c][o], level)
         for c, level in zip(frame, levels)
     )
 
@@ -116,7 +116,7 @@ def test_k_ambiguity_equals_brute_force(two_way, rows, cost):
 
 
 def _share(hierarchy, level, value):
-    return (hierarchy.levels[level].count(hierarchy.at(value, level)) - 1) / (len(hierarchy) - 1)
+    return (hierarchy.levels[level].count(hierarchy.generalize(value, level)) - 1) / (len(hierarchy) - 1)
 
 
 def test_ambiguity_costs_no_more_than_anonymity_and_two_ways_no_less_than_one():
@@ -140,9 +140,8 @@ def test_one_way_says_who_is_exposed():
         made.trace[-1].counts["changed"] == 3
     )  # a row of stars fits everybody, one more cell hides its own original
     assert made.warnings == [
-        "2 rows of the release fit fewer than k = 2 originals each: k-ambiguity one way does not ask them "
-        "to. Use "
-        "Ambiguity(two_way=True) unless nobody knows all the originals."
+        "2 rows of the release are compatible with fewer than k = 2 originals each: one-way k-ambiguity "
+        "allows this. Use Ambiguity(two_way=True) unless no attacker knows all the originals."
     ]
 
 
@@ -171,7 +170,7 @@ def test_other_models_are_refused_with_the_reason():
     frame = pandas.DataFrame({"a": list("0011"), "s": list("xyxy")})
     for method in ("cells", "ambiguity"):
         with pytest.raises(
-            BadParameter, match=r"another one when LDiversity is asked for\. This one knows k alone"
+            BadParameter, match=r"another method for LDiversity\. This method supports only k"
         ):
             tacit.anonymize(frame, quasi=["a"], sensitive=["s"], k=2, l=2, method=method)
 

@@ -9,8 +9,8 @@ import pytest
 
 from tacit import anonymity
 from tacit.anonymity.conformance import check_anonymizer
-from tacit.anonymity.encoded import Encoded
-from tacit.anonymity.release import Release, Request
+from tacit.anonymity.release import AnonymizationRequest, TableRelease
+from tacit.anonymity.table import EncodedTable
 
 MEMBERS = [
     *(m() for m in anonymity.ALL.values()),
@@ -20,7 +20,7 @@ MEMBERS = [
 ]
 
 
-# k-ambiguity promises something else; levels fixed beforehand and private ones cannot follow k, and have
+# k-ambiguity promises something else; levels fixed in advance and private ones cannot follow k, and have
 # tests of their own (test_private.py)
 OTHERS = (anonymity.Ambiguity, anonymity.Fixed, anonymity.Private)
 
@@ -55,9 +55,9 @@ def test_larger_tables_conform_too():
 class Careless:
     """Publishes everything as it is, and says so."""
 
-    def run(self, table: Encoded, request: Request) -> Release:
+    def run(self, table: EncodedTable, request: AnonymizationRequest) -> TableRelease:
         cells = [table.codes[:, j] for j in range(len(table.columns))]
-        return Release(
+        return TableRelease(
             table.inverse.astype(np.int64),
             cells,
             [c.words[0] for c in table.columns],
@@ -70,7 +70,7 @@ class Careless:
 class Liar(anonymity.Optimal):
     """Gives a lower loss than it costs."""
 
-    def run(self, table: Encoded, request: Request) -> Release:
+    def run(self, table: EncodedTable, request: AnonymizationRequest) -> TableRelease:
         made = super().run(table, request)
         made.loss *= 0.9
         return made
@@ -80,7 +80,7 @@ class Liar(anonymity.Optimal):
 class Forger(anonymity.Optimal):
     """Publishes another sex than the row's."""
 
-    def run(self, table: Encoded, request: Request) -> Release:
+    def run(self, table: EncodedTable, request: AnonymizationRequest) -> TableRelease:
         made = super().run(table, request)
         made.words[3] = list(made.words[3])[::-1]
         made.levels[3] = None
@@ -90,9 +90,9 @@ class Forger(anonymity.Optimal):
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        (Careless(), "a published row looks like 1 rows"),
-        (Liar(), "the table's cells say"),
-        (Forger(), "which is no word above it"),
+        (Careless(), "a published row is in a class of 1 rows"),
+        (Liar(), "but the cells of the table give"),
+        (Forger(), "which does not cover it"),
     ],
 )
 def test_a_method_that_breaks_a_promise_is_caught(method, words):

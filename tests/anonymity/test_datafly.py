@@ -22,7 +22,7 @@ def test_the_published_example_step_by_step():
     assert [s["distinct"] for s in steps[:3]] == [
         dict(zip(QUASI, d)) for d in ((2, 12, 2, 3), (2, 12, 2, 3), (2, 3, 2, 3))
     ]
-    assert [s.get("generalise") for s in steps[:3]] == ["Birthdate", "Birthdate", None]
+    assert [s.get("generalize") for s in steps[:3]] == ["Birthdate", "Birthdate", None]
     assert [s["rare"] for s in steps[:3]] == [12, 12, 2]
     assert steps[3] == {"suppressed": 2}
     assert len(steps) == 4
@@ -74,12 +74,12 @@ def test_a_limit_takes_the_place_of_k_in_the_loop():
     assert len(loose.suppressed) == 5
 
 
-def test_a_request_no_generalisation_can_meet_is_refused():
+def test_a_request_no_generalization_can_meet_is_refused():
     frame = pandas.DataFrame({"a": list("xyz"), "s": ["flu"] * 3})
     with pytest.raises(
         BadData,
-        match="Every quasi-identifier is at its top and 3 rows still fail, more than the 0 that may be "
-        "suppressed",
+        match="Every quasi-identifier is at its top level and 3 rows still violate the privacy models, more "
+        "than the 0 that may be suppressed",
     ):
         tacit.anonymize(frame, quasi=["a"], sensitive=["s"], k=2, l=2, method="datafly", max_suppressed=0.0)
 

@@ -8,7 +8,7 @@ import pytest
 
 import tacit
 from tacit.anonymity import Dates, Flat, Hierarchy, Intervals, Prefixes, Tree, suggest
-from tacit.anonymity.hierarchies import NULL, spelling
+from tacit.anonymity.hierarchies import NULL, spell
 from tacit.errors import BadData, BadParameter, MissingFiles
 
 from .adult import ROOT
@@ -17,7 +17,7 @@ from .adult import ROOT
 def test_arxs_files_are_read_as_they_are():
     age = Hierarchy.from_csv(ROOT / "adult_hierarchy_age.csv")
     assert age.height == 4
-    assert [age.at(39, level) for level in range(5)] == ["39", "35-39", "30-39", "20-39", "*"]
+    assert [age.generalize(39, level) for level in range(5)] == ["39", "35-39", "30-39", "20-39", "*"]
 
 
 def test_a_file_with_commas_a_byte_order_mark_and_an_empty_value(tmp_path):
@@ -25,7 +25,7 @@ def test_a_file_with_commas_a_byte_order_mark_and_an_empty_value(tmp_path):
     file.write_text('\ufeffa,vowel,*\n"",none,*\nb,consonant,*\n', encoding="utf-8")
     h = Hierarchy.from_csv(file)
     assert h.values == ("a", "", "b")
-    assert h.at("", 1) == "none"
+    assert h.generalize("", 1) == "none"
 
 
 def test_a_hierarchy_goes_to_a_file_and_back(tmp_path):
@@ -34,8 +34,8 @@ def test_a_hierarchy_goes_to_a_file_and_back(tmp_path):
 
 
 def test_a_top_is_put_on_where_there_is_none():
-    assert Hierarchy.of([["a", "x"], ["b", "y"]]).levels == (("a", "b"), ("x", "y"), ("*", "*"))
-    assert Hierarchy.of([["a"], ["b"]]).levels[-1] == ("*", "*")
+    assert Hierarchy.from_rows([["a", "x"], ["b", "y"]]).levels == (("a", "b"), ("x", "y"), ("*", "*"))
+    assert Hierarchy.from_rows([["a"], ["b"]]).levels[-1] == ("*", "*")
 
 
 @pytest.mark.parametrize(
@@ -43,16 +43,16 @@ def test_a_top_is_put_on_where_there_is_none():
     [
         ([], "a hierarchy has no values"),
         ([["a", "x", "*"], ["b", "*"]], r"row 2 \('b'\) has 2 levels, row 1 has 3"),
-        ([["a", "*"], ["a", "*"]], "'a' stands in more than one row"),
+        ([["a", "*"], ["a", "*"]], "'a' is in more than one row"),
         (
             [["a", "x", "p"], ["b", "x", "q"]],
-            "at level 1 'x' is one value, at level 2 it is 'p' and also 'q'",
+            "'x' is one value at level 1, but both 'p' and 'q' at level 2",
         ),
     ],
 )
 def test_a_hierarchy_that_is_none_is_refused(rows, words):
     with pytest.raises(BadData, match=words):
-        Hierarchy.of(rows)
+        Hierarchy.from_rows(rows)
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
@@ -82,8 +82,8 @@ def test_dates_go_from_day_to_month_to_year_to_five_to_ten_years():
         "2010-2019",
         "*",
     ]
-    assert Dates(format="%d/%m/%y", pivot=70).build(["01/02/65"]).at("01/02/65", 1) == "2065-02"
-    with pytest.raises(BadData, match=r"'13/45/65' is no date in the form .* Give Dates\(format=…\)"):
+    assert Dates(format="%d/%m/%y", pivot=70).build(["01/02/65"]).generalize("01/02/65", 1) == "2065-02"
+    with pytest.raises(BadData, match=r"'13/45/65' is not a date in the format .* Use Dates\(format=…\)"):
         Dates().build(["13/45/65"])
 
 
@@ -103,7 +103,7 @@ def test_intervals_start_at_their_origin_not_at_the_data():
     h = Intervals(width=5.0, factors=(2,)).build(["39", "40", "-1", "2.5"])
     assert h.levels[1] == ("[35, 40)", "[40, 45)", "[-5, 0)", "[0, 5)")
     assert h.levels[2] == ("[30, 40)", "[40, 50)", "[-10, 0)", "[0, 10)")
-    with pytest.raises(BadData, match="'n/a' is no finite number, and intervals need one"):
+    with pytest.raises(BadData, match="'n/a' is not a finite number, which intervals need"):
         Intervals().build(["n/a"])
     with pytest.raises(
         BadParameter, match=r"Intervals: width is 0; it must be a number above 0|Intervals: width is 0"
@@ -118,8 +118,8 @@ def test_trees_may_differ_in_depth(tmp_path):
         'Asia = ["Japan"]\n[Europe]\nSouth = ["Italy", "Greece"]\nNorth = ["Norway"]\n'
     )
     h = Tree.from_toml(tmp_path / "country.toml").build(["Italy", "Japan"])
-    assert [h.at("Italy", i) for i in range(4)] == ["Italy", "South", "Europe", "*"]
-    assert [h.at("Japan", i) for i in range(4)] == ["Japan", "Asia", "Asia", "*"]
+    assert [h.generalize("Italy", i) for i in range(4)] == ["Italy", "South", "Europe", "*"]
+    assert [h.generalize("Japan", i) for i in range(4)] == ["Japan", "Asia", "Asia", "*"]
 
 
 def test_a_suggestion_follows_the_values():
@@ -150,20 +150,20 @@ def test_a_suggestion_follows_the_values():
     ],
 )
 def test_a_cell_is_compared_as_text(value, text):
-    assert spelling(value) == text
+    assert spell(value) == text
 
 
 def test_a_value_missing_from_its_hierarchy_lists_the_values():
     frame = pandas.DataFrame({"sex": ["M", "F", "D", "M"]})
     with pytest.raises(
         BadData,
-        match=r"The hierarchy of column 'sex' has no row for 'D'\. It knows 'M', 'F'\. Add the values to it",
+        match=r"The hierarchy of column 'sex' has no row for 'D'\. It has 'M', 'F'\. Add the values to it",
     ):
         tacit.anonymize(
-            frame, quasi=["sex"], k=2, hierarchies={"sex": Hierarchy.of([["M", "*"], ["F", "*"]])}
+            frame, quasi=["sex"], k=2, hierarchies={"sex": Hierarchy.from_rows([["M", "*"], ["F", "*"]])}
         )
     with pytest.raises(
-        BadData, match=r"The hierarchy of column 'sex' has no row for 'D', 'F', 'M'\. It knows 'x'"
+        BadData, match=r"The hierarchy of column 'sex' has no row for 'D', 'F', 'M'\. It has 'x'"
     ):
         tacit.anonymize(frame.sort_values("sex"), quasi=["sex"], k=2, hierarchies={"sex": {"all": ["x"]}})
 
@@ -171,5 +171,7 @@ def test_a_value_missing_from_its_hierarchy_lists_the_values():
 def test_integers_that_became_floats_are_still_found():
     """pandas makes floats of integers when one is missing: 39.0 is the hierarchy's 39."""
     frame = pandas.DataFrame({"age": [39, 39, None, None]})
-    made = tacit.anonymize(frame, quasi=["age"], k=2, hierarchies={"age": Hierarchy.of([[39, "30-39", "*"]])})
+    made = tacit.anonymize(
+        frame, quasi=["age"], k=2, hierarchies={"age": Hierarchy.from_rows([[39, "30-39", "*"]])}
+    )
     assert made.levels == {"age": 0}

@@ -19,8 +19,10 @@ from tacit.errors import BadData
 DATA = Path(os.environ.get("TACIT_DATA") or Path(__file__).parents[3] / "shared" / "data") / "arx"
 BEFORE = pd.DataFrame({"age": ["30", "31", "42", "42"], "sex": ["m", "m", "f", "m"]})
 AFTER = pd.DataFrame({"age": ["30-39", "30-39", "40-49", "*"], "sex": ["m", "m", "f", "*"]})
-AGE = Hierarchy.of([["30", "30-39", "*"], ["31", "30-39", "*"], ["42", "40-49", "*"], ["43", "40-49", "*"]])
-SEX = Hierarchy.of([["m", "*"], ["f", "*"]])
+AGE = Hierarchy.from_rows(
+    [["30", "30-39", "*"], ["31", "30-39", "*"], ["42", "40-49", "*"], ["43", "40-49", "*"]]
+)
+SEX = Hierarchy.from_rows([["m", "*"], ["f", "*"]])
 
 
 def test_by_hand_with_hierarchies():
@@ -62,7 +64,7 @@ def test_rows_numbered_anew_are_not_taken_for_the_first_ones():
     after = AFTER.iloc[[1, 2]].reset_index(drop=True)
     found = tacit.risk(BEFORE, after, ["age", "sex"])
     assert math.isnan(found.utility.entropy)
-    assert any("cannot be told" in w for w in found.warnings)
+    assert any("cannot be matched" in w for w in found.warnings)
     with_words = tacit.risk(BEFORE, after, ["age", "sex"], hierarchies={"age": AGE, "sex": SEX}).utility
     assert with_words.granularity == pytest.approx((2 / 3 + 4) / 8)
 
@@ -181,5 +183,5 @@ def test_the_same_seed_gives_the_same_accuracy_and_lost_rows_give_none():
 
 def test_a_target_of_names_is_refused():
     frame = made_up(30).assign(y=[f"person {i}" for i in range(30)])
-    with pytest.raises(BadData, match="occurs fewer than 3 times in 'y', so it cannot be tested"):
+    with pytest.raises(BadData, match="occurs fewer than 3 times in 'y', so it cannot be in every fold"):
         tacit.risk(frame, frame, ["age"], target="y")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from tacit.anonymity import BetaLikeness, Hierarchy, KMap, LDiversity, TCloseness, coding
-from tacit.anonymity.encoded import encode
-from tacit.anonymity.models import ALL, Classes
+from tacit.anonymity.classes import Classes
+from tacit.anonymity.models import ALL
+from tacit.anonymity.table import encode
 from tacit.errors import BadData, BadParameter
 from tacit.parameters import check
 
@@ -26,7 +28,7 @@ def classes(groups: list[str], column: str = "s") -> Classes:
     label = np.empty(len(table.codes), np.int64)
     for i in range(len(groups)):
         label[table.codes[:, 0] == place[str(i)]] = i
-    return Classes(table, label, len(groups))
+    return table.partition(label, len(groups))
 
 
 def test_distinct_l_diversity_counts_values():
@@ -52,7 +54,7 @@ def test_recursive_diversity_is_the_papers_inequality():
 def test_equal_distance_is_half_the_absolute_difference():
     """Class aa against a table of three a and three b: |1 − ½|."""
     made = classes(["aa", "abbb"])
-    assert TCloseness(0.5).distances(made, "s") == pytest.approx([0.5, 0.25])
+    assert TCloseness(0.5).measure(made.histogram("s")) == pytest.approx([0.5, 0.25])
     assert TCloseness(0.25).holds(made).tolist() == [False, True]
 
 
@@ -62,43 +64,44 @@ def test_ordered_distance_is_the_papers_salary_example():
     """
     frame = pandas.DataFrame({"q": ["0"] * 3 + ["1"] * 3 + ["2"] * 3, "s": [3, 4, 5, 6, 8, 11, 7, 9, 10]})
     table = encode(frame, ["q"], {}, ["s"])
-    made = Classes(table, table.codes[:, 0].astype(np.int64), 3)
-    first, second, _ = TCloseness(distance="ordered").distances(made, "s")
+    made = table.partition(table.codes[:, 0].astype(np.int64), 3)
+    first, second, _ = TCloseness(distance="ordered").measure(made.histogram("s"))
     assert first == pytest.approx(0.375)
     assert second == pytest.approx(1 / 6, abs=1e-9)
-    with pytest.raises(BadData, match="The ordered distance needs numbers, and column 's' has 'a'"):
-        TCloseness(distance="ordered").distances(classes(["ab"]), "s")
+    with pytest.raises(BadData, match="distance='ordered' needs numbers, but column 's' contains 'a'"):
+        TCloseness(distance="ordered").measure(classes(["ab"]).histogram("s"))
 
 
-TREE = Hierarchy.of([["a", "x", "*"], ["b", "x", "*"], ["c", "y", "*"], ["d", "y", "*"], ["e", "z", "*"]])
+TREE = Hierarchy.from_rows(
+    [["a", "x", "*"], ["b", "x", "*"], ["c", "y", "*"], ["d", "y", "*"], ["e", "z", "*"]]
+)
 
 
 @settings(max_examples=40, deadline=None)
 @given(groups=st.lists(st.text("abcde", min_size=1, max_size=6), min_size=1, max_size=4))
 def test_hierarchical_distance_equals_the_linear_program_of_moving_earth(groups):
     made = classes(groups)
-    s, rows = made.histogram("s")
-    words, n = s.words, len(s.words)
+    histogram = made.histogram("s")
+    words, n = histogram.column.words, len(histogram.column.words)
     ground = np.array(
         [
             [
-                0 if u == v else next(i for i in range(1, 3) if TREE.at(u, i) == TREE.at(v, i)) / 2
+                0
+                if u == v
+                else next(i for i in range(1, 3) if TREE.generalize(u, i) == TREE.generalize(v, i)) / 2
                 for v in words
             ]
             for u in words
         ]
     )
-    q = s.overall / s.overall.sum()
-    for p, got in zip(
-        rows / rows.sum(axis=1, keepdims=True),
-        TCloseness(distance="hierarchical", hierarchy=TREE).distances(made, "s"),
-    ):
+    (shares,) = histogram.dense_shares()
+    for p, got in zip(shares, TCloseness(distance="hierarchical", hierarchy=TREE).measure(histogram)):
         equal = np.zeros((2 * n, n * n))
         for i in range(n):
             equal[i, i * n : (i + 1) * n] = 1
             equal[n + i, i::n] = 1
         assert got == pytest.approx(
-            linprog(ground.ravel(), A_eq=equal, b_eq=np.concatenate([p, q])).fun, abs=1e-9
+            linprog(ground.ravel(), A_eq=equal, b_eq=np.concatenate([p, histogram.overall])).fun, abs=1e-9
         )
 
 
@@ -107,7 +110,7 @@ def test_beta_likeness_bounds_the_relative_gain():
     breaks whatever β.
     """
     made = classes(["aab", "aa", "bbba", "b"])
-    assert made.table.sensitive["s"].overall.tolist() == [5, 5]
+    assert made.sensitive["s"].overall.tolist() == [5, 5]
     assert BetaLikeness(0.34, kind="basic").holds(made).tolist() == [True, False, False, False]
     assert BetaLikeness(0.33, kind="basic").holds(made).tolist() == [False, False, False, False]
     assert BetaLikeness(5.0, kind="basic").holds(made).all()
@@ -118,10 +121,10 @@ def test_k_map_by_estimate_asks_for_more_rows_the_larger_the_sample():
     """Sampling everything: a class of 4 people is seen at least k′ times with probability at most 1% (Poisson
     with mean 4): k′ = 10.
     """
-    assert KMap(5, fraction=1.0).least == 10
-    assert KMap(5, fraction=0.01).least == 2
-    assert KMap(1, fraction=0.5).least == 1
-    tail = 1 - sum(math.exp(-4) * 4**i / math.factorial(i) for i in range(KMap(5, fraction=1.0).least))
+    assert KMap(5, fraction=1.0).min_rows == 10
+    assert KMap(5, fraction=0.01).min_rows == 2
+    assert KMap(1, fraction=0.5).min_rows == 1
+    tail = 1 - sum(math.exp(-4) * 4**i / math.factorial(i) for i in range(KMap(5, fraction=1.0).min_rows))
     assert tail <= 0.01
 
 
@@ -143,7 +146,7 @@ def test_merging_two_classes_that_hold_gives_one_that_holds(groups, model):
     apart = classes(groups)
     held = model.holds(apart)
     if held[0] and held[1]:
-        together = Classes(apart.table, np.where(apart.label == 1, 0, apart.label), len(groups))
+        together = replace(apart, label=np.where(apart.label == 1, 0, apart.label))
         assert model.holds(together)[0]
 
 
@@ -152,7 +155,7 @@ def test_merging_two_classes_that_hold_gives_one_that_holds(groups, model):
     [
         (
             LDiversity(2.5),
-            r"LDiversity: l is 2\.5; it must be a whole number\. Only the entropy kind takes fractions",
+            r"LDiversity: l is 2\.5; it must be a whole number\. Only the entropy kind accepts fractions",
         ),
         (TCloseness(2.0), "TCloseness: t is 2.0; it must be a number of at least 0 and at most 1"),
         (TCloseness(distance="hierarchical"), "TCloseness: hierarchy is None"),
@@ -178,7 +181,7 @@ def test_extremes_are_coded_and_nulls_left():
         BadParameter, match="code_extremes: bottom is 99; it must be at most top, which is 90"
     ):
         coding.code_extremes(ages, bottom=99, top=90)
-    with pytest.raises(BadData, match=r"column 'age' is .*, not numbers"):
+    with pytest.raises(BadData, match=r"column 'age' is .*, not numeric"):
         coding.code_extremes(pandas.Series(["x"], name="age"), top=3)
 
 

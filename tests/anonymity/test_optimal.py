@@ -71,7 +71,7 @@ def every_node(frame, k, fine):
     """Levels, published rows, suppressed rows of every node, by pandas."""
     for levels in itertools.product(range(2), range(3), range(2)):
         shown = pandas.DataFrame(
-            {c: [HIERARCHIES[c].at(v, level) for v in frame[c]] for c, level in zip("abc", levels)}
+            {c: [HIERARCHIES[c].generalize(v, level) for v in frame[c]] for c, level in zip("abc", levels)}
         )
         groups = shown.groupby(list("abc")).indices
         kept = [
@@ -110,7 +110,9 @@ def price(metric, frame, levels, shown, kept, groups, k):
     return total / most if most else 0.0
 
 
-@pytest.mark.filterwarnings("ignore:.*differs in every row:tacit.anonymity.Naming")  # tables of two rows
+@pytest.mark.filterwarnings(
+    "ignore:.*differs in every row:tacit.anonymity.IdentifierWarning"
+)  # tables of two rows
 @pytest.mark.parametrize("metric", losses.METRICS)
 @settings(max_examples=60, deadline=None)
 @given(rows=TABLES, k=st.integers(1, 3), limit=st.sampled_from([0.0, 0.25, 0.5, 1.0]))
@@ -133,7 +135,7 @@ def test_full_domain_with_suppression_equals_brute_force(metric, rows, k, limit)
     assert made.loss == pytest.approx(min(found), abs=1e-9)
 
 
-@pytest.mark.filterwarnings("ignore:.*have a single value:tacit.anonymity.Homogeneous")
+@pytest.mark.filterwarnings("ignore:.*have a single value:tacit.anonymity.HomogeneityWarning")
 @settings(max_examples=60, deadline=None)
 @given(
     rows=TABLES,

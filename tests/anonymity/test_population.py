@@ -75,7 +75,8 @@ def test_zayatz_finds_the_uniques_where_the_sample_is_large(slides, pitmans):
 def test_zayatz_by_hand():
     """Two classes of 1 and one of 2, so n = 4; N = 8. Chance to see exactly one: of a class of 1, 4/8 =
     1/2; of a class of 2, 2·C(6,3)/C(8,4) = 4/7.
-    P(1 | seen once) = (2/3 · 1/2) / (2/3 · 1/2 + 1/3 · 4/7) = 7/11; of 2 uniques in half the people: 2 · 7/11 · 2 = 28/11.
+    P(1 | seen once) = (2/3 · 1/2) / (2/3 · 1/2 + 1/3 · 4/7) = 7/11; of 2 uniques in half the people:
+    2 · 7/11 · 2 = 28/11.
     """
     assert zayatz(sample_of(np.array([1, 1, 2]), 8)).uniques == pytest.approx(28 / 11)
 

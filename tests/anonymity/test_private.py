@@ -25,9 +25,9 @@ from tacit.anonymity import (
     LDiversity,
     Private,
 )
-from tacit.anonymity.encoded import encode
-from tacit.anonymity.private import Score
-from tacit.anonymity.sampled import thinned
+from tacit.anonymity.fixed import sample_rows
+from tacit.anonymity.private import NodeScore
+from tacit.anonymity.table import encode
 from tacit.errors import BadData, BadParameter
 from tacit.parameters import check
 
@@ -83,7 +83,7 @@ def test_one_row_moves_no_score_by_more_than_the_sensitivity(rows, more, k, rate
     ways = {"a": BITS, "b": THREE}
 
     def scores(table_rows):
-        score = Score(encode(pandas.DataFrame(table_rows, columns=["a", "b"]), ["a", "b"], ways), k, rate)
+        score = NodeScore(encode(pandas.DataFrame(table_rows, columns=["a", "b"]), ["a", "b"], ways), k, rate)
         return np.array([score((i, j)) for i in range(2) for j in range(3)]), score.sensitivity
 
     (one, limit), (two, _) = scores(rows), scores([*rows, more])
@@ -96,8 +96,10 @@ def test_a_null_moves_no_price():
     """
     ways = {"a": BITS, "b": THREE}
     rows = [("0", "1")] * 40 + [("1", "2")] * 40
-    plain = Score(encode(pandas.DataFrame(rows, columns=["a", "b"]), ["a", "b"], ways), 5, 0.5)
-    null = Score(encode(pandas.DataFrame([*rows, ("0", None)], columns=["a", "b"]), ["a", "b"], ways), 5, 0.5)
+    plain = NodeScore(encode(pandas.DataFrame(rows, columns=["a", "b"]), ["a", "b"], ways), 5, 0.5)
+    null = NodeScore(
+        encode(pandas.DataFrame([*rows, ("0", None)], columns=["a", "b"]), ["a", "b"], ways), 5, 0.5
+    )
     assert all(abs(plain((i, j)) - null((i, j))) <= plain.sensitivity for i in range(2) for j in range(3))
 
 
@@ -106,7 +108,7 @@ def test_the_sample_is_about_its_share_and_another_one_each_time():
     samples with less than that.
     """
     table = encode(adult()[["sex", "age"]], ["sex", "age"], files(["sex", "age"]))
-    one, two = thinned(table, 0.3), thinned(table, 0.3)
+    one, two = sample_rows(table, 0.3), sample_rows(table, 0.3)
     assert abs(one.rows - 9049) < 500
     assert not np.array_equal(one.inverse, two.inverse)
     assert table.rows == 30162
@@ -116,7 +118,7 @@ def test_the_sample_is_about_its_share_and_another_one_each_time():
 QUASI = ["sex", "age", "race"]
 
 
-def test_what_is_published_is_a_generalised_sample_and_says_nothing_of_the_rest():
+def test_what_is_published_is_a_generalized_sample_and_says_nothing_of_the_rest():
     frame = adult()[QUASI].set_axis([f"person {i}" for i in range(30162)])
     made = tacit.anonymize(
         frame,
@@ -142,7 +144,7 @@ def test_what_is_published_is_a_generalised_sample_and_says_nothing_of_the_rest(
     assert made.loss == pytest.approx((shares + 3 * (30162 - kept)) / (3 * 30162))
     spent = made.ledger.spent
     assert [(s.epsilon, s.delta, s.unit) for s in spent] == [(1.0, 1e-6, "row, added or removed")]
-    assert "levels fixed beforehand, classes of at least 74" in str(made.ledger)
+    assert "levels fixed in advance, classes of at least 74" in str(made.ledger)
 
 
 def test_numbers_come_out_as_words_whatever_kind_a_null_made_of_their_column():
@@ -179,7 +181,7 @@ def test_the_choice_takes_the_best_node_at_a_large_epsilon_and_any_at_a_small_on
     """
     frame, ways = adult()[QUASI], files(QUASI)
     model = DifferentialPrivacy(1.0, 1e-6)
-    score = Score(encode(frame, QUASI, ways), model.k, model.rate)
+    score = NodeScore(encode(frame, QUASI, ways), model.k, model.rate)
     nodes = [(i, j, k) for i in range(2) for j in range(5) for k in range(2)]
     best = max(nodes, key=score)
     ask = dict(quasi=QUASI, k=None, models=[model], hierarchies=ways)
@@ -205,7 +207,7 @@ def test_the_report_and_the_risk_of_a_shuffled_table_do_not_pretend_to_know_rows
         method=Fixed({"age": 2}),
     )
     left = tacit.risk(frame, made)
-    assert any("they are in an order of their own" in w for w in left.warnings)
+    assert any("they are reordered" in w for w in left.warnings)
     assert left.after.k >= 74
     assert "</html>" in made.report(tmp_path / "r.html").read_text(encoding="utf-8")
 
@@ -225,19 +227,19 @@ FRAME = pandas.DataFrame({"a": list("0011"), "b": list("0122")})
     [
         (
             {"method": "optimal"},
-            r"method is 'optimal'; it must be 'private' or Fixed\(levels=…\) when DifferentialPrivacy is "
-            r"asked for. Others choose levels",
+            r"method is 'optimal'; it must be 'private' or Fixed\(levels=…\) with DifferentialPrivacy. "
+            r"Other methods choose levels",
         ),
         ({"method": "mondrian"}, "method is 'mondrian'; it must be 'private'"),
         (
             {"models": [DifferentialPrivacy(), AverageRisk(0.1)]},
-            "models is .'AverageRisk'.; it must be DifferentialPrivacy once, and k alone beside it",
+            "models is .'AverageRisk'.; it must be DifferentialPrivacy once, combined only with k",
         ),
         ({"models": [DifferentialPrivacy(), DifferentialPrivacy()]}, "it must be DifferentialPrivacy once"),
         (
             {"max_suppressed": 0.1},
-            "max_suppressed is 0.1; it must be None when DifferentialPrivacy is asked for. How many rows "
-            "are left out is a fact about them",
+            "max_suppressed is 0.1; it must be None with DifferentialPrivacy. The number of suppressed "
+            "rows is not covered",
         ),
         ({"suppressed": "star"}, "suppressed is 'star'; it must be 'drop'"),
         ({"metric": "height", "method": "fixed"}, "metric is 'height'; it must be 'loss'"),
@@ -247,7 +249,7 @@ FRAME = pandas.DataFrame({"a": list("0011"), "b": list("0122")})
         ),
         (
             {"method": Private(levels={"c": 1})},
-            r"Private: levels is .*; it must be for the quasi-identifiers 'a', 'b'\. 'c' is none",
+            r"Private: levels is .*; it must be for the quasi-identifiers 'a', 'b'\. 'c' is not one of them",
         ),
         (
             {"method": Fixed({"b": 3})},
@@ -255,7 +257,7 @@ FRAME = pandas.DataFrame({"a": list("0011"), "b": list("0122")})
         ),
         (
             {"models": [KAnonymity(2)]},
-            "method is 'private'; it must be another one unless DifferentialPrivacy",
+            "method is 'private'; it must be another method unless DifferentialPrivacy",
         ),
     ],
 )
@@ -269,13 +271,13 @@ def test_what_would_void_the_guarantee_is_refused(change, words):
     [
         (
             {"quasi": ["a"], "hierarchies": {"a": BITS}},
-            "every published column is generalised: name 'b' among quasi=, or leave it out",
+            "every published column is generalized: add 'b' to quasi=, or drop it",
         ),
-        ({"quasi": ["a"], "hierarchies": {"a": BITS}, "sensitive": ["b"]}, "name 'b' among quasi="),
+        ({"quasi": ["a"], "hierarchies": {"a": BITS}, "sensitive": ["b"]}, "add 'b' to quasi="),
         (
             {"hierarchies": {"a": BITS}},
-            "The hierarchy of column 'b' would be built from the values in the table, which says which "
-            "there are. Declare them",
+            "The hierarchy of column 'b' would be built from the values in the table, which reveals "
+            "them. Declare the values",
         ),
         ({"hierarchies": {"a": BITS, "b": Flat()}}, "The hierarchy of column 'b' would be built"),
         ({"hierarchies": {"a": BITS, "b": BITS}}, "has no row for '2'"),
@@ -295,7 +297,7 @@ def test_a_fraction_too_large_for_epsilon_is_refused():
         check(Fixed(3))
 
 
-def test_levels_fixed_beforehand_suppress_what_fails_and_no_more():
+def test_fixed_levels_suppress_what_fails_and_no_more():
     frame = pandas.DataFrame({"a": list("000111"), "b": list("001222")}, index=list("uvwxyz"))
     made = tacit.anonymize(
         frame, quasi=["a", "b"], k=2, hierarchies={"a": BITS, "b": THREE}, method=Fixed({"b": 0})
@@ -310,7 +312,7 @@ def test_levels_fixed_beforehand_suppress_what_fails_and_no_more():
     )
     with pytest.raises(
         BadData,
-        match=r"At these levels 1 row of 6 fail the privacy models, and at most 0 may be suppressed\. Take "
+        match=r"At these levels 1 row of 6 violate the privacy models, and at most 0 may be suppressed\. Use "
         r"higher",
     ):
         tacit.anonymize(

@@ -68,7 +68,7 @@ def test_one_name_in_two_unicode_spellings_is_one_person():
     assert pseudonym("Ren\u00e9", "x", KEY) == pseudonym("Rene\u0301", "x", KEY)
 
 
-def test_a_key_file_is_secret_random_and_never_written_over(tmp_path):
+def test_a_key_file_is_secret_random_and_never_overwritten(tmp_path):
     old = os.umask(0)
     try:
         file = new_key(tmp_path / "a.key")
@@ -78,13 +78,13 @@ def test_a_key_file_is_secret_random_and_never_written_over(tmp_path):
     assert len(read_key(file)) == 32
     assert read_key(new_key(tmp_path / "b.key")) != read_key(file)
     content = file.read_bytes()
-    with pytest.raises(BadParameter, match="already exists; a key is never overwritten"):
+    with pytest.raises(BadParameter, match=r"already exists\. A key is never overwritten"):
         new_key(file)
     assert file.read_bytes() == content
     assert pseudonymize(FRAME, ["patient"], file).equals(pseudonymize(FRAME, ["patient"], read_key(file)))
 
 
-def test_a_key_file_is_not_made_through_a_link(tmp_path):
+def test_a_key_file_is_not_created_through_a_link(tmp_path):
     (tmp_path / "victim").write_text("precious")
     (tmp_path / "link.key").symlink_to(tmp_path / "victim")
     with pytest.raises(BadParameter, match="already exists"):
@@ -96,14 +96,14 @@ def test_a_key_file_is_not_made_through_a_link(tmp_path):
     ("content", "mode", "words"),
     [
         (KEY[:31].hex(), 0o600, "the key has 31 bytes; it must have at least 32"),
-        ("ab" * 32, 0o600, "holds only 1 different bytes, so it was not drawn at random"),
-        ("hunter2-hunter2", 0o600, "does not hold 64 hexadecimal digits"),
+        ("ab" * 32, 0o600, "has only 1 different bytes, so it is not random"),
+        ("hunter2-hunter2", 0o600, "does not contain 64 hexadecimal digits"),
         ("", 0o600, "the key has 0 bytes"),
         ("é" * 64, 0o600, "cannot be read as 64 hexadecimal digits"),
         (
             KEY.hex(),
             0o640,
-            r"may be read by others \(mode 640\), so it is no secret. Allow its owner alone: chmod 600",
+            r"can be read by others \(mode 640\), so it is not secret. Restrict it to its owner: chmod 600",
         ),
     ],
 )
@@ -117,7 +117,7 @@ def test_a_key_that_is_no_secret_is_refused(tmp_path, content, mode, words):
 
 
 def test_wrong_requests_are_refused(tmp_path):
-    with pytest.raises(MissingFiles, match=r"there is no key file .*nokey\. Make one with"):
+    with pytest.raises(MissingFiles, match=r"there is no key file .*nokey\. Create one with"):
         pseudonymize(FRAME, ["patient"], tmp_path / "nokey")
     with pytest.raises(BadParameter, match="cannot be created: No such file or directory"):
         new_key(tmp_path / "no" / "dir.key")

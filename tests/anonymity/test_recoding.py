@@ -8,7 +8,7 @@ import pytest
 
 import tacit
 from tacit.anonymity import Cluster, Flat, LDiversity, Mondrian, TCloseness
-from tacit.anonymity.release import Release
+from tacit.anonymity.release import TableRelease
 from tacit.errors import BadData
 
 from .adult import THREE, adult, files
@@ -104,9 +104,9 @@ def test_every_method_that_takes_models_satisfies_several_at_once(method):
 
 def test_a_request_the_whole_table_fails_is_refused():
     frame = pandas.DataFrame({"x": range(6), "s": ["flu"] * 6})
-    with pytest.raises(BadData, match="The whole table as one class fails the privacy models"):
+    with pytest.raises(BadData, match="The whole table as one class violates the privacy models"):
         tacit.anonymize(frame, quasi=["x"], sensitive=["s"], k=2, l=2, method="mondrian")
-    with pytest.raises(BadData, match="The whole table as one class fails the privacy models"):
+    with pytest.raises(BadData, match="The whole table as one class violates the privacy models"):
         tacit.anonymize(frame, quasi=["x"], sensitive=["s"], k=2, l=2, method="cluster")
 
 
@@ -114,12 +114,10 @@ def test_a_table_that_fails_its_models_is_never_given_back(monkeypatch):
     """Were an algorithm wrong, the job would see it in the release itself."""
 
     def wrong(self, table, request):
-        return Release(table.inverse, [table.codes[:, 0]], [table.columns[0].words[0]], 0.0, [0])
+        return TableRelease(table.inverse, [table.codes[:, 0]], [table.columns[0].words[0]], 0.0, [0])
 
     monkeypatch.setattr(Mondrian, "run", wrong)
-    with pytest.raises(
-        RuntimeError, match="6 classes of the table that was about to be published fail a privacy model"
-    ):
+    with pytest.raises(RuntimeError, match="6 classes of the anonymized table violate a privacy model"):
         tacit.anonymize(pandas.DataFrame({"x": range(6)}), quasi=["x"], k=2, method="mondrian")
 
 

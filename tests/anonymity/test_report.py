@@ -22,7 +22,7 @@ SECTIONS = [
     "table",
     "classes",
     "columns",
-    "learnt",
+    "disclosure",
     "utility",
     "lattice",
     "suppressed",
@@ -118,7 +118,7 @@ def test_what_cannot_be_reported_says_why(tmp_path, made):
 
     with pytest.raises(
         BadData,
-        match=r"the report needs the original table, which this result does not hold. Use "
+        match=r"the report needs the original table, which this result does not contain. Use "
         r"tacit.risk\(before, anonymized\)",
     ):
         report.write(dataclasses.replace(made, original=None), tmp_path / "r.html")

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import tacit
 from tacit.anonymity.classes import classes_of
-from tacit.anonymity.combinations import by_column, by_combination
-from tacit.anonymity.risk import exposure
+from tacit.anonymity.combinations import measure_combinations, share_by_column
+from tacit.anonymity.risk import measure_exposure
 from tacit.errors import BadData, BadParameter
 
 DATA = Path(os.environ.get("TACIT_DATA") or Path(__file__).parents[3] / "shared" / "data") / "arx"
@@ -54,7 +54,7 @@ def test_attackers_by_hand():
     """
     sample = pd.DataFrame({"x": list("abbccc")})
     everybody = pd.DataFrame({"x": list("aaaabbcccccc")})
-    found = exposure(sample, ["x"], population=everybody, thresholds=(0.4,))
+    found = measure_exposure(sample, ["x"], population=everybody, thresholds=(0.4,))
     assert (found.k, found.classes, found.unique) == (1, 3, 1)
     assert (found.prosecutor.highest, found.prosecutor.average, found.prosecutor.above) == (
         1,
@@ -73,14 +73,14 @@ def test_the_journalists_average_is_never_below_classes_by_population():
     """
     sample = pd.DataFrame({"x": ["a"] * 9 + list("bcdefghij")})
     everybody = pd.DataFrame({"x": ["a"] * 10 + [c for c in "bcdefghij" for _ in range(100)]})
-    found = exposure(sample, ["x"], population=everybody)
+    found = measure_exposure(sample, ["x"], population=everybody)
     assert found.journalist.average == pytest.approx(0.055)
 
 
 def test_a_larger_population_lowers_the_journalists_risk_and_not_the_prosecutors():
     frame = adult().head(3000)
     quasi = ["age", "sex", "education"]
-    small, large = (exposure(frame, quasi, population_size=n) for n in (6_000, 600_000))
+    small, large = (measure_exposure(frame, quasi, population_size=n) for n in (6_000, 600_000))
     assert small.prosecutor == large.prosecutor
     assert small.journalist.average > 10 * large.journalist.average
     assert small.marketer > large.marketer
@@ -90,8 +90,8 @@ def test_a_larger_population_lowers_the_journalists_risk_and_not_the_prosecutors
 def test_a_population_that_lacks_somebody_is_refused():
     with pytest.raises(
         BadData,
-        match=r"the population has 1 rows like \{'x': 'a'\}, the published table 2. The population must "
-        r"hold everybody",
+        match=r"the population has 1 rows like \{'x': 'a'\}, the published table has 2. The population must "
+        r"contain everybody",
     ):
         tacit.risk(
             pd.DataFrame({"x": ["a", "a"]}),
@@ -105,8 +105,8 @@ def test_a_population_that_lacks_somebody_is_refused():
 def test_classes_are_those_of_brute_force(frame):
     found = classes_of(frame, ["p", "q", "r"])
     sizes = brute(frame, ["p", "q", "r"])
-    assert [0 if c < 0 else int(found.sizes[c]) for c in found.of] == sizes
-    e = exposure(frame, ["p", "q", "r"])
+    assert [0 if c < 0 else int(found.sizes[c]) for c in found.label] == sizes
+    e = measure_exposure(frame, ["p", "q", "r"])
     kept = [s for s in sizes if s]
     assert (e.rows, e.suppressed, e.unique, e.k) == (
         len(kept),
@@ -122,7 +122,7 @@ def test_classes_are_those_of_brute_force(frame):
 def test_the_raw_adult_table():
     """ARX's figures of its own benchmark: 51.4% unique, average prosecutor risk 0.647."""
     frame = adult()
-    found = exposure(frame, list(frame))
+    found = measure_exposure(frame, list(frame))
     assert found.unique_share == pytest.approx(0.514, abs=0.0005)
     assert found.prosecutor.average == pytest.approx(0.647, abs=0.0005)
     assert found.k == 1
@@ -139,20 +139,22 @@ def test_a_unique_null_is_no_member_of_every_class():
     found = tacit.risk(frame, frame, ["age", "zip"])
     assert (found.after.k, found.after.unique) == (1, 1)
     assert any(
-        "1 rows have a null in a quasi-identifier. A null counts as a value of its own" in w
-        for w in found.warnings
+        "1 rows have a null in a quasi-identifier. A null is a value of its own" in w for w in found.warnings
     )
 
 
 @pytest.mark.parametrize("missing", [None, float("nan"), pd.NA, pd.NaT])
 def test_every_kind_of_null_is_the_same_null(missing):
     frame = pd.DataFrame({"x": pd.Series([missing, None, "a", "a"], dtype=object)})
-    assert exposure(frame, ["x"]).k == 2
+    assert measure_exposure(frame, ["x"]).k == 2
 
 
 def test_an_empty_string_is_a_value_and_not_a_null():
-    assert exposure(pd.DataFrame({"x": pd.Series(["", "", None, None], dtype=object)}), ["x"]).classes == 2
-    assert exposure(pd.DataFrame({"x": pd.Series(["", None, None], dtype=object)}), ["x"]).k == 1
+    assert (
+        measure_exposure(pd.DataFrame({"x": pd.Series(["", "", None, None], dtype=object)}), ["x"]).classes
+        == 2
+    )
+    assert measure_exposure(pd.DataFrame({"x": pd.Series(["", None, None], dtype=object)}), ["x"]).k == 1
 
 
 @pytest.mark.parametrize("stars", [1, 3, 50])
@@ -160,21 +162,24 @@ def test_suppressed_rows_are_no_class_when_a_table_comes_back(tmp_path, stars):
     """Counted as a class, 3 rows of * would make k = 3, and 50 would lower the average risk."""
     frame = pd.DataFrame({"age": ["30"] * 5 + ["40"] * 6 + ["*"] * stars, "zip": ["1"] * 11 + ["*"] * stars})
     frame.to_csv(tmp_path / "t.csv", index=False)
-    found = exposure(pd.read_csv(tmp_path / "t.csv", dtype=str), ["age", "zip"])
+    found = measure_exposure(pd.read_csv(tmp_path / "t.csv", dtype=str), ["age", "zip"])
     assert (found.k, found.classes, found.suppressed, found.rows) == (5, 2, stars, 11)
     assert found.prosecutor.average == pytest.approx(2 / 11)
 
 
 def test_a_star_in_one_column_alone_is_a_value():
     frame = pd.DataFrame({"age": ["*", "*", "30"], "zip": ["1", "1", "1"]})
-    assert (exposure(frame, ["age", "zip"]).k, exposure(frame, ["age", "zip"]).suppressed) == (1, 0)
+    assert (
+        measure_exposure(frame, ["age", "zip"]).k,
+        measure_exposure(frame, ["age", "zip"]).suppressed,
+    ) == (1, 0)
 
 
 def test_fewer_suppressed_rows_than_k_are_warned_of():
     before = pd.DataFrame({"age": list("aaaaabbbbbc")})
     after = pd.DataFrame({"age": list("aaaaabbbbb*")})
     assert any(
-        "1 suppressed row remain in the table, fewer than k = 5" in w
+        "1 suppressed row in the table, fewer than k = 5" in w
         for w in tacit.risk(before, after, ["age"]).warnings
     )
 
@@ -198,7 +203,7 @@ def test_k_is_5_and_all_have_the_same_diagnosis():
     found = tacit.risk(frame, frame, ["age"], sensitive="diagnosis")
     assert found.after.k == 5
     assert any(
-        "5 rows lie in classes where all have the same 'diagnosis' (homogeneity)" in w for w in found.warnings
+        "5 rows are in classes with a single value of 'diagnosis' (homogeneity)" in w for w in found.warnings
     )
     constant = tacit.risk(frame, frame.assign(diagnosis="flu"), ["age"], sensitive=["diagnosis"])
     assert any("Every published row has the same 'diagnosis'" in w for w in constant.warnings)
@@ -218,8 +223,8 @@ def test_numbers_beyond_31_bits_do_not_wrap():
     """
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({f"c{i}": rng.integers(0, 2**40, 40_000) for i in range(16)})
-    assert exposure(frame, list(frame)).unique == 40_000
-    assert exposure(pd.concat([frame, frame]), list(frame)).k == 2
+    assert measure_exposure(frame, list(frame)).unique == 40_000
+    assert measure_exposure(pd.concat([frame, frame]), list(frame)).k == 2
 
 
 # --- what is learnt ---
@@ -231,21 +236,21 @@ def test_l_and_t_by_hand():
     entropy-l = 3.
     """
     frame = pd.DataFrame({"class": list("aaabbbccc"), "salary": [3, 4, 5, 6, 8, 11, 7, 9, 10]})
-    found = exposure(frame, ["class"], ["salary"]).learnt[0]
+    found = measure_exposure(frame, ["class"], ["salary"]).sensitive[0]
     assert (found.distinct, found.entropy) == (3, pytest.approx(3))
     assert found.t == pytest.approx(2 / 3)
     assert found.t_ordered == pytest.approx(0.375)
-    other = exposure(
+    other = measure_exposure(
         pd.DataFrame({"class": list("aaabbbbbb"), "salary": [6, 8, 11, 3, 4, 5, 7, 9, 10]}),
         ["class"],
         ["salary"],
-    ).learnt[0]
+    ).sensitive[0]
     assert other.t_ordered == pytest.approx(1 / 6)
 
 
 @given(tables)
 def test_l_and_t_are_those_of_brute_force(frame):
-    found = exposure(frame, ["p", "q"], ["s"]).learnt[0]
+    found = measure_exposure(frame, ["p", "q"], ["s"]).sensitive[0]
     groups: dict[tuple, list[str]] = {}
     for p, q, s in frame[["p", "q", "s"]].itertuples(index=False):
         if (p, q) != ("*", "*"):
@@ -279,7 +284,7 @@ def test_minimal_uniques_are_those_of_brute_force(frame):
         for m in range(1, 5)
         for c in itertools.combinations(columns, m)
     }
-    for c in by_combination(frame, columns, 4):
+    for c in measure_combinations(frame, columns, 4):
         assert c.unique == sum(unique[c.columns])
         parts = [p for m in range(1, len(c.columns)) for p in itertools.combinations(c.columns, m)]
         assert c.minimal == sum(
@@ -298,8 +303,8 @@ def _plainly(frame: pd.DataFrame, columns: list[str]) -> list[int]:
 
 def test_the_column_that_singles_out_is_named():
     frame = pd.DataFrame({"sex": list("mfmfmf"), "zip": list("112233"), "id": list("abcdef")})
-    found = by_combination(frame, ["sex", "zip", "id"])
-    assert by_column(found) == {
+    found = measure_combinations(frame, ["sex", "zip", "id"])
+    assert share_by_column(found) == {
         "sex": 0.5,
         "zip": 0.5,
         "id": 0.5,
@@ -309,10 +314,10 @@ def test_the_column_that_singles_out_is_named():
 
 def test_too_many_combinations_are_refused_before_they_are_counted():
     frame = pd.DataFrame([range(40)], columns=[f"c{i}" for i in range(40)])
-    with pytest.raises(BadParameter, match="40 columns have 760,098 of them; give a smaller number"):
-        by_combination(frame, list(frame), 5)
+    with pytest.raises(BadParameter, match="40 columns have 760,098 of them; use a smaller number"):
+        measure_combinations(frame, list(frame), 5)
     with pytest.raises(BadParameter, match="combinations is 0; it must be a whole number of at least 1"):
-        by_combination(frame, list(frame), 0)
+        measure_combinations(frame, list(frame), 0)
 
 
 # --- the job ---
@@ -332,15 +337,19 @@ def test_bad_requests_say_what_to_do():
             "quasi is 'age'; it must be a list of column names",
         ),
         (lambda: tacit.risk(frame, frame), BadParameter, "quasi is None; it must be a list"),
-        (lambda: tacit.risk(frame, frame, ["age", "age"]), BadParameter, "'age' stands in it twice"),
+        (lambda: tacit.risk(frame, frame, ["age", "age"]), BadParameter, "'age' is in it twice"),
         (lambda: tacit.risk(frame, frame[["zip"]], ["age"]), BadData, "there is no column 'age'"),
         (lambda: tacit.risk(frame, frame, ["age"], sensitive="age"), BadParameter, "'age' is in both lists"),
-        (lambda: tacit.risk(frame.head(1), frame, ["age"]), BadParameter, "Did the two tables change places"),
+        (
+            lambda: tacit.risk(frame.head(1), frame, ["age"]),
+            BadParameter,
+            "Are the two tables in the right order",
+        ),
         (lambda: tacit.risk(frame.head(0), frame.head(0), ["age"]), BadData, "the table before has no rows"),
         (
             lambda: tacit.risk(frame, "anon.csv", ["age"]),
             BadParameter,
-            "after is 'str'; it must be a pandas table, or what tacit.anonymize gave",
+            "after is 'str'; it must be a pandas DataFrame, or the result of tacit.anonymize",
         ),
         (
             lambda: tacit.risk(frame, frame, ["age"], thresholds=[1.5]),
@@ -398,8 +407,8 @@ def test_k_ambiguity_is_measured_by_what_fits(rows, two_way):
 
     shown = list(made.table.itertuples(index=False))
     by_original = [sum(fit(row, original) for row in shown) for original in rows]
-    assert found.fits is not None
-    assert found.fits.published == min(by_original) >= 2
-    assert found.fits.originals == min(sum(fit(row, original) for original in rows) for row in shown)
-    assert found.fits.average == pytest.approx(np.mean([1 / n for n in by_original]))
-    assert any("need not look alike" in w for w in found.warnings)
+    assert found.compatibility is not None
+    assert found.compatibility.published == min(by_original) >= 2
+    assert found.compatibility.originals == min(sum(fit(row, original) for original in rows) for row in shown)
+    assert found.compatibility.average == pytest.approx(np.mean([1 / n for n in by_original]))
+    assert any("need not be equal" in w for w in found.warnings)

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import tacit
 from tacit.anonymity import AverageRisk, KAnonymity, PopulationUniqueness, population
-from tacit.anonymity.encoded import encode
-from tacit.anonymity.models import Classes, held
+from tacit.anonymity.classes import Classes
+from tacit.anonymity.models import check_models
+from tacit.anonymity.table import encode
 from tacit.errors import BadData, BadParameter
 from tacit.parameters import check
 
@@ -29,9 +30,8 @@ TABLES = st.lists(
 def classes(sizes: list[int]) -> Classes:
     frame = pandas.DataFrame({"q": [str(i) for i, n in enumerate(sizes) for _ in range(n)]})
     table = encode(frame, ["q"], {})
-    return Classes(
-        table, np.array([int(table.columns[0].hierarchy.values[c]) for c in table.codes[:, 0]]), len(sizes)
-    )
+    label = np.array([int(table.columns[0].hierarchy.values[c]) for c in table.codes[:, 0]])
+    return table.partition(label, len(sizes))
 
 
 def test_average_risk_leaves_out_the_fewest_of_the_smallest():
@@ -47,7 +47,7 @@ def test_average_risk_leaves_out_the_fewest_of_the_smallest():
         (0.1, [0, 0, 0, 0, 0]),
     ):
         assert AverageRisk(most).holds(made).astype(int).tolist() == kept, most
-    assert held((KAnonymity(3), AverageRisk(0.15)), made).astype(int).tolist() == [0, 0, 0, 0, 1]
+    assert check_models((KAnonymity(3), AverageRisk(0.15)), made).astype(int).tolist() == [0, 0, 0, 0, 1]
 
 
 def test_average_risk_in_a_population_is_the_marketers():
@@ -108,7 +108,7 @@ def test_the_optimum_under_a_threshold_equals_brute_force(rows, limit, most, uni
     found = []
     for levels in itertools.product(range(2), range(3), range(2)):
         shown = pandas.DataFrame(
-            {c: [HIERARCHIES[c].at(v, level) for v in frame[c]] for c, level in zip("abc", levels)}
+            {c: [HIERARCHIES[c].generalize(v, level) for v in frame[c]] for c, level in zip("abc", levels)}
         )
         groups = sorted(shown.groupby(list("abc")).indices.values(), key=len)
         while groups and not fine([len(g) for g in groups]):
@@ -165,8 +165,7 @@ def test_adult_with_few_population_uniques_costs_less_than_with_none():
 def test_methods_that_make_one_class_at_a_time_refuse_thresholds(method):
     with pytest.raises(
         BadParameter,
-        match=f"method is '{method}'; it must be 'optimal', 'datafly' or Fixed.* when AverageRisk is asked "
-        "for",
+        match=f"method is '{method}'; it must be 'optimal', 'datafly' or Fixed.* for AverageRisk",
     ):
         tacit.anonymize(
             pandas.DataFrame({"a": list("0011")}),

@@ -220,7 +220,7 @@ def test_a_failure_leaves_nothing_behind(folder, capsys):
         capsys, "anonymize", "patients.csv", *ASK, "--out", "anon.csv", "--report", "patients.csv", "--force"
     )
     assert code == 2
-    assert "--report patients.csv is the name of a table too" in err
+    assert "--report patients.csv is also the name of a table" in err
     code, _, err = run(
         capsys, "anonymize", "patients.csv", *ASK, "--out", "anon.csv", "--report", "no/where.html"
     )
@@ -240,14 +240,14 @@ BAD = [
     (("patients.csv", "--quasi", "agee"), "there is no column 'agee' (columns). Did you mean 'age'?"),
     (
         ("patients.csv", "--quasi", "age,,sex"),
-        "--quasi is 'age,,sex'; it must be column names with commas between them",
+        "--quasi is 'age,,sex'; expected column names separated by commas",
     ),
     (("patients.csv", "--quasi", "age", "--method", "mondrain"), "--method is 'mondrain'; it must be one of"),
     (("patients.csv", "--quasi", "age", "--metric", "los"), "--metric is 'los'; it must be one of loss"),
     (("patients.csv", "--quasi", "age", "--k", "0"), "k"),
     (
         ("patients.csv", "--quasi", "age", "--max-suppressed", "4"),
-        "max_suppressed is 4.0; it must be a part of the rows between 0 and 1",
+        "max_suppressed is 4.0; it must be a fraction of the rows between 0 and 1",
     ),
     (
         ("patients.csv", "--quasi", "age", "--hierarchies", "nowhere"),
@@ -255,16 +255,19 @@ BAD = [
     ),
     (
         ("patients.csv", "--quasi", "sex", "--hierarchies", "ways"),
-        "no file in it belongs to sex. Name them like sex.csv.",
+        "it has no file for sex. Name them like sex.csv.",
     ),
-    (("patients.csv", "--quasi", "age", "--pseudonymize", "id"), "--pseudonymize and --key belong together"),
+    (
+        ("patients.csv", "--quasi", "age", "--pseudonymize", "id"),
+        "--pseudonymize and --key must be used together",
+    ),
     (
         ("patients.csv", "--quasi", "age", "--pseudonymize", "age", "--key", "k"),
         "--pseudonymize is 'age'; it must be columns that are neither",
     ),
     (
         ("patients.csv", "--quasi", "age", "--pseudonymize", "id", "--key", "k"),
-        "there is no key file k. Make one",
+        "there is no key file k. Create one",
     ),
     (("empty.csv", "--quasi", "age"), "empty.csv is empty. The first line must name the columns."),
     (("norows.csv", "--quasi", "age"), "norows.csv has column names and no rows"),
@@ -308,7 +311,7 @@ def test_pseudonyms_with_a_key_made_on_the_way(folder, capsys):
     assert after["id"].str.fullmatch("[0-9a-f]{32}").all()
     code, _, err = run(capsys, "anonymize", "patients.csv", *ask, "--new-key", "--out", "c.csv")
     assert code == 2
-    assert "a key is never overwritten" in err
+    assert "A key is never overwritten" in err
     assert Path("id.key").read_text().strip() not in Path("a.csv").read_text()
 
 
@@ -328,7 +331,7 @@ def test_risk_prints_both_tables_and_the_columns_that_single_out(folder, capsys)
     )
     assert code == 0
     assert "before" in out
-    assert "columns that single most people out: age, zip, sex" in out
+    assert "columns with the most minimal uniques: age, zip, sex" in out
     assert "population uniques" in out
     assert Path("r.html").exists()
     assert (
@@ -395,11 +398,11 @@ def test_differential_privacy_on_the_command_line(folder, capsys):
     assert code == 0, err
     assert (
         "privacy     spent ε = 1, δ = 1e-06 for each row, added or removed, by sampling at 0.6321, levels "
-        "fixed beforehand" in out
+        "fixed in advance" in out
     )
     code, _, err = run(capsys, *ask, "--epsilon", "1", "--method", "optimal", "--force")
     assert code == 2
-    assert "it must be 'private' or Fixed(levels=…) when DifferentialPrivacy is asked for" in err
+    assert "it must be 'private' or Fixed(levels=…) with DifferentialPrivacy" in err
     code, _, err = run(
         capsys,
         "anonymize",
@@ -414,7 +417,7 @@ def test_differential_privacy_on_the_command_line(folder, capsys):
         "1",
     )
     assert code == 2
-    assert "name 'id', 'age', 'sex', 'diagnosis' among quasi=, or leave it out" in err
+    assert "add 'id', 'age', 'sex', 'diagnosis' to quasi=, or drop it" in err
 
 
 def test_thresholds_and_fixed_levels_on_the_command_line(folder, capsys):
@@ -478,14 +481,17 @@ def test_thresholds_and_fixed_levels_on_the_command_line(folder, capsys):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (("--max-uniques", "0.1"), "--max-uniques is a part of the population. Give --population-size too"),
+        (
+            ("--max-uniques", "0.1"),
+            "--max-uniques is a fraction of the population. Also pass --population-size",
+        ),
         (
             ("--levels", "age=2"),
-            "--levels fixes what --method optimal would choose. Leave it out, or take --method fixed",
+            "--levels cannot be combined with --method optimal, which chooses them. Omit it, or use --method fixed",
         ),
         (
             ("--levels", "age", "--method", "fixed"),
-            "--levels is 'age'; it must be columns and levels, like age=2,zip=1",
+            "--levels is 'age'; expected COLUMN=LEVEL,…, like age=2,zip=1",
         ),
         (("--max-average-risk", "0"), "AverageRisk: most is 0.0; it must be a number above 0"),
         (("--epsilon", "0"), "DifferentialPrivacy: epsilon is 0.0; it must be a number above 0"),

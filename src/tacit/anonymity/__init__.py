@@ -1,6 +1,4 @@
-"""Publish an anonymous table: hierarchies, privacy models, and algorithms that give up as little as they
-can.
-"""
+"""Anonymization of tables: hierarchies, privacy models, and methods that minimize information loss."""
 
 from . import builders, caesar, coding, losses, models, pseudonyms
 from .ambiguity import Ambiguity
@@ -25,7 +23,7 @@ from .mondrian import Mondrian
 from .optimal import Optimal
 from .private import Private
 from .release import Method
-from .result import Anonymized, Homogeneous, Naming, Step, Visited
+from .result import AnonymizationResult, HomogeneityWarning, IdentifierWarning, LatticeNode, Step
 
 ALL: dict[str, type[Method]] = {
     "datafly": Datafly,
@@ -41,7 +39,7 @@ ALL: dict[str, type[Method]] = {
 __all__ = [
     "ALL",
     "Ambiguity",
-    "Anonymized",
+    "AnonymizationResult",
     "AverageRisk",
     "BetaLikeness",
     "Cells",
@@ -53,14 +51,15 @@ __all__ = [
     "Fixed",
     "Flat",
     "Hierarchy",
-    "Homogeneous",
+    "HomogeneityWarning",
+    "IdentifierWarning",
     "Intervals",
     "KAnonymity",
     "KMap",
     "LDiversity",
+    "LatticeNode",
     "Method",
     "Mondrian",
-    "Naming",
     "Optimal",
     "PopulationUniqueness",
     "Prefixes",
@@ -68,7 +67,6 @@ __all__ = [
     "Step",
     "TCloseness",
     "Tree",
-    "Visited",
     "builders",
     "caesar",
     "coding",

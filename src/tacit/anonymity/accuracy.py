@@ -1,40 +1,38 @@
-"""Classification accuracy: train on the published rows, test on original ones, beside a model that was
-trained on the originals.
+"""Classification accuracy: train on the published rows and on the originals, and test both on originals.
 
 Iyengar (KDD 2002) and LeFevre, DeWitt, Ramakrishnan (Workload-aware anonymization, KDD 2006) judge an
-anonymous table by a classifier trained on it. Whoever trains on a published table will use the model on real
-people, so the test rows are original. A published word stands for several values: for training, each such
-cell is replaced by one of them, drawn by how often they occur, so that a model trained on "40–49" can be
-asked about 43.
+anonymized table by a classifier that is trained on it. A model trained on a published table will be used on
+real people, so the test rows are original. A published word covers several values: for training, each such
+cell is replaced by one of them, drawn by frequency, so that a model trained on "40–49" can predict for 43.
 
-Cross-validated: the rows a model is tested on, original or published, are never among those it was trained
-on.
+The accuracy is cross-validated: the test rows of a model, original or published, are never among its training
+rows.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..errors import BadData, MissingExtra
-from .classes import numbered
-from .measures import Column
+from .codes import encode_used
+from .measures import Recoding
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-MOST_KINDS = 40  # values of a category with a feature of their own; the rest share one
-MOST_ROWS = (
-    10_000  # drawn at random beyond it: a standard error below half a point, and a second instead of minutes
-)
+MAX_CATEGORIES = 40  # categories with a feature of their own; the others share one
+# rows used, drawn at random from larger tables: the standard error is below half a percentage point, and the
+# training takes a second instead of minutes
+MAX_ROWS = 10_000
 
 
-class Score(NamedTuple):
-    """Accuracy on original rows. `majority` is what saying the most frequent class would reach."""
+class AccuracyScore(NamedTuple):
+    """Accuracy on original rows. `majority` is the accuracy of always predicting the most frequent class."""
 
     model: str
     original: float
@@ -42,17 +40,17 @@ class Score(NamedTuple):
     majority: float
 
 
-def accuracy(
+def measure_accuracy(
     before: DataFrame,
     after: DataFrame,
     target: str,
-    cells: Sequence[Column],
-    at: np.ndarray | None,
+    columns: Sequence[Recoding],
+    position: np.ndarray | None,
     *,
     folds: int = 3,
     seed: int = 0,
-) -> list[Score]:
-    """One score a model. Features are the quasi-identifiers other than the target."""
+) -> list[AccuracyScore]:
+    """One score per model. The features are the quasi-identifiers other than the target."""
     try:
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.linear_model import LogisticRegression
@@ -60,80 +58,86 @@ def accuracy(
         from sklearn.tree import DecisionTreeClassifier
     except ImportError:
         raise MissingExtra("classification accuracy", "data", "scikit-learn") from None
-    names = {
+    models: dict[str, Callable[[], Any]] = {
         "logistic regression": lambda: LogisticRegression(max_iter=100, tol=1e-3),
         "decision tree": lambda: DecisionTreeClassifier(max_depth=8, min_samples_leaf=10, random_state=seed),
     }
-    used = [c for c in cells if c.name != target]
-    if (
-        at is None
-        or not used
-        or any(
-            w not in c.below or not c.counts[c.below[w]].sum()
-            for c in used
-            for w in np.unique(c.published).tolist()
-        )
-    ):
-        return [Score(name, math.nan, math.nan, math.nan) for name in names]
-    y, labels = numbered(before[target])
-    if min(np.bincount(y)) < folds:  # too rare to be in every fold
+    columns = [c for c in columns if c.name != target]
+    if position is None or not columns or not all(_is_known(c) for c in columns):
+        return [AccuracyScore(name, math.nan, math.nan, math.nan) for name in models]
+    y, labels = encode_used(before[target])
+    if min(np.bincount(y)) < folds:
         rare = labels[int(np.bincount(y).argmin())]
         raise BadData(
-            f"risk: {rare!r} occurs fewer than {folds} times in {target!r}, so it cannot be tested. Give a "
-            "target with few, frequent values."
+            f"risk: {rare!r} occurs fewer than {folds} times in {target!r}, so it cannot be in every fold. "
+            "Use a target with few, frequent values."
         )
-    label = {w: i for i, w in enumerate(labels)}
-    said, words = numbered(after[target])
-    told = np.array([label.get(w, -1) for w in words])[said]  # −1: the label itself was generalised
-    features = [_features(c) for c in used]
+    index = {w: i for i, w in enumerate(labels)}
+    codes, words = encode_used(after[target])
+    y_published = np.array([index.get(w, -1) for w in words])[codes]  # −1: the label was generalized
+    features = [_build_features(c) for c in columns]
     rng = np.random.default_rng(seed)
-    x = np.hstack([own[c.codes] for c, own in zip(used, features)])
-    xa = np.hstack([own[_drawn(c, rng)] for c, own in zip(used, features)])
-    chosen = rng.permutation(len(y))[:MOST_ROWS]
+    x = np.hstack([f[c.codes] for c, f in zip(columns, features)])
+    x_published = np.hstack([f[_draw_values(c, rng)] for c, f in zip(columns, features)])
+    rows = rng.permutation(len(y))[:MAX_ROWS]
     published = np.full(len(y), -1)
-    published[at] = np.arange(len(at))
-    got: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
-    for train, test in StratifiedKFold(folds, shuffle=True, random_state=seed).split(chosen, y[chosen]):
-        mine, tested = chosen[train], chosen[test]
-        theirs = published[mine][published[mine] >= 0]
-        theirs = theirs[told[theirs] >= 0]
-        for name, make in names.items():
+    published[position] = np.arange(len(position))
+    scores: dict[str, list[tuple[float, float, float]]] = {name: [] for name in models}
+    for train, test in StratifiedKFold(folds, shuffle=True, random_state=seed).split(rows, y[rows]):
+        train_rows, test_rows = rows[train], rows[test]
+        train_published = published[train_rows][published[train_rows] >= 0]
+        train_published = train_published[y_published[train_published] >= 0]
+        x_test, y_test = x[test_rows], y[test_rows]
+        majority = float((y_test == np.bincount(y[train_rows]).argmax()).mean())
+        for name, build in models.items():
             with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore", ConvergenceWarning
-                )  # a model near its optimum says enough about the table
-                own = _score(make, x[mine], y[mine], x[tested], y[tested])
-                other = _score(make, xa[theirs], told[theirs], x[tested], y[tested])
-            got[name].append((own, other, float((y[tested] == np.bincount(y[mine]).argmax()).mean())))
-    return [Score(name, *(float(np.mean(column)) for column in zip(*rows))) for name, rows in got.items()]
+                # a model near its optimum is good enough to compare the tables
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                original = _score(build, x[train_rows], y[train_rows], x_test, y_test)
+                anonymous = _score(
+                    build, x_published[train_published], y_published[train_published], x_test, y_test
+                )
+            scores[name].append((original, anonymous, majority))
+    return [
+        AccuracyScore(name, *(float(np.mean(s)) for s in zip(*per_fold))) for name, per_fold in scores.items()
+    ]
 
 
-def _score(make: Any, x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_test: np.ndarray) -> float:
+def _is_known(c: Recoding) -> bool:
+    """Whether every published word covers known values."""
+    return all(w in c.covers and c.counts[c.covers[w]].sum() for w in np.unique(c.published).tolist())
+
+
+def _score(
+    build: Callable[[], Any], x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_test: np.ndarray
+) -> float:
     if not len(y):
-        return 0.0  # nothing was published to learn from
+        return 0.0  # no published row to train on
     if len(np.unique(y)) == 1:
         return float((y_test == y[0]).mean())
-    return float((make().fit(x, y).predict(x_test) == y_test).mean())
+    return float((build().fit(x, y).predict(x_test) == y_test).mean())
 
 
-def _features(c: Column) -> np.ndarray:
-    """A row of features for each original value: a number standardised, a category as one of a few."""
+def _build_features(c: Recoding) -> np.ndarray:
+    """Features of each original value: numbers standardized, categories one-hot encoded."""
     counts = c.counts.astype(float)
     try:
-        at = np.array([float(w) for w in c.words])
-        if not np.isfinite(at).all():
+        numbers = np.array([float(w) for w in c.values])
+        if not np.isfinite(numbers).all():
             raise ValueError  # the text "nan" is a category
     except ValueError:
-        rank = np.minimum(np.argsort(np.argsort(-counts, kind="stable"), kind="stable"), MOST_KINDS)
-        return np.eye(int(rank.max()) + 1)[rank]
-    mean = np.average(at, weights=counts)
-    return ((at - mean) / (math.sqrt(np.average((at - mean) ** 2, weights=counts)) or 1.0))[:, None]
+        order = np.argsort(np.argsort(-counts, kind="stable"), kind="stable")
+        rank = np.minimum(order, MAX_CATEGORIES)
+        return np.asarray(np.eye(int(rank.max()) + 1)[rank])
+    mean = np.average(numbers, weights=counts)
+    deviation = math.sqrt(np.average((numbers - mean) ** 2, weights=counts)) or 1.0
+    return np.asarray(((numbers - mean) / deviation)[:, None])
 
 
-def _drawn(c: Column, rng: np.random.Generator) -> np.ndarray:
-    """For each published row one of the originals its word stands for."""
-    out = np.zeros(len(c.published), dtype=np.int64)
+def _draw_values(c: Recoding, rng: np.random.Generator) -> np.ndarray:
+    """For each published row, one of the original values that its word covers."""
+    drawn = np.zeros(len(c.published), dtype=np.int64)
     for w in np.unique(c.published).tolist():
-        here, weights = np.flatnonzero(c.published == w), c.counts[c.below[w]].astype(float)
-        out[here] = rng.choice(c.below[w], len(here), p=weights / weights.sum())
-    return out
+        rows, weights = np.flatnonzero(c.published == w), c.counts[c.covers[w]].astype(float)
+        drawn[rows] = rng.choice(c.covers[w], len(rows), p=weights / weights.sum())
+    return drawn

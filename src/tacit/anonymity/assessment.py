@@ -1,6 +1,4 @@
-"""Two tables compared: who could be found before, who after, what is still learnt, and what the second is
-good for.
-"""
+"""Comparison of two tables: re-identification risk, attribute disclosure and utility, before and after."""
 
 from __future__ import annotations
 
@@ -8,73 +6,76 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..parameters import bad
-from . import measures
-from .accuracy import Score, accuracy
-from .classes import columns_of
-from .combinations import Combination, by_column, by_combination
-from .compatibility import Fits, fits
+from .accuracy import AccuracyScore, measure_accuracy
+from .classes import check_columns
+from .combinations import Combination, measure_combinations, share_by_column
+from .compatibility import Compatibility, measure_compatibility
 from .hierarchies import Hierarchy
-from .measures import Utility
-from .risk import THRESHOLDS, Exposure, exposure, warnings_of
+from .losses import discernibility
+from .measures import Utility, compare_columns, match_rows, measure_utility
+from .risk import THRESHOLDS, Exposure, find_warnings, measure_exposure
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from .result import Anonymized
+    from .result import AnonymizationResult
 
 
 @dataclass(frozen=True)
 class Risk:
-    """What `tacit.risk` gives back. `before` and `after` hold every figure; `table()` lays them side by side;
-    `warnings` say what figures do not.
-    """
+    """The result of `tacit.risk`. `table()` shows the figures of both tables, `warnings` explain problems."""
 
     before: Exposure
     after: Exposure
-    given: int  # rows of the original
+    original_rows: int
     utility: Utility
-    scores: tuple[Score, ...]
+    scores: tuple[AccuracyScore, ...]
     combinations: tuple[tuple[Combination, ...], tuple[Combination, ...]] = field(repr=False)  # before, after
     warnings: tuple[str, ...]
     quasi: tuple[str, ...]
     sensitive: tuple[str, ...]
     target: str | None = None
-    fits: Fits | None = None  # where rows need not look alike: who fits whom
-    made: Anonymized | None = field(default=None, repr=False)  # how `after` came about, where that is known
+    compatibility: Compatibility | None = None  # for k-ambiguity, where rows need not be equal
+    result: AnonymizationResult | None = field(default=None, repr=False)  # how `after` was produced, if known
 
     def table(self) -> DataFrame:
-        """A row a measure, a column before and one after."""
+        """One row per measure, with columns before and after."""
         import pandas
 
-        rows = {
-            name: [a, b]
-            for (name, a), b in zip(
-                self._column(self.before, None).items(), self._column(self.after, self.utility).values()
-            )
-        }
-        if self.fits is not None:
-            rows["fewest published rows that fit an original"] = [self.before.k, self.fits.published]
-            rows["fewest originals that fit a published row"] = [self.before.k, self.fits.originals]
-            rows["average risk by what fits"] = [self.before.prosecutor.average, self.fits.average]
+        before = self._figures(self.before, self._utility_before()).items()
+        after = self._figures(self.after, self.utility).values()
+        rows = {name: [a, b] for (name, a), b in zip(before, after)}
+        if self.compatibility is not None:
+            rows |= {
+                "fewest published rows compatible with an original": [
+                    self.before.k,
+                    self.compatibility.published,
+                ],
+                "fewest originals compatible with a published row": [
+                    self.before.k,
+                    self.compatibility.originals,
+                ],
+                "average risk by compatibility": [
+                    self.before.prosecutor.average,
+                    self.compatibility.average,
+                ],
+            }
         for s in self.scores:
             rows[f"accuracy, {s.model}"] = [s.original, s.anonymous]
         return pandas.DataFrame.from_dict(rows, orient="index", columns=["before", "after"])
 
-    def _column(self, e: Exposure, used: Utility | None) -> dict[str, float]:
-        own = used or Utility(
-            float((e.sizes.astype(float) ** 2).sum()) + float(e.suppressed) * self.given,
-            e.rows / e.classes if e.classes else math.nan,
-            0.0,
-            0.0,
-            1.0,
-            e.suppressed,
-        )
-        out: dict[str, float] = {
+    def _utility_before(self) -> Utility:
+        e = self.before
+        charge = discernibility(e.sizes, e.suppressed, self.original_rows)
+        return Utility(charge, e.rows / e.classes if e.classes else math.nan, 0.0, 0.0, 1.0, e.suppressed)
+
+    def _figures(self, e: Exposure, utility: Utility) -> dict[str, float]:
+        figures: dict[str, float] = {
             "rows published": e.rows,
-            "rows suppressed": own.suppressed,
+            "rows suppressed": utility.suppressed,
             "classes": e.classes,
             "k": e.k,
             "unique rows": e.unique,
@@ -82,29 +83,33 @@ class Risk:
             "prosecutor risk, highest": e.prosecutor.highest,
             "prosecutor risk, average": e.prosecutor.average,
         }
-        out |= {f"rows with prosecutor risk above {t:g}": share for t, share in e.prosecutor.above.items()}
-        out |= {
+        figures |= {
+            f"rows with prosecutor risk above {t:g}": share for t, share in e.prosecutor.above.items()
+        }
+        figures |= {
             "journalist risk, highest": e.journalist.highest,
             "journalist risk, average": e.journalist.average,
             "marketer risk": e.marketer,
             "population uniques": e.uniques,
         }
-        for s in e.learnt:
-            out |= {
+        for s in e.sensitive:
+            figures |= {
                 f"l of {s.column}": s.distinct,
                 f"entropy l of {s.column}": s.entropy,
                 f"t of {s.column}": s.t,
-                f"rows that give away {s.column}": s.homogeneous,
+                f"rows that disclose {s.column}": s.homogeneous,
             }
-        return out | measures.as_dict(own)
+        return figures | utility.to_dict()
 
-    def singled_out(self) -> DataFrame:
-        """Combinations of columns, those that single most rows out first; `minimal` rows are unique on no
-        smaller part of them.
+    def rank_combinations(self) -> DataFrame:
+        """Combinations of columns, those with the most minimal uniques first.
+
+        `minimal` rows are unique on no proper subset of the columns.
         """
         import pandas
 
         after = {c.columns: c for c in self.combinations[1]}
+        order = sorted(self.combinations[0], key=lambda c: (-c.minimal, -c.unique, len(c.columns), c.columns))
         rows = [
             {
                 "columns": ", ".join(c.columns),
@@ -114,15 +119,13 @@ class Risk:
                 "unique after": after[c.columns].unique,
                 "risk after": after[c.columns].average,
             }
-            for c in sorted(
-                self.combinations[0], key=lambda c: (-c.minimal, -c.unique, len(c.columns), c.columns)
-            )
+            for c in order
         ]
         return pandas.DataFrame(rows)
 
     def by_column(self) -> dict[str, float]:
-        """For each column, the share of the original's minimal uniques that need it."""
-        return by_column(self.combinations[0])
+        """For each column, the share of the original's minimal uniques that involve it."""
+        return share_by_column(self.combinations[0])
 
     def report(self, path: str | Path) -> Path:
         """Write the report, one self-contained HTML file."""
@@ -131,12 +134,8 @@ class Risk:
         return write(self, path)
 
     def __str__(self) -> str:
-        return "\n".join(
-            [
-                self.table().to_string(float_format=lambda v: f"{v:.4g}"),
-                *(f"warning: {w}" for w in self.warnings),
-            ]
-        )
+        table = self.table().to_string(float_format=lambda v: f"{v:.4g}")
+        return "\n".join([table, *(f"warning: {w}" for w in self.warnings)])
 
 
 def assess(
@@ -152,12 +151,11 @@ def assess(
     thresholds: Sequence[float] = THRESHOLDS,
     combinations: int = 3,
     target: str | None = None,
-    made: Anonymized | None = None,
+    result: AnonymizationResult | None = None,
 ) -> Risk:
-    quasi, sensitive = (
-        columns_of(before, quasi, "quasi"),
-        columns_of(before, list(sensitive), "sensitive", empty=True),
-    )
+    """Measure both tables. `tacit.risk` is the public interface."""
+    quasi = check_columns(before, quasi, "quasi")
+    sensitive = check_columns(before, sensitive, "sensitive", may_be_empty=True)
     both = [c for c in sensitive if c in quasi]
     if both:
         raise bad(
@@ -167,78 +165,76 @@ def assess(
             "columns that are not quasi-identifiers",
             f"{both[0]!r} is in both lists.",
         )
-    columns_of(after, [*quasi, *sensitive], "in the table after")
+    check_columns(after, [*quasi, *sensitive], "in the table after")
     if not all(isinstance(t, int | float) and 0 < t < 1 for t in thresholds):
         raise bad("risk", "thresholds", list(thresholds), "numbers above 0 and below 1")
     if population is not None:
-        columns_of(population, quasi, "quasi, in the population")
+        check_columns(population, quasi, "quasi, in the population")
     if target is not None:
-        columns_of(before, [target], "target")
-        columns_of(after, [target], "target")
+        check_columns(before, [target], "target")
+        check_columns(after, [target], "target")
     if len(after) > len(before):
         raise bad(
             "risk",
             "after",
             f"{len(after):,} rows",
             f"at most the {len(before):,} rows of the table before",
-            "Did the two tables change places?",
+            "Are the two tables in the right order?",
         )
-    known = made is not None and made.original is not None and len(made.original) == len(before)
-    if made is not None and made.shuffled:
-        at = None
-    elif known and before.index.is_unique and after.index.isin(before.index).all():
-        at = before.index.get_indexer(after.index)
+    is_shuffled = result is not None and result.shuffled
+    is_original = result is not None and result.original is not None and len(result.original) == len(before)
+    if is_shuffled:
+        position = None
+    elif is_original and before.index.is_unique and after.index.isin(before.index).all():
+        position = before.index.get_indexer(after.index)
     else:
-        at = measures.aligned(before, after)
-    cells = measures.columns(before, after, quasi, at, hierarchies, levels)
-    told: dict[str, Any] = {"population_size": population_size, "thresholds": thresholds}
-    was, now = (
-        exposure(before, quasi, sensitive, **told),
-        exposure(after, quasi, sensitive, population=population, **told),
-    )
-    used = measures.utility(before, after, quasi, at, cells)
-    scores = accuracy(before, after, target, cells, at) if target is not None else []
-    others = [c for c in after.columns if c not in quasi and c not in sensitive and c != target]
-    found = tuple(tuple(by_combination(frame, quasi, combinations)) for frame in (before, after))
-    said = warnings_of(after, quasi, now, others)
-    # what the algorithm warned of, less homogeneity, which is measured here
-    said += (
-        [w for w in made.warnings if "have a single value of" not in w and w not in said]
-        if made is not None
-        else []
-    )
-    fitting = None
-    if made is not None and made.method == "ambiguity":
-        fitting = fits(cells)
-        if fitting is not None:
-            said = [w for w in said if "alone in their class" not in w]
-            said.append(
-                "Rows of this table need not look alike: k-ambiguity promises that every original fits at "
-                "least k published rows (here "
-                f"{fitting.published:,} or more), not that rows are equal. The measures by class do not "
-                "apply to it."
-            )
-    if at is None:
-        why = (
-            "they are in an order of their own"
-            if made is not None and made.shuffled
-            else "rows are missing and were numbered anew"
+        position = match_rows(before, after)
+    columns = compare_columns(before, after, quasi, position, hierarchies or {}, levels or {})
+    exposures = [
+        measure_exposure(
+            frame,
+            quasi,
+            sensitive,
+            population=people,
+            population_size=population_size,
+            thresholds=thresholds,
         )
-        said.append(
-            f"Which published row was which original row cannot be told ({why}), so some measures of "
-            "utility are left open."
+        for frame, people in ((before, None), (after, population))
+    ]
+    others = [c for c in after.columns if c not in quasi and c not in sensitive and c != target]
+    warnings = find_warnings(after, quasi, exposures[1], others)
+    if result is not None:  # except homogeneity, which is measured here
+        warnings += [w for w in result.warnings if "have a single value of" not in w]
+    compatibility = None
+    if result is not None and result.method == "ambiguity":
+        compatibility = measure_compatibility(columns)
+        if compatibility is not None:
+            warnings = [w for w in warnings if "alone in their class" not in w]
+            warnings.append(
+                "Rows of this table need not be equal: k-ambiguity guarantees that every original is "
+                f"compatible with at least k published rows (here {compatibility.published:,} or more). The "
+                "measures by class do not apply to it."
+            )
+    if position is None:
+        reason = "they are reordered" if is_shuffled else "rows are missing and the others are renumbered"
+        warnings.append(
+            f"Published rows cannot be matched to original rows ({reason}), so some measures of utility are "
+            "not available."
         )
     return Risk(
-        was,
-        now,
+        exposures[0],
+        exposures[1],
         len(before),
-        used,
-        tuple(scores),
-        (found[0], found[1]),
-        tuple(dict.fromkeys(said)),
+        measure_utility(before, after, quasi, position, columns),
+        tuple(measure_accuracy(before, after, target, columns, position)) if target is not None else (),
+        (
+            tuple(measure_combinations(before, quasi, combinations)),
+            tuple(measure_combinations(after, quasi, combinations)),
+        ),
+        tuple(dict.fromkeys(warnings)),
         tuple(map(str, quasi)),
         tuple(map(str, sensitive)),
         target,
-        fitting,
-        made,
+        compatibility,
+        result,
     )

@@ -1,119 +1,208 @@
-"""Equivalence classes of a published table: which rows look the same to somebody who knows the
-quasi-identifiers.
+"""Equivalence classes: the rows that share all quasi-identifiers. One data model for searching and measuring.
 
-A null is a value: somebody who knows that a person's age was not recorded finds that person, so a null fits
-nowhere but with other nulls. An empty string is a value too, another one. A row that shows * in every
-quasi-identifier is suppressed: it is no member of a class, however many such rows there are.
+`Classes` partitions items into classes. An item is a row of a published table (`classes_of`), or a
+combination of quasi-identifiers that stands for several rows (`EncodedTable.classes`). A row with * in every
+quasi-identifier is suppressed and is not a member of any class, however many such rows there are.
+
+`Histogram` counts sensitive values per class. l-diversity, t-closeness and β-likeness are computed from it,
+both when a search checks them (`models.py`) and when a published table is measured (`risk.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import BadData
 from ..parameters import bad, nearest
-from .encoded import column_codes
-from .hierarchies import STAR
+from .codes import encode_used, key_rows, number_keys
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, Series
+    from pandas import DataFrame
 
-ROOM = (
-    2**62
-)  # below this a key of classes × values stays a 64-bit number: some two thousand million rows, all different
+BLOCK = 2**22  # cells of a dense block of classes × values: 32 MB
+
+
+@dataclass(frozen=True)
+class SensitiveColumn:
+    """A sensitive column as (item, value, rows) triples, sorted by item."""
+
+    name: str
+    item: np.ndarray
+    value: np.ndarray
+    count: np.ndarray | None  # rows of each triple; None: one each
+    words: Sequence[str]
+    overall: np.ndarray  # rows of each value in the whole table
+    rows: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32), repr=False)  # value of each row
+
+    @classmethod
+    def from_rows(
+        cls, name: str, value: np.ndarray, words: Sequence[str], overall: np.ndarray
+    ) -> SensitiveColumn:
+        """Every row is an item of its own."""
+        return cls(name, np.arange(len(value)), value, None, words, overall, value)
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Rows of each sensitive value in each class, as (class, value, rows) triples where rows > 0."""
+
+    group: np.ndarray
+    value: np.ndarray
+    rows: np.ndarray
+    sizes: np.ndarray  # rows of each class
+    column: SensitiveColumn
+
+    @cached_property
+    def share(self) -> np.ndarray:
+        """The part of its class that has the value, per triple."""
+        share: np.ndarray = self.rows / self.sizes[self.group]
+        return share
+
+    @cached_property
+    def overall(self) -> np.ndarray:
+        """The part of the whole table that has each value."""
+        share: np.ndarray = self.column.overall / self.column.overall.sum()
+        return share
+
+    def count_distinct(self) -> np.ndarray:
+        """Different values in each class."""
+        return self.sum_by_class(None)
+
+    def entropy(self) -> np.ndarray:
+        """Entropy of the values in each class, in nats."""
+        return self.sum_by_class(-self.share * np.log(self.share))
+
+    def sum_by_class(self, weights: np.ndarray | None) -> np.ndarray:
+        return np.bincount(self.group, weights, minlength=len(self.sizes))
+
+    def equal_distance(self) -> np.ndarray:
+        """Earth mover's distance of each class to the whole table if all values are equally far apart.
+
+        ½ Σ |p − q| over all values. A value that the class does not have contributes its q.
+        """
+        q = self.overall[self.value]
+        distance: np.ndarray = 0.5 * (self.sum_by_class(np.abs(self.share - q) - q) + 1)
+        return distance
+
+    def ordered_distance(self, order: np.ndarray) -> np.ndarray:
+        """Earth mover's distance of each class to the whole table for m ordered values.
+
+        1/(m−1) Σ_i |Σ_{j≤i} (p_j − q_j)| (Li et al., section 5.1). `order` sorts the values.
+        """
+        q = np.cumsum(self.overall[order])
+        distances = [
+            np.abs(np.cumsum(np.take(p, order, axis=1), axis=1) - q).sum(axis=1) / max(len(q) - 1, 1)
+            for p in self.dense_shares()
+        ]
+        return np.concatenate([np.zeros(0), *distances])
+
+    def dense_shares(self) -> Iterator[np.ndarray]:
+        """Shares as arrays [classes, values], block by block: all classes at once may not fit into memory."""
+        values = len(self.column.words)
+        step = max(1, BLOCK // max(values, 1))
+        for start in range(0, len(self.sizes), step):
+            end = min(start + step, len(self.sizes))
+            low, high = np.searchsorted(self.group, [start, end])
+            p = np.zeros((end - start, values))
+            p[self.group[low:high] - start, self.value[low:high]] = self.share[low:high]
+            yield p
 
 
 @dataclass(frozen=True)
 class Classes:
-    """`of[i]` is the class of row i, −1 where the row is suppressed; `sizes[c]` how many rows class c has."""
+    """A partition of items into classes. `label[i]` is the class of item i, −1 if it is suppressed."""
 
-    of: np.ndarray
-    sizes: np.ndarray
+    label: np.ndarray
+    number: int  # classes; some may be empty
+    counts: np.ndarray | None = None  # rows of each item; None: one each
+    sensitive: Mapping[str, SensitiveColumn] = field(default_factory=dict)
+    population_counts: np.ndarray | None = None  # rows of the population of each item
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """Rows of each class."""
+        return self._sum(self.counts)
 
     @property
     def rows(self) -> int:
-        """Rows that are published: those in a class."""
+        """Rows in a class, that is, published rows."""
         return int(self.sizes.sum())
 
     @property
-    def suppressed(self) -> int:
-        return len(self.of) - self.rows
+    def population(self) -> np.ndarray:
+        """People of the population in each class."""
+        if self.population_counts is None:
+            raise BadData(
+                "This privacy model compares the table with a population. Pass anonymize(…, "
+                "population=frame)."
+            )
+        return self._sum(self.population_counts)
+
+    def histogram(self, column: str) -> Histogram:
+        """Sensitive values by class."""
+        sensitive = self.sensitive[column]
+        values = len(sensitive.words)
+        label, value, count = self.label[sensitive.item], sensitive.value, sensitive.count
+        if label.min(initial=0) < 0:
+            inside = label >= 0
+            label, value = label[inside], value[inside]
+            count = None if count is None else count[inside]
+        key = label.astype(np.int64) * values + value
+        if self.number * values <= 4 * len(key) + 1024:
+            rows = np.bincount(key, count, self.number * values)
+            pairs = np.flatnonzero(rows)
+            rows = rows[pairs]
+        else:
+            pairs, inverse = np.unique(key, return_inverse=True)
+            rows = np.bincount(inverse.reshape(-1), count, len(pairs))
+        group = pairs // max(values, 1)
+        return Histogram(group, pairs - group * values, rows, self.sizes, sensitive)
+
+    def _sum(self, weights: np.ndarray | None) -> np.ndarray:
+        label = self.label
+        if label.min(initial=0) < 0:
+            inside = label >= 0
+            label, weights = label[inside], None if weights is None else weights[inside]
+        return np.bincount(label, weights, self.number).astype(np.int64)
 
 
-def columns_of(
-    frame: DataFrame, columns: Sequence[str] | str | None, name: str, owner: str = "risk", empty: bool = False
+def classes_of(frame: DataFrame, quasi: Sequence[str], sensitive: Sequence[str] = ()) -> Classes:
+    """The classes of a table's rows."""
+    keys = key_rows((frame[c] for c in quasi), len(frame))
+    inside = ~keys.is_starred
+    label = np.full(len(frame), -1, dtype=np.int64)
+    label[inside], number = number_keys(keys.key[inside])
+    columns = {}
+    for name in sensitive:
+        value, words = encode_used(frame[name])
+        overall = np.bincount(value[inside], minlength=len(words))
+        columns[name] = SensitiveColumn.from_rows(name, value, words, overall)
+    return Classes(label, number, sensitive=columns)
+
+
+def check_columns(
+    frame: DataFrame,
+    columns: Iterable[str] | None,
+    name: str,
+    owner: str = "risk",
+    may_be_empty: bool = False,
 ) -> list[str]:
-    """Column names that are there, each once, or the error that says which is not."""
-    if isinstance(columns, str) or not isinstance(columns, Sequence) or (not columns and not empty):
+    """Return the column names as a list. Raise unless each one is in the table exactly once."""
+    names = [] if columns is None or isinstance(columns, str) else list(columns)
+    if columns is None or isinstance(columns, str) or not (names or may_be_empty):
         raise bad(owner, name, columns, "a list of column names, like ['age', 'zip', 'sex']")
     known = [str(c) for c in frame.columns]
-    for column in columns:
-        if known.count(str(column)) != 1 or column not in frame.columns:
-            what = (
-                f"two columns are named {column!r}. Give each its own name."
-                if known.count(str(column)) > 1
-                else (f"there is no column {column!r} ({name}). {nearest(str(column), known)}")
-            )
-            raise BadData(f"{owner}: {what}")
-    twice = next((c for i, c in enumerate(columns) if c in columns[:i]), None)
-    if twice is not None:
-        raise bad(owner, name, list(columns), "a list without repetitions", f"{twice!r} stands in it twice.")
-    return list(columns)
-
-
-def numbered(column: Series) -> tuple[np.ndarray, list[str]]:
-    """A column as numbers, and the text each number stands for (39, 39.0 and "39" are one value; null is
-    one); only values that occur have one.
-    """
-    codes, words = column_codes(column)
-    there = np.flatnonzero(np.bincount(codes, minlength=len(words)))
-    rank = np.zeros(
-        len(words), dtype=np.int32
-    )  # half the memory of int64, which is a gigabyte for ten million rows
-    rank[there] = np.arange(len(there))
-    return rank[codes], [words[i] for i in there]
-
-
-def joined(key: np.ndarray, kinds: int, codes: np.ndarray, more: int) -> tuple[np.ndarray, int]:
-    """The key of one column more, numbered from 0 without gaps."""
-    if kinds * max(1, more) >= ROOM:
-        raise BadData(
-            f"risk: {kinds:,} classes × {more:,} values are more than a 64-bit number counts. Give fewer "
-            "rows."
-        )
-    return compact(key.astype(np.int64) * max(1, more) + codes)
-
-
-def compact(key: np.ndarray) -> tuple[np.ndarray, int]:
-    import pandas as pd
-
-    codes, kinds = pd.factorize(key)
-    return codes.astype(np.int64), len(kinds)
-
-
-def classes_of(frame: DataFrame, quasi: Sequence[str]) -> Classes:
-    """The classes of a table by its quasi-identifiers."""
-    key, kinds = np.zeros(len(frame), dtype=np.int64), 1
-    starred = np.ones(len(frame), dtype=bool)
-    for column in quasi:
-        codes, words = numbered(frame[column])
-        starred &= codes == (words.index(STAR) if STAR in words else -1)
-        key, kinds = joined(key, kinds, codes, len(words))
-    kept, many = compact(key[~starred])
-    of = np.full(len(frame), -1, dtype=np.int64)
-    of[~starred] = kept
-    return Classes(of, np.bincount(kept, minlength=many).astype(np.int64))
-
-
-def shares(of: np.ndarray, column: Series) -> tuple[np.ndarray, np.ndarray, np.ndarray, int, list[str]]:
-    """How often each sensitive value stands in each class: (class, value, rows) where there are any, how many
-    values there are, their words.
-    """
-    codes, words = numbered(column)
-    inside = of >= 0
-    pairs, counts = np.unique(of[inside] * len(words) + codes[inside], return_counts=True)
-    return pairs // len(words), pairs % len(words), counts, len(words), words
+    for column in names:
+        if known.count(str(column)) > 1:
+            raise BadData(f"{owner}: two columns are named {column!r}. Rename one of them.")
+        if column not in frame.columns:
+            raise BadData(f"{owner}: there is no column {column!r} ({name}). {nearest(str(column), known)}")
+    repeated = next((c for i, c in enumerate(names) if c in names[:i]), None)
+    if repeated is not None:
+        raise bad(owner, name, names, "a list without repetitions", f"{repeated!r} is in it twice.")
+    return names

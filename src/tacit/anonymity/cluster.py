@@ -1,78 +1,80 @@
-"""Local recoding by clustering: rows that are near share a class, and a class shows in each column the lowest
-word that covers it.
+"""Local recoding by clustering: similar rows share a class, which shows the lowest words that cover them.
 
 Greedy k-member clustering after Byun, Kamra, Bertino, Li: "Efficient k-Anonymization Using Clustering
 Techniques", DASFAA 2007 (Algorithm Greedy_k_member_clustering), on the distinct combinations of
-quasi-identifiers, with three changes that matter for the loss:
-  seeds are taken from the most common to the rarest, not furthest first; a seed joins a finished class when
-  that costs less than founding one (the paper does so only with the last fewer-than-k rows); then classes are
-  improved: one is dissolved into others, a row moves, a class of 2k or more is split, as long as the loss
-  falls.
-Combinations of k rows or more are classes as they are.
+quasi-identifiers, with three changes that reduce the loss:
+  1. seeds are taken from the most common to the rarest, not furthest first;
+  2. a seed joins an existing class if this costs less than starting one (the paper does so only with the last
+     fewer-than-k rows);
+  3. classes are then improved as long as the loss decreases: a class is dissolved into others, a row moves, a
+     class of 2k or more rows is split.
+Combinations of k rows or more are classes without change.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..parameters import real, whole
-from .encoded import Encoded
-from .forest import Forest
+from .forest import Forest, as_node
 from .improve import Partition, improve
-from .models import Classes, Model, held
-from .mondrian import blocks
-from .release import Release, Request, count, told, whole_fails
+from .models import PrivacyModel, check_models
+from .mondrian import cut_blocks
+from .release import AnonymizationRequest, TableRelease, format_count, make_step, whole_table_fails
+from .table import EncodedTable
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Classes of at least k near rows, each with its own levels. The loss minimised is the mean share of the
-    domain (`metric="loss"`).
+    """Classes of at least k similar rows, each with its own levels.
+
+    Minimizes the mean share of the domain (`metric="loss"`).
     """
 
     shortlist: int = whole(16, least=1, doc="nearest combinations a new class chooses its members from")
     patience: float = real(
-        1.6, above=0, doc="how much dearer than a new class's price a place in an old one may be"
+        1.6, above=0, doc="maximum cost of joining an existing class, relative to starting a new one"
     )
-    rounds: int = whole(12, least=0, doc="rounds of improvement at most")
+    rounds: int = whole(12, least=0, doc="maximum number of improvement rounds")
     block: int = whole(
         20_000,
         least=100,
-        doc="combinations clustered together: time grows with its square, so larger tables are cut first",
+        doc="combinations clustered together; time grows with its square, so larger tables are cut first",
     )
 
-    def run(self, table: Encoded, request: Request) -> Release:
-        request.class_by_class("cluster")
+    def run(self, table: EncodedTable, request: AnonymizationRequest) -> TableRelease:
+        request.require_per_class("cluster")
         forest = Forest(table.columns)
-        own = held(request.models, Classes(table, np.arange(len(table.codes)), len(table.codes))) & (
-            table.counts > 0
-        )
-        rest = np.flatnonzero(~own & (table.counts > 0))
+        alone = table.partition(np.arange(len(table.codes)), len(table.codes))
+        is_anonymous = check_models(request.models, alone) & (table.counts > 0)
+        rest = np.flatnonzero(~is_anonymous & (table.counts > 0))
+        rows, others = int(table.counts[is_anonymous].sum()), int(table.counts[rest].sum())
         trace = [
-            told(
-                f"{count(int(table.counts[own].sum()))} in {count(int(own.sum()), 'combination')} are "
-                "anonymous as they are; "
-                f"{count(int(table.counts[rest].sum()))} in {count(len(rest), 'combination')} are not.",
-                anonymous=int(table.counts[own].sum()),
-                others=int(table.counts[rest].sum()),
+            make_step(
+                f"{format_count(rows)} in {format_count(int(is_anonymous.sum()), 'combination')} are "
+                f"anonymous without change; {format_count(others)} in "
+                f"{format_count(len(rest), 'combination')} are not.",
+                anonymous=rows,
+                others=others,
             )
         ]
         label = np.full(len(table.codes), -1, np.int64)
-        label[own] = np.arange(int(own.sum()))
-        records = [tuple(int(x) for x in column) for column in forest.nodes(table.codes[own]).T]
-        for part in blocks(table, rest, self.block) if len(rest) else []:
-            made = self._block(table, forest, part, request.k)
-            for members, node in zip(made.members, made.nodes):
+        label[is_anonymous] = np.arange(int(is_anonymous.sum()))
+        records = [as_node(column) for column in forest.nodes(table.codes[is_anonymous]).T]
+        for part in cut_blocks(table, rest, self.block) if len(rest) else []:
+            partition = self._cluster(table, forest, part, request.k)
+            for i, members in enumerate(partition.members):
                 label[part[members]] = len(records)
-                records.append(node)
-        records = _until_held(table, forest, label, records, request.models)
+                records.append(partition.node(i))
+        records = _merge_until_satisfied(table, forest, label, records, request.models)
         share = np.array([forest.share(node) for node in records])
         loss = float(share[label] @ np.where(label >= 0, table.counts, 0)) / (table.rows * len(table.columns))
         trace.append(
-            told(
-                f"They are clustered: {count(len(records), 'class')} in all, loss {loss:.4f}.",
+            make_step(
+                f"Clustering them gives {format_count(len(records), 'class')} in total; loss {loss:.4f}.",
                 classes=len(records),
                 loss=loss,
             )
@@ -82,118 +84,117 @@ class Cluster:
         levels: list[int | None] = [
             0 if not tree.level[c].any() else None for tree, c in zip(forest.trees, cells)
         ]
-        return Release(record, cells, [tree.words for tree in forest.trees], loss, levels, trace)
+        return TableRelease(record, cells, [tree.words for tree in forest.trees], loss, levels, trace)
 
-    def _block(self, table: Encoded, forest: Forest, part: np.ndarray, k: int) -> Partition:
+    def _cluster(self, table: EncodedTable, forest: Forest, part: np.ndarray, k: int) -> Partition:
         nodes, counts = forest.nodes(table.codes[part]), table.counts[part].astype(np.float32)
         rarity = np.zeros(len(part))
         for j, c in enumerate(table.columns):
-            often = np.bincount(table.codes[:, j], table.counts, len(c.hierarchy))
-            rarity -= np.log(np.maximum(often, 1))[table.codes[part, j]]
-        made = self._greedy(forest, nodes, counts, np.argsort(rarity, kind="stable"), k)
-        return improve(forest, nodes, counts, made, k, self.rounds)
+            frequency = np.bincount(table.codes[:, j], table.counts, len(c.hierarchy))
+            rarity -= np.log(np.maximum(frequency, 1))[table.codes[part, j]]
+        partition = self._grow(forest, nodes, counts, np.argsort(rarity, kind="stable"), k)
+        improve(forest, nodes, counts, partition, k, self.rounds)
+        return partition
 
-    def _greedy(
+    def _grow(
         self, forest: Forest, nodes: np.ndarray, counts: np.ndarray, seeds: np.ndarray, k: int
     ) -> Partition:
-        made = Partition.empty(len(forest.fused), len(counts))
-        free = np.ones(len(counts), bool)
-        places, near_nodes = np.arange(len(counts)), nodes
+        partition = Partition.empty(len(forest.fused), len(counts))
+        is_free = np.ones(len(counts), bool)
+        places, free_nodes = np.arange(len(counts)), nodes
         taken, reach = 0, 0.0
         for seed in map(int, seeds):
-            if not free[seed]:
+            if not is_free[seed]:
                 continue
-            if taken > len(places) // 8:  # drop who is taken from the arrays, now and then
-                keep = free[places]
-                places, near_nodes, taken = places[keep], np.ascontiguousarray(near_nodes[:, keep]), 0
-            start = tuple(int(x) for x in nodes[:, seed])
-            far = forest.shares(start, near_nodes)
-            near, reach = self._nearest(far, free[places], self.shortlist + k, reach)
+            if taken > len(places) // 8:  # remove assigned combinations from the arrays, now and then
+                keep = is_free[places]
+                places, free_nodes, taken = places[keep], np.ascontiguousarray(free_nodes[:, keep]), 0
+            start = as_node(nodes[:, seed])
+            distance = forest.shares(start, free_nodes)
+            near, reach = self._find_nearest(distance, is_free[places], self.shortlist + k, reach)
             near = places[near]
             near = near[near != seed]
             members, node, size, price = [seed], start, float(counts[seed]), 0.0
-            offered, weight = nodes[:, near], counts[near]
-            open_ = np.ones(len(near), bool)
-            while size < k and open_.any():
-                cost = forest.shares(node, offered)
-                gain = np.where(open_, (cost * (size + weight) - price * size) / weight, np.inf)
+            near_nodes, weight = nodes[:, near], counts[near]
+            is_available = np.ones(len(near), bool)
+            while size < k and is_available.any():
+                cost = forest.shares(node, near_nodes)
+                gain = np.where(is_available, (cost * (size + weight) - price * size) / weight, np.inf)
                 best = int(np.argmin(gain))
-                open_[best] = False
+                is_available[best] = False
                 members.append(int(near[best]))
                 size, price = size + float(weight[best]), float(cost[best])
-                node = forest.join(node, tuple(int(x) for x in offered[:, best]))
-            if made.number:
-                joined, rises = made.dearer(forest, start, float(counts[seed]))
+                node = forest.join(node, as_node(near_nodes[:, best]))
+            if partition.number:
+                joined, rises = partition.weigh(forest, start, float(counts[seed]))
                 into = int(np.argmin(rises))
                 if size < k or rises[into] < self.patience * price * float(counts[seed]):
-                    made.put(forest, into, seed, float(counts[seed]), start, float(joined[into]))
-                    free[seed] = False
+                    partition.put(forest, into, seed, float(counts[seed]), start, float(joined[into]))
+                    is_free[seed] = False
                     taken += 1
                     continue
-            free[members] = False
+            is_free[members] = False
             taken += len(members)
-            made.add(members, node, size, price)
-        return made
+            partition.add(members, node, size, price)
+        return partition
 
-    def _nearest(
-        self, far: np.ndarray, free: np.ndarray, wanted: int, reach: float
+    def _find_nearest(
+        self, distance: np.ndarray, is_free: np.ndarray, number: int, reach: float
     ) -> tuple[np.ndarray, float]:
-        """(the nearest of those who are free, how far they lie). The last answer's reach is tried first:
-        mostly it saves ordering everybody.
+        """(the nearest free combinations, their largest distance).
+
+        The reach of the last call is tried first: in most cases this avoids a partial sort.
         """
-        within = np.flatnonzero((far <= reach) & free)
-        if len(within) < wanted:
-            far = np.where(free, far, np.inf)
-            within = (
-                np.argpartition(far, wanted)[: wanted + 1] if wanted + 1 < len(far) else np.arange(len(far))
-            )
-            within = within[free[within]]
-            return within, float(far[within].max(initial=0.0))
-        if len(within) > 8 * wanted:  # too far for this dense a place
-            within = within[np.argpartition(far[within], wanted)[: wanted + 1]]
-            reach = float(far[within].max())
+        within = np.flatnonzero((distance <= reach) & is_free)
+        if len(within) < number:
+            distance = np.where(is_free, distance, np.inf)
+            if number + 1 < len(distance):
+                within = np.argpartition(distance, number)[: number + 1]
+            else:
+                within = np.arange(len(distance))
+            within = within[is_free[within]]
+            return within, float(distance[within].max(initial=0.0))
+        if len(within) > 8 * number:  # reach is too large for this dense a region
+            within = within[np.argpartition(distance[within], number)[: number + 1]]
+            reach = float(distance[within].max())
         return within, reach
 
 
-def _until_held(
-    table: Encoded,
+def _merge_until_satisfied(
+    table: EncodedTable,
     forest: Forest,
     label: np.ndarray,
     records: list[tuple[int, ...]],
-    models: tuple[Model, ...],
+    models: Sequence[PrivacyModel],
 ) -> list[tuple[int, ...]]:
-    """Merge every class that fails a model with the one nearest to it, until none fails; if all are one and
-    it fails, nothing can be published.
+    """Merge every class that violates a model with the nearest one, until none does; update `label` in place.
+
+    Raise if the whole table as one class violates a model.
     """
     while True:
-        there = label >= 0
-        shifted = np.where(
-            there, label, len(records)
-        )  # combinations of the population alone: a class of their own, which nobody asks about
-        fine = held(models, Classes(table, shifted, len(records) + 1))[: len(records)]
-        failing = np.flatnonzero(~fine)
-        if not len(failing):
+        classes = table.partition(label, len(records))  # −1: combinations that only the population has
+        violating = np.flatnonzero(~check_models(models, classes))
+        if not len(violating):
             return records
         if len(records) == 1:
-            raise whole_fails()
-        nodes = np.array(records).T
-        sizes = np.bincount(label[there], table.counts[there], len(records))
+            raise whole_table_fails()
+        nodes, sizes = np.array(records).T, classes.sizes.astype(float)
         prices = np.array([forest.share(node) for node in records])
-        merged, gone = np.arange(len(records)), np.zeros(len(records), bool)
-        for a in map(int, failing):
-            if gone[a]:
+        merged, is_gone = np.arange(len(records)), np.zeros(len(records), bool)
+        for a in map(int, violating):
+            if is_gone[a]:
                 continue
             joined = forest.shares(records[a], nodes)
             rise = joined * (sizes + sizes[a]) - prices * sizes
             rise[a] = np.inf
-            rise[gone] = np.inf
+            rise[is_gone] = np.inf
             b = int(np.argmin(rise))
             if not np.isfinite(rise[b]):
                 break
-            gone[a] = True
+            is_gone[a] = True
             merged[merged == a] = b
             records[b] = forest.join(records[a], records[b])
             nodes[:, b], sizes[b], prices[b] = records[b], sizes[b] + sizes[a], float(joined[b])
-        new = np.cumsum(~gone) - 1
-        label[there] = new[merged[label[there]]]
-        records = [r for r, lost in zip(records, gone) if not lost]
+        is_member = label >= 0
+        label[is_member] = (np.cumsum(~is_gone) - 1)[merged[label[is_member]]]
+        records = [r for r, gone in zip(records, is_gone) if not gone]

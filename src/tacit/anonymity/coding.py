@@ -1,7 +1,7 @@
-"""Masking numbers and rows without hierarchies: top and bottom coding, micro-aggregation, sampling.
+"""Masking without hierarchies: top and bottom coding, microaggregation, sampling.
 
 Top and bottom coding, sampling: Hundepool et al.: "Statistical Disclosure Control", Wiley 2012.
-Micro-aggregation: J. Domingo-Ferrer, V. Torra: "Ordinal, Continuous and Heterogeneous k-Anonymity through
+Microaggregation: J. Domingo-Ferrer, V. Torra: "Ordinal, Continuous and Heterogeneous k-Anonymity through
 Microaggregation", Data Mining and Knowledge Discovery 11, 2005 (MDAV-generic). Sampling before suppression:
 N. Li, W. Qardaji, D. Su: "On Sampling, Anonymization, and Differential Privacy", ASIACCS 2012.
 """
@@ -22,29 +22,31 @@ from ..parameters import bad
 def code_extremes(
     series: pandas.Series, *, bottom: float | None = None, top: float | None = None, words: bool = False
 ) -> pandas.Series:
-    """Numbers above `top` become top, those below `bottom` bottom; with words=True they become "≥ 90" and "≤
-    17". Nulls stay nulls.
+    """Top and bottom coding: clip numbers to [bottom, top]. Nulls stay nulls.
+
+    With words=True, they become "≥ 90" and "≤ 17".
     """
-    _numbers("code_extremes", series)
+    _check_numeric("code_extremes", series)
     if bottom is None and top is None:
         raise bad("code_extremes", "top", None, "a number, unless bottom is one")
     if bottom is not None and top is not None and bottom > top:
         raise bad("code_extremes", "bottom", bottom, f"at most top, which is {top}")
     if not words:
         return series.clip(bottom, top)
-    made = series.astype("str")
+    coded = series.astype("str")
     if bottom is not None:
-        made = made.mask(series <= bottom, f"≤ {bottom:g}")
+        coded = coded.mask(series <= bottom, f"≤ {bottom:g}")
     if top is not None:
-        made = made.mask(series >= top, f"≥ {top:g}")
-    return made
+        coded = coded.mask(series >= top, f"≥ {top:g}")
+    return coded
 
 
 def microaggregate(
     frame: pandas.DataFrame, columns: Sequence[str], *, k: int, summary: str = "mean"
 ) -> pandas.DataFrame:
-    """Groups of k to 2k − 1 near rows, each shown at its group's mean (or median) in these columns:
-    k-anonymous in them, and sums are kept by the mean.
+    """Replace these columns by the mean (or median) of groups of k to 2k − 1 similar rows.
+
+    The table is then k-anonymous in these columns. The mean preserves their sums.
     """
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise bad("microaggregate", "k", k, "a whole number of at least 1")
@@ -52,14 +54,12 @@ def microaggregate(
         raise bad("microaggregate", "summary", summary, "one of 'mean', 'median'")
     if len(frame) < k:
         raise BadData(
-            f"The table has {len(frame):,} rows, fewer than k = {k}. Take a smaller k, or more rows."
+            f"The table has {len(frame):,} rows, fewer than k = {k}. Use a smaller k, or more rows."
         )
     for name in columns:
-        _numbers("microaggregate", frame[name])
+        _check_numeric("microaggregate", frame[name])
         if frame[name].isna().any():
-            raise BadData(
-                f"Column {name!r} has nulls, which have no mean. Fill them in or leave those rows out."
-            )
+            raise BadData(f"Column {name!r} has nulls, which have no mean. Fill them in, or drop these rows.")
     x = frame[list(columns)].to_numpy(dtype=float)
     spread = x.std(axis=0)
     group = mdav((x - x.mean(axis=0)) / np.where(spread > 0, spread, 1), k)
@@ -70,59 +70,62 @@ def microaggregate(
 
 
 def mdav(x: np.ndarray, k: int) -> np.ndarray:
-    """The group of each row of x, standardised columns. MDAV-generic; lines as in the paper."""
+    """The group of each row of x, with standardized columns. MDAV-generic; lines as in the paper."""
     group = np.full(len(x), -1)
     left = np.arange(len(x))
-    made = 0
+    number = 0
 
-    def take(centre: np.ndarray, n: int) -> None:
-        nonlocal left, made
-        near = np.argsort(_far(x[left], centre), kind="stable")[:n]
-        group[left[near]] = made
-        made += 1
+    def take(center: np.ndarray, n: int) -> None:
+        nonlocal left, number
+        near = np.argsort(_distance(x[left], center), kind="stable")[:n]
+        group[left[near]] = number
+        number += 1
         left = np.delete(left, near)
 
     while len(left) >= 3 * k:  # line 1
-        r = x[left[np.argmax(_far(x[left], x[left].mean(axis=0)))]]  # a: the most distant from the average
-        s = x[left[np.argmax(_far(x[left], r))]]  # b: the most distant from r
+        r = x[
+            left[np.argmax(_distance(x[left], x[left].mean(axis=0)))]
+        ]  # a: the most distant from the average
+        s = x[left[np.argmax(_distance(x[left], r))]]  # b: the most distant from r
         take(r, k)  # c
         take(s, k)
     if len(left) >= 2 * k:  # line 2
-        r = x[left[np.argmax(_far(x[left], x[left].mean(axis=0)))]]
+        r = x[left[np.argmax(_distance(x[left], x[left].mean(axis=0)))]]
         take(r, k)
     if len(left):
         take(x[left].mean(axis=0), len(left))  # the rest, k to 2k − 1 rows
     return group
 
 
-def _far(x: np.ndarray, centre: np.ndarray) -> np.ndarray:
-    return ((x - centre) ** 2).sum(axis=1)
+def _distance(x: np.ndarray, center: np.ndarray) -> np.ndarray:
+    return np.asarray(((x - center) ** 2).sum(axis=1))
 
 
 def sample(frame: pandas.DataFrame, fraction: float, *, seed: int | None = None) -> pandas.DataFrame:
-    """Each row stays with this probability. Without a seed the choice is the operating system's, and nobody
-    can repeat it; a seed is for trying out.
+    """Keep each row with this probability.
+
+    Without a seed the operating system's randomness is used, and the sample cannot be repeated. Use a seed
+    for experiments only.
     """
     if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 < fraction <= 1:
         raise bad("sample", "fraction", fraction, "a number above 0 and at most 1")
     if seed is None:
-        return frame[coins(len(frame), fraction)]
+        return frame[draw_coins(len(frame), fraction)]
     return frame[np.random.default_rng(seed).random(len(frame)) < fraction]
 
 
-def coins(n: int, rate: float) -> np.ndarray:
-    """n independent coins that fall on True with this probability, short of it by less than 2⁻⁶³. Nobody can
-    repeat them.
-    """
-    drawn = np.frombuffer(secrets.token_bytes(8 * n), dtype="<u8")
-    return drawn < np.uint64(min(int(rate * 2**64), 2**64 - 1))
+def draw_coins(n: int, rate: float) -> np.ndarray:
+    """n independent coins, True with this probability up to 2⁻⁶³, from the operating system's randomness."""
+    bits = np.frombuffer(secrets.token_bytes(8 * n), dtype="<u8")
+    return np.asarray(bits < np.uint64(min(int(rate * 2**64), 2**64 - 1)))
 
 
 def k_for(epsilon: float, delta: float, fraction: float) -> int:
-    """The least k with which sampling at `fraction`, generalising at levels fixed beforehand, and suppressing
-    classes of fewer than k is (ε, δ)- differentially private (Li, Qardaji, Su 2012). Levels chosen by looking
-    at the table (`method="optimal"`, "datafly" and the others) void it; the model `DifferentialPrivacy`
-    refuses them.
+    """The smallest k for (ε, δ)-differential privacy by sampling and suppression (Li, Qardaji, Su 2012).
+
+    Rows are sampled at `fraction`, generalized to levels fixed in advance, and classes of fewer than k rows
+    are suppressed. Levels that depend on the table (`method="optimal"`, "datafly" and others) void the
+    guarantee; the model `DifferentialPrivacy` refuses them.
     """
     for name, value, least, most in (
         ("epsilon", epsilon, 0, math.inf),
@@ -147,8 +150,9 @@ def k_for(epsilon: float, delta: float, fraction: float) -> int:
 
 
 def _worst_tail(k: int, beta: float, gamma: float) -> float:
-    """max over n ≥ ⌈k/γ − 1⌉ of P(Binomial(n, β) > γ n): falls exponentially in n, so the first few n hold
-    the maximum.
+    """max over n ≥ ⌈k/γ − 1⌉ of P(Binomial(n, β) > γ n).
+
+    It decreases exponentially in n, so the maximum is among the first few n.
     """
     first = max(1, math.ceil(k / gamma - 1))
     return max(
@@ -169,9 +173,9 @@ def _tail(n: int, least: int, p: float) -> float:
     return math.fsum(math.exp(x) for x in logs)
 
 
-def _numbers(who: str, series: pandas.Series) -> None:
+def _check_numeric(owner: str, series: pandas.Series) -> None:
     if not pandas.api.types.is_numeric_dtype(series.dtype) or pandas.api.types.is_bool_dtype(series.dtype):
         raise BadData(
-            f"{who}: column {series.name!r} is {series.dtype}, not numbers. Convert it with "
-            "pandas.to_numeric first."
+            f"{owner}: column {series.name!r} is {series.dtype}, not numeric. Convert it with "
+            "pandas.to_numeric."
         )

@@ -1,14 +1,13 @@
-"""Which columns single people out: uniqueness of every combination of quasi-identifiers, and the minimal
-ones.
+"""Uniqueness of every combination of quasi-identifiers, and minimal sample uniques.
 
-A row is a *minimal sample unique* on a set of columns when it is unique on them and on no smaller part of
-them (M. Elliot, A. Manning, R. Ford: A computational algorithm for handling the special uniques problem, Int.
-J. of Uncertainty, Fuzziness and Knowledge-Based Systems 10(5), 2002: SUDA). A row that is unique on two
-columns is found by whoever knows those two, whatever else the table hides.
+A row is a *minimal sample unique* on a set of columns if it is unique on them and on no proper subset of
+them (M. Elliot, A. Manning, R. Ford: A computational algorithm for handling the special uniques problem,
+Int. J. of Uncertainty, Fuzziness and Knowledge-Based Systems 10(5), 2002: SUDA). An attacker who knows two
+columns finds every row that is unique on them, whatever else the table hides.
 
-Sets are visited with one column more at a time: a set's classes are its parent's, split by the new column, so
-each costs one pass over the rows. Only rows that are different, with how often each occurs, are looked at. A
-row that is unique on a set stays so on every larger one and is never minimal there.
+Sets are visited by increasing size. The classes of a set are those of its parent, split by the new column,
+so each set costs one pass over the distinct rows. A row that is unique on a set is unique on every superset
+and is never minimal there.
 """
 
 from __future__ import annotations
@@ -21,101 +20,82 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..parameters import bad
-from .classes import compact, joined, numbered
-from .hierarchies import STAR
+from .codes import encode_column, key_rows, number_keys, pack_keys, tally_keys
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-MOST = 20_000  # sets of columns; 20 columns three at a time are 1,350
+MAX_SETS = 20_000  # 20 columns up to three at a time are 1,350 sets
+
+Columns = tuple[int, ...]
 
 
 class Combination(NamedTuple):
-    """One set of columns. `minimal` are rows unique on it and on no part of it."""
+    """Uniqueness on one set of columns."""
 
     columns: tuple[str, ...]
     classes: int
     smallest: int
     unique: int
-    minimal: int
-    average: float  # prosecutor risk of somebody who knows these columns
+    minimal: int  # rows that are unique on this set and on no proper subset
+    average: float  # prosecutor risk if the attacker knows these columns
 
 
-def by_combination(frame: DataFrame, quasi: Sequence[str], most: int = 3) -> list[Combination]:
-    """Every set of at most `most` quasi-identifiers, the smallest sets first. Suppressed rows (all *) are
-    left out.
-    """
+def measure_combinations(frame: DataFrame, quasi: Sequence[str], most: int = 3) -> list[Combination]:
+    """Measure every set of at most `most` quasi-identifiers, smallest sets first, without suppressed rows."""
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-        raise bad(
-            "risk",
-            "combinations",
-            most,
-            "a whole number of at least 1: how many columns a combination may have",
-        )
+        raise bad("risk", "combinations", most, "a whole number of at least 1: the largest number of columns")
     most = min(most, len(quasi))
     sets = sum(comb(len(quasi), m) for m in range(1, most + 1))
-    if sets > MOST:
+    if sets > MAX_SETS:
         raise bad(
             "risk",
             "combinations",
             most,
-            f"such that there are at most {MOST:,} sets of columns",
-            f"{len(quasi)} columns have {sets:,} of them; give a smaller number.",
+            f"such that there are at most {MAX_SETS:,} sets of columns",
+            f"{len(quasi)} columns have {sets:,} of them; use a smaller number.",
         )
-    columns = [numbered(frame[c]) for c in quasi]
-    kept = ~np.logical_and.reduce(
-        [codes == (words.index(STAR) if STAR in words else -1) for codes, words in columns]
-    )
-    key, kinds = np.zeros(int(kept.sum()), dtype=np.int64), 1
-    for codes, words in columns:
-        key, kinds = joined(key, kinds, codes[kept], len(words))
-    times = np.bincount(key, minlength=kinds) if len(key) else np.zeros(0, dtype=np.int64)
-    first = np.zeros(len(times), dtype=np.int64)
-    first[key] = np.arange(len(key))  # one row of each kind
-    distinct = [compact(codes[kept][first]) for codes, _ in columns]
+    keys = key_rows((frame[c] for c in quasi), len(frame))
+    live = np.flatnonzero(~keys.is_starred)
+    first, _, times = tally_keys(keys.key[live], keys.space)
+    distinct = [number_keys(encode_column(frame[c].iloc[live[first]])[0]) for c in quasi]
     rows = int(times.sum())
 
-    found: list[Combination] = []
-    parents: dict[tuple[int, ...], tuple[np.ndarray, int]] = {(): (np.zeros(len(times), dtype=np.int64), 1)}
-    seen_unique: dict[tuple[int, ...], np.ndarray] = {
-        (): np.zeros((len(times) + 7) // 8, dtype=np.uint8)
-    }  # a bit a row
+    results: list[Combination] = []
+    parents: dict[Columns, tuple[np.ndarray, int]] = {(): (np.zeros(len(times), dtype=np.int64), 1)}
+    # for each set, one bit per distinct row: whether it is unique
+    unique_bits: dict[Columns, np.ndarray] = {(): np.zeros((len(times) + 7) // 8, dtype=np.uint8)}
     for size in range(1, most + 1):
-        here: dict[tuple[int, ...], tuple[np.ndarray, int]] = {}
-        uniques: dict[tuple[int, ...], np.ndarray] = {}
+        current: dict[Columns, tuple[np.ndarray, int]] = {}
+        current_bits: dict[Columns, np.ndarray] = {}
         for chosen in combinations(range(len(quasi)), size):
-            parent, many = parents[chosen[:-1]]
-            codes, kinds = joined(parent, many, *distinct[chosen[-1]])
-            counts = (
-                np.bincount(codes, times, minlength=kinds).astype(np.int64)
-                if len(codes)
-                else np.zeros(0, dtype=np.int64)
-            )
-            alone = np.packbits(counts[codes] == 1)
-            before = np.bitwise_or.reduce([seen_unique[chosen[:i] + chosen[i + 1 :]] for i in range(size)])
-            minimal = int(np.unpackbits(alone & ~before).sum())
-            unique = int((counts == 1).sum())
-            found.append(
+            (parent, classes), (codes, values) = parents[chosen[:-1]], distinct[chosen[-1]]
+            label, number = number_keys(pack_keys([parent, codes], [classes, values])[0])
+            counts = np.bincount(label, times, minlength=number).astype(np.int64)
+            is_unique = np.packbits(counts[label] == 1)
+            below = np.bitwise_or.reduce([unique_bits[chosen[:i] + chosen[i + 1 :]] for i in range(size)])
+            results.append(
                 Combination(
                     tuple(str(quasi[i]) for i in chosen),
-                    len(counts),
+                    number,
                     int(counts.min(initial=rows)),
-                    unique,
-                    minimal,
-                    len(counts) / rows if rows else 0.0,
+                    int((counts == 1).sum()),
+                    int(np.unpackbits(is_unique & ~below).sum()),
+                    number / rows if rows else 0.0,
                 )
             )
             if size < most:
-                here[chosen] = (codes.astype(np.int32) if kinds < 2**31 else codes, kinds)
-            uniques[chosen] = alone
-        parents, seen_unique = here, uniques
-    return found
+                current[chosen] = (label.astype(np.int32) if number < 2**31 else label, number)
+            current_bits[chosen] = is_unique
+        parents, unique_bits = current, current_bits
+    return results
 
 
-def by_column(found: Sequence[Combination]) -> dict[str, float]:
-    """For each column, the share of minimal uniques that need it: what to generalise first."""
-    total = sum(c.minimal for c in found)
-    names = dict.fromkeys(name for c in found for name in c.columns)
+def share_by_column(measured: Sequence[Combination]) -> dict[str, float]:
+    """For each column, the share of minimal uniques that involve it: generalize the highest one first."""
+    total = sum(c.minimal for c in measured)
+    names = dict.fromkeys(name for c in measured for name in c.columns)
     return {
-        name: sum(c.minimal for c in found if name in c.columns) / total if total else 0.0 for name in names
+        name: sum(c.minimal for c in measured if name in c.columns) / total if total else 0.0
+        for name in names
     }

@@ -1,5 +1,6 @@
-"""check_anonymizer: what every method of the room must hold to. It reads the released table alone, with
-pandas, not the codes it was made from.
+"""`check_anonymizer`: the conformance suite of anonymization methods.
+
+It reads the released table with pandas, independently of the codes a method works on.
 """
 
 from __future__ import annotations
@@ -12,18 +13,16 @@ import pandas
 
 from ..parameters import check, from_table, to_table
 from .builders import Dates, Intervals, Prefixes
-from .encoded import Encoded, encode
-from .hierarchies import NULL, STAR, Hierarchy, spelling
+from .hierarchies import NULL, STAR, Hierarchy, spell
 from .models import KAnonymity
-from .release import Release, Request, frame_of
+from .release import AnonymizationRequest, TableRelease, build_frame
+from .table import EncodedTable, encode
 
 QUASI = ["age", "zip", "born", "sex"]
 
 
 def sample_table(rows: int, seed: int) -> pandas.DataFrame:
-    """A small table with everything that has gone wrong somewhere: nulls, an empty string, repeated labels, a
-    numeric column, a rare row.
-    """
+    """A small table with known difficulties: nulls, an empty string, repeated values, numbers, a rare row."""
     rng = np.random.default_rng(seed)
     frame = pandas.DataFrame(
         {
@@ -40,27 +39,31 @@ def sample_table(rows: int, seed: int) -> pandas.DataFrame:
 
 
 def check_anonymizer(method: Any, k: int = 3, rows: int = 12, ways: tuple[bool, bool] = (True, True)) -> None:
-    """Raise AssertionError, saying what is wrong, unless the method gives tables as the room promises
-    them.
+    """Raise AssertionError with the reason unless the method satisfies these rules.
 
-    1. It is a frozen dataclass of declared parameters and comes back from its own TOML table.
-    2. The same table twice gives the same release, and leaves the table as it was.
-    3. Rows are published or suppressed, each once, no more suppressed than allowed; columns that are no quasi-identifiers are as they were.
-    4. A published cell is the row's own value, a word above it in its hierarchy, or a range it lies in. A null is a value.
-    5. Every published row looks like k − 1 others; of methods that promise compatibility, `ways` says which counts hold.
-    6. The loss is the mean share of the domain the published cells stand for, a suppressed one 1.
-    7. k = 1 changes nothing; k = all rows makes one class.
+    1. It is a frozen dataclass of declared parameters and round-trips through its TOML table.
+    2. The same table gives the same release twice, and is not modified.
+    3. Every row is published or suppressed, and at most the allowed number is suppressed; other columns are
+       unchanged.
+    4. A published cell is the row's value, a word above it in its hierarchy, or a range that contains it. A
+    null
+       is a value.
+    5. Every published row equals k − 1 others. For methods that guarantee compatibility instead, `ways` says
+    in
+       which directions: (originals, released rows).
+    6. The loss is the mean share of the domain that the published cells cover; a suppressed cell costs 1.
+    7. k = 1 changes nothing; k = all rows gives one class.
     """
     name = type(method).__name__
     declared = vars(type(method)).get("__dataclass_params__")
     demand(
         declared is not None and declared.frozen,
-        f"{name} is no frozen dataclass: write @dataclass(frozen=True) above it.",
+        f"{name} is not a frozen dataclass: decorate it with @dataclass(frozen=True).",
     )
     check(method)
     demand(
         from_table(to_table(method), {name: type(method)}, "method") == method,
-        f"{name} does not come back from its own table.",
+        f"{name} does not round-trip through its TOML table.",
     )
     for seed in range(3):
         frame = sample_table(rows, seed)
@@ -69,30 +72,30 @@ def check_anonymizer(method: Any, k: int = 3, rows: int = 12, ways: tuple[bool, 
             {"zip": Prefixes(), "born": Dates()},
             {"age": Intervals(width=5.0), "zip": Prefixes(), "born": Dates()},
         ):
-            for wanted, limit in ((k, None), (k, 0.25), (1, None), (rows, None)):
+            for size, limit in ((k, None), (k, 0.25), (1, None), (rows, None)):
                 table = encode(frame, QUASI, hierarchies)
-                request = Request((KAnonymity(wanted),), limit)
+                request = AnonymizationRequest((KAnonymity(size),), limit)
                 release, again = (
                     method.run(table, request),
                     method.run(encode(frame, QUASI, hierarchies), request),
                 )
-                out = frame_of(frame, table, release, starred=False)
-                pandas.testing.assert_frame_equal(out, frame_of(frame, table, again, starred=False))
+                out = build_frame(frame, table, release, starred=False)
+                pandas.testing.assert_frame_equal(out, build_frame(frame, table, again, starred=False))
                 pandas.testing.assert_frame_equal(frame, before)
-                _is_a_release(name, frame, out, table, release, wanted, limit, ways)
-                if wanted == 1:
+                _check_release(name, frame, out, table, release, size, limit, ways)
+                if size == 1:
                     demand(
                         release.loss == 0 and (release.record >= 0).all(),
-                        f"{name}: k = 1 asks for nothing, and the loss is {release.loss}.",
+                        f"{name}: the loss is {release.loss} for k = 1, which changes nothing.",
                     )
 
 
-def _is_a_release(
+def _check_release(
     name: str,
     frame: pandas.DataFrame,
     out: pandas.DataFrame,
-    table: Encoded,
-    release: Release,
+    table: EncodedTable,
+    release: TableRelease,
     k: int,
     limit: float | None,
     ways: tuple[bool, bool],
@@ -100,79 +103,80 @@ def _is_a_release(
     published = release.record >= 0
     demand(
         list(out.index) == list(frame.index[published]),
-        f"{name}: the table's rows are not those that are not suppressed.",
+        f"{name}: the rows of the table are not the unsuppressed rows.",
     )
     if limit is not None:
         demand(
             int((~published).sum()) <= limit * len(frame),
             f"{name} suppresses {(~published).sum()} rows of {len(frame)}, limit {limit}.",
         )
-    demand(list(out.columns) == list(frame.columns), f"{name}: other columns than before.")
+    demand(list(out.columns) == list(frame.columns), f"{name}: the columns have changed.")
     demand(
         out["diagnosis"].equals(frame["diagnosis"][published]),
-        f"{name} changes a column that is no quasi-identifier.",
+        f"{name} changes a column that is not a quasi-identifier.",
     )
     shares = []
     for column in table.columns:
         hierarchy = column.hierarchy
-        for was, now in zip(frame[column.name][published], out[column.name]):
-            share = _share(
+        for value, word in zip(frame[column.name][published], out[column.name]):
+            share = _covered_share(
                 hierarchy,
-                spelling(was),
-                spelling(now),
-                column.ranges,
-                column.spread if column.ranges else 1.0,
+                spell(value),
+                spell(word),
+                column.has_ranges,
+                column.spread if column.has_ranges else 1.0,
             )
             if share is None:
                 raise AssertionError(
-                    f"{name}: {column.name} {was!r} was published as {now!r}, which is no word above it."
+                    f"{name}: {column.name} {value!r} was published as {word!r}, which does not cover it."
                 )
             shares.append(share)
-    gone = int((~published).sum()) * len(table.columns)
-    loss = (sum(shares) + gone) / (len(frame) * len(table.columns))
+    suppressed = int((~published).sum()) * len(table.columns)
+    loss = (sum(shares) + suppressed) / (len(frame) * len(table.columns))
     demand(
         abs(loss - release.loss) < 1e-5,
-        f"{name}: the loss is {release.loss}, and the table's cells say {loss}.",
+        f"{name}: the loss is {release.loss}, but the cells of the table give {loss}.",
     )
-    if release.alike:
+    if release.has_classes:
         sizes = out.groupby(QUASI, dropna=False).size()
         least = int(sizes.min()) if len(out) else k
-        demand(least >= k, f"{name}: a published row looks like {least} rows, k = {k}.")
-        demand(k < len(frame) or len(sizes) <= 1, f"{name}: {len(sizes)} classes when k is all rows.")
+        demand(least >= k, f"{name}: a published row is in a class of {least} rows, k = {k}.")
+        demand(k < len(frame) or len(sizes) <= 1, f"{name}: {len(sizes)} classes if k is the number of rows.")
     else:
-        fits = np.array(list(_fitting(frame, out, table)))
-        for way, axis, what in ((ways[0], 0, "an original fits"), (ways[1], 1, "a released row fits")):
+        fits = np.array(list(_compatible(frame, out, table)))
+        for way, axis, what in ((ways[0], 0, "an original is"), (ways[1], 1, "a released row is")):
             demand(
                 not way or int(fits.sum(axis=axis).min()) >= k,
-                f"{name}: {what} {int(fits.sum(axis=axis).min())} rows, k = {k}.",
+                f"{name}: {what} compatible with {int(fits.sum(axis=axis).min())} rows, k = {k}.",
             )
 
 
-def _fitting(frame: pandas.DataFrame, out: pandas.DataFrame, table: Encoded) -> Iterator[list[bool]]:
-    for _, now in out.iterrows():
+def _compatible(frame: pandas.DataFrame, out: pandas.DataFrame, table: EncodedTable) -> Iterator[list[bool]]:
+    for _, released in out.iterrows():
         yield [
             all(
-                _share(c.hierarchy, spelling(was[c.name]), spelling(now[c.name]), False, 1.0) is not None
+                _covered_share(c.hierarchy, spell(original[c.name]), spell(released[c.name]), False, 1.0)
+                is not None
                 for c in table.columns
             )
-            for _, was in frame.iterrows()
+            for _, original in frame.iterrows()
         ]
 
 
-def _share(hierarchy: Hierarchy, was: str, now: str, ranges: bool, spread: float) -> float | None:
-    """How much of the domain the published word stands for, or None if it does not cover the value."""
-    at = hierarchy.values.index(was)
-    if ranges and " – " in now:
-        low, high = map(float, now.split(" – "))
-        return (high - low) / spread if was != NULL and low <= float(was) <= high else None
-    if ranges and now == STAR:
+def _covered_share(hierarchy: Hierarchy, value: str, word: str, ranges: bool, spread: float) -> float | None:
+    """The share of the domain that a published word covers, or None if it does not cover the value."""
+    at = hierarchy.values.index(value)
+    if ranges and " – " in word:
+        low, high = map(float, word.split(" – "))
+        return (high - low) / spread if value != NULL and low <= float(value) <= high else None
+    if ranges and word == STAR:
         return 1.0
     for level in hierarchy.levels:
-        if level[at] == now:
-            return (level.count(now) - 1) / max(len(hierarchy) - 1, 1)
+        if level[at] == word:
+            return (level.count(word) - 1) / max(len(hierarchy) - 1, 1)
     return None
 
 
-def demand(fine: bool, words: str) -> None:
-    if not fine:
-        raise AssertionError(words)
+def demand(condition: bool, message: str) -> None:
+    if not condition:
+        raise AssertionError(message)

@@ -4,10 +4,10 @@ first in "Guaranteeing Anonymity when Sharing Medical Data", 1997.
 
 1. freq ← the distinct sequences of the quasi-identifiers and how often each occurs
 2. while sequences occurring fewer than k times account for more than k tuples:
-3.     generalise the attribute with the most distinct values in freq
+3.     generalize the attribute with the most distinct values in freq
 4. suppress the sequences that occur fewer than k times
 5. if 0 < suppressed < k: suppress more tuples, until k are
-6. the table is what remains of freq
+6. the table is constructed from the rest of freq
 """
 
 from __future__ import annotations
@@ -17,150 +17,162 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import BadData
-from .encoded import Encoded
 from .losses import CellMetric
-from .models import Classes, Model, held
-from .release import Release, Request, count, full_domain, priced, told
+from .models import PrivacyModel, check_models
+from .release import (
+    AnonymizationRequest,
+    TableRelease,
+    format_count,
+    make_step,
+    price_levels,
+    release_levels,
+)
 from .result import Step
+from .table import EncodedTable
 
 
 @dataclass(frozen=True)
 class Datafly:
-    """Generalise the column with the most distinct values until few enough rows stand out, and suppress
-    those: quick, and not the least loss.
+    """Generalize the column with the most distinct values until few rows violate the models; suppress those.
 
-    Beyond Sweeney: other privacy models may join k, and `max_suppressed` replaces the k of line 2 by a part
-    of the rows.
+    Fast, but not the lowest loss. Extensions of Sweeney's algorithm: models other than k-anonymity are
+    supported, and `max_suppressed` replaces the k of line 2 by a fraction of the rows.
     """
 
-    def run(self, table: Encoded, request: Request) -> Release:
+    def run(self, table: EncodedTable, request: AnonymizationRequest) -> TableRelease:
         k, models = request.k, request.models
         allowed = k if request.max_suppressed is None else request.limit(table)
+        violating = f"occurring fewer than {k} times" if len(models) == 1 else "violating a privacy model"
         levels = [0] * len(table.columns)
         trace: list[Step] = []
         while True:
-            small, classes = outliers(table, levels, models)  # line 1
-            distinct = _distinct(table, levels)
-            rare = int(table.counts[small].sum())
-            words = ", ".join(f"{c.name} {d:,}" for c, d in zip(table.columns, distinct))
+            is_outlier, classes = find_outliers(table, levels, models)  # line 1
+            distinct = _count_distinct(table, levels)
+            outliers = int(table.counts[is_outlier].sum())
+            values = ", ".join(f"{c.name} {d:,}" for c, d in zip(table.columns, distinct))
             state = (
-                f"Distinct values: {words}. {count(rare)} in "
-                f"{'combinations' if rare != 1 else 'a combination'} {_failing(models, k)}"
+                f"Distinct values: {values}. {format_count(outliers)} in "
+                f"{'combinations' if outliers != 1 else 'a combination'} {violating}"
             )
             counts = {
                 "levels": dict(zip(table.quasi, levels)),
                 "distinct": dict(zip(table.quasi, distinct)),
-                "rare": rare,
+                "rare": outliers,
                 "classes": classes,
             }
-            if rare <= allowed:  # line 2
-                trace.append(told(f"{state}: no more than {allowed:,}, so generalising ends.", **counts))
+            if outliers <= allowed:  # line 2
+                trace.append(make_step(f"{state}: at most {allowed:,}, so generalization ends.", **counts))
                 break
-            open_ = [j for j, c in enumerate(table.columns) if levels[j] < c.height]
-            if not open_:
-                if request.max_suppressed is not None or rare == table.rows:
+            candidates = [j for j, c in enumerate(table.columns) if levels[j] < c.height]
+            if not candidates:
+                if request.max_suppressed is not None or outliers == table.rows:
                     raise BadData(
-                        f"Every quasi-identifier is at its top and {count(rare)} still fail, more than the "
-                        f"{allowed:,} that may be suppressed. "
-                        "Ask for less (a smaller k or l, a larger t), or raise max_suppressed."
+                        f"Every quasi-identifier is at its top level and {format_count(outliers)} still "
+                        f"violate the privacy models, more than the {allowed:,} that may be suppressed. "
+                        "Relax the models (a smaller k or l, a larger t), or raise max_suppressed."
                     )
                 trace.append(
-                    told(f"{state}: more than {allowed:,}, but every column is at its top.", **counts)
+                    make_step(
+                        f"{state}: more than {allowed:,}, but every column is at its top level.", **counts
+                    )
                 )
                 break
-            j = max(open_, key=lambda j: distinct[j])  # line 3; the first of several
+            j = max(candidates, key=lambda j: distinct[j])  # line 3; the first of several
             levels[j] += 1
             before = f"level {levels[j] - 1}" if levels[j] > 1 else "the values themselves"
             trace.append(
-                told(
-                    f"{state}: more than {allowed:,}, so {table.columns[j].name}, with the most distinct "
-                    f"values, is generalised from {before} "
-                    f"to level {levels[j]}.",
+                make_step(
+                    f"{state}: more than {allowed:,}, so {table.columns[j].name}, which has the most "
+                    f"distinct values, is generalized from {before} to level {levels[j]}.",
                     **counts,
-                    generalise=table.columns[j].name,
+                    generalize=table.columns[j].name,
                 )
             )
-        lost = np.flatnonzero(small)  # line 4
+        suppressed = np.flatnonzero(is_outlier)  # line 4
         trace.append(
-            told(
-                f"{count(rare)} {_failing(models, k)} {'is' if rare == 1 else 'are'} suppressed.",
-                suppressed=rare,
+            make_step(
+                f"{format_count(outliers)} {violating} {'is' if outliers == 1 else 'are'} suppressed.",
+                suppressed=outliers,
             )
         )
-        release = full_domain(table, levels, lost, priced(table, levels, lost, request.price(table)), trace)
-        if 0 < rare < k:  # line 5
-            _more(table, levels, small, k - rare, request, release)
+        loss = price_levels(table, levels, suppressed, request.build_metric(table))
+        release = release_levels(table, levels, suppressed, loss, trace)
+        if 0 < outliers < k:  # line 5
+            _suppress_more(table, levels, is_outlier, k - outliers, request, release)
         return release
 
 
-def outliers(table: Encoded, levels: list[int], models: tuple[Model, ...]) -> tuple[np.ndarray, int]:
-    """(which combinations lie in a class that fails, number of classes)."""
-    label, number = table.classes(levels)
-    classes = Classes(table, label, number)
-    fine = held(models, classes)
-    if not all(m.suppressible for m in models) and not fine[label].all():
-        return np.ones(len(label), bool), number  # one failing class fails the table
-    return ~fine[label], int((classes.sizes > 0).sum())
+def find_outliers(
+    table: EncodedTable, levels: list[int], models: tuple[PrivacyModel, ...]
+) -> tuple[np.ndarray, int]:
+    """(which combinations are in a class that violates a model, the number of classes)."""
+    classes = table.classes(levels)
+    violates = ~check_models(models, classes)[classes.label]
+    if violates.any() and not all(m.allows_suppression for m in models):
+        return np.ones(len(violates), bool), classes.number  # one violating class rules out the table
+    return violates, int((classes.sizes > 0).sum())
 
 
-def _failing(models: tuple[Model, ...], k: int) -> str:
-    return f"occurring fewer than {k} times" if len(models) == 1 else "failing a privacy model"
-
-
-def _distinct(table: Encoded, levels: list[int]) -> list[int]:
-    """Different values a column has now; combinations only the population has do not count."""
-    there = table.counts > 0
+def _count_distinct(table: EncodedTable, levels: list[int]) -> list[int]:
+    """Distinct values of each column; combinations that only the population has do not count."""
+    codes = table.codes[table.counts > 0]
     return [
-        len(np.unique(c.up[level][table.codes[there, j]]))
-        for j, (c, level) in enumerate(zip(table.columns, levels))
+        len(np.unique(c.up[level][codes[:, j]])) for j, (c, level) in enumerate(zip(table.columns, levels))
     ]
 
 
-def _more(
-    table: Encoded, levels: list[int], small: np.ndarray, need: int, request: Request, release: Release
+def _suppress_more(
+    table: EncodedTable,
+    levels: list[int],
+    is_outlier: np.ndarray,
+    missing: int,
+    request: AnonymizationRequest,
+    release: TableRelease,
 ) -> None:
-    """A lone suppressed row would be known to be the only one: suppress as many more as make k, from the
-    largest class that stays anonymous without them, else the smallest class whole.
+    """Suppress more rows until k are, since a single suppressed row would be known to be the only one.
+
+    They come from the largest class if it stays anonymous without them, else the smallest class is
+    suppressed.
     """
-    label, number = table.classes(levels)
-    sizes = Classes(table, label, number).sizes.copy()
-    sizes[label[small]] = 0
+    classes = table.classes(levels)
+    label, sizes = classes.label, classes.sizes.copy()
+    sizes[label[is_outlier]] = 0
     if not sizes.any():
         return
-    spare = len(request.models) == 1 and sizes.max() >= request.k + need
-    chosen = (
-        int(np.argmax(sizes)) if spare else int(np.argmin(np.where(sizes > 0, sizes, np.iinfo(np.int64).max)))
-    )
-    rows = np.flatnonzero((release.record >= 0) & (label[release.record] == chosen))
-    gone = rows[-need:] if spare else rows
-    if request.max_suppressed is not None and request.k - need + len(gone) > request.limit(table):
+    can_spare = len(request.models) == 1 and sizes.max() >= request.k + missing
+    smallest = np.where(sizes > 0, sizes, np.iinfo(np.int64).max)
+    source = int(np.argmax(sizes)) if can_spare else int(np.argmin(smallest))
+    rows = np.flatnonzero((release.record >= 0) & (label[release.record] == source))
+    suppressed = rows[-missing:] if can_spare else rows
+    number = len(suppressed)
+    if request.max_suppressed is not None and request.k - missing + number > request.limit(table):
         release.trace.append(
-            told(
-                f"{count(len(gone))} more would have to be suppressed to make k = {request.k}; "
+            make_step(
+                f"{format_count(number)} more would have to be suppressed to reach k = {request.k}; "
                 "max_suppressed does not allow it.",
                 more=0,
             )
         )
         return
-    metric = request.price(table)
-    combos, times = np.unique(release.record[gone], return_counts=True)
-    release.record[gone] = -1
-    counts = table.counts.copy()
-    counts[combos] -= times
+    metric = request.build_metric(table)
+    combinations, times = np.unique(release.record[suppressed], return_counts=True)
+    release.record[suppressed] = -1
     if isinstance(metric, CellMetric):
-        charge = metric.suppressed(table)[combos] - metric.rows(table, tuple(levels))[combos]
+        codes = table.codes[combinations]
+        charge = metric.charge_suppressed(codes) - metric.charge(codes, tuple(levels))
         release.loss += float(charge @ times) / metric.scale
     else:
-        left = np.bincount(label, np.where(small, 0, counts), number).astype(np.int64)
-        there = left > 0
-        lost = np.array([table.rows - int(left.sum())])
-        release.loss = metric.value(
-            np.concatenate([left[there], lost]), np.append(np.ones(int(there.sum()), bool), False)
-        )
+        counts = np.where(is_outlier, 0, table.counts)
+        counts[combinations] -= times
+        published = np.bincount(label, counts, classes.number).astype(np.int64)
+        published = published[published > 0]
+        rest = table.rows - int(published.sum())
+        is_published = np.append(np.ones(len(published), bool), False)
+        release.loss = metric.value(np.append(published, rest), is_published)
     release.trace.append(
-        told(
-            f"{count(len(gone))} more {'is' if len(gone) == 1 else 'are'} suppressed, so that no fewer than "
+        make_step(
+            f"{format_count(number)} more {'is' if number == 1 else 'are'} suppressed, so that at least "
             f"k = {request.k} are.",
-            more=len(gone),
+            more=number,
         )
     )

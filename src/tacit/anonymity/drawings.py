@@ -1,4 +1,4 @@
-"""What the anonymity report draws. Each function gives a Figure, or None where there is nothing to draw."""
+"""Figures of the anonymity report. Each function returns a Figure, or None if there is nothing to draw."""
 
 from __future__ import annotations
 
@@ -13,22 +13,20 @@ from ..report.numbers import count, names, percent, significant
 from ..report.svg import WIDTH, Axis, Figure, Series, Table, bars, heading, plot
 from .assessment import Risk
 from .combinations import Combination
-from .result import Anonymized, Visited
+from .result import AnonymizationResult, LatticeNode
 from .risk import Exposure
 
-MOST_NODES = 400  # of the lattice, drawn; beyond it an even choice, the chosen node always among them
+MOST_NODES = 400  # drawn nodes of the lattice; of more, an even selection that includes the chosen node
 MOST_EDGES = 600
-MOST_PAIRS = 12  # columns of the map of pairs
+MOST_PAIRS = 12  # columns of the heat map of pairs
 MOST_POINTS = 300
 
 
 def class_sizes(risk: Risk) -> Figure:
-    """Rows in classes of at most this size, before and after: the further right a curve, the safer the
-    table.
-    """
+    """Cumulative rows by class size, before and after: a curve further to the right is safer."""
     series, rows = [], []
-    for name, style, found in (("before", "c1", risk.before), ("after", "c0", risk.after)):
-        sizes, share = _cumulative(found)
+    for name, style, exposure in (("before", "c1", risk.before), ("after", "c0", risk.after)):
+        sizes, share = _cumulative(exposure)
         series.append(
             Series(
                 name,
@@ -48,16 +46,16 @@ def class_sizes(risk: Risk) -> Figure:
         Axis("rows in the class", log=True, form=lambda v, step: count(v)),
         Axis("share of published rows", -0.02, 1.02, fixed=True, form=lambda v, step: percent(v, 0)),
         table=Table(("table", "class size", "rows"), rows),
-        caption="A class is all rows that look the same in the quasi-identifiers. A row in a class of one "
-        "is found by whoever knows them.",
+        caption="A class contains the rows that share all quasi-identifiers. A row in a class of one is "
+        "re-identified by an attacker who knows them.",
     )
 
 
-def _cumulative(found: Exposure) -> tuple[list[float], list[float]]:
-    if not found.rows:
+def _cumulative(exposure: Exposure) -> tuple[list[float], list[float]]:
+    if not exposure.rows:
         return [], []
-    sizes, classes = np.unique(found.sizes, return_counts=True)
-    share = np.cumsum(sizes * classes) / found.rows
+    sizes, classes = np.unique(exposure.sizes, return_counts=True)
+    share = np.cumsum(sizes * classes) / exposure.rows
     pick = np.unique(np.linspace(0, len(sizes) - 1, min(len(sizes), 120)).round().astype(int))
     return [float(v) for v in sizes[pick]], [float(v) for v in share[pick]]
 
@@ -65,9 +63,9 @@ def _cumulative(found: Exposure) -> tuple[list[float], list[float]]:
 def at_risk(risk: Risk) -> Figure:
     labels, values = [], []
     for t in risk.before.prosecutor.above:
-        for name, found in (("before", risk.before), ("after", risk.after)):
+        for name, exposure in (("before", risk.before), ("after", risk.after)):
             labels.append(f"above {t:g}, {name}")
-            values.append(found.prosecutor.above[t])
+            values.append(exposure.prosecutor.above[t])
     marked = [i for i, label in enumerate(labels) if label.endswith("after") and values[i] > 0]
     return bars(
         "Rows by prosecutor risk",
@@ -76,8 +74,8 @@ def at_risk(risk: Risk) -> Figure:
         percent,
         marked=marked,
         columns=("risk", "share of rows"),
-        caption="Share of published rows that somebody who knows they are in the table finds with a chance "
-        "above the threshold.",
+        caption="Share of published rows that an attacker who knows that the person is in the table "
+        "re-identifies with a probability above the threshold.",
     )
 
 
@@ -86,25 +84,25 @@ def by_column(risk: Risk) -> Figure | None:
     if not any(v for _, v in share):
         return None
     return bars(
-        "What singles people out, by column",
+        "Minimal uniques by column",
         [name for name, _ in share],
         [v for _, v in share],
         lambda v: percent(v, 0),
         columns=("column", "share of minimal uniques"),
-        caption="Of all (row, smallest set of columns on which it is unique) in the original: in how many "
-        "this column takes part.",
+        caption="The share of the original's minimal uniques (a row and a smallest set of columns on which "
+        "it is unique) that involve the column.",
     )
 
 
 def pairs(risk: Risk, after: bool = False) -> Figure | None:
-    """Unique rows for every pair of columns; a column with itself is that column alone."""
-    found = {c.columns: c for c in risk.combinations[int(after)]}
+    """Unique rows for every pair of columns; the diagonal shows single columns."""
+    measured = {c.columns: c for c in risk.combinations[int(after)]}
     columns = list(risk.quasi)[:MOST_PAIRS]
-    if len(columns) < 2 or not any(len(c) == 2 for c in found):
+    if len(columns) < 2 or not any(len(c) == 2 for c in measured):
         return None
 
     def of(a: str, b: str) -> Combination:
-        return found[(a,)] if a == b else found.get((a, b)) or found[(b, a)]
+        return measured[(a,)] if a == b else measured.get((a, b)) or measured[(b, a)]
 
     rows = (risk.after if after else risk.before).rows or 1
     values = [[of(a, b).unique / rows for b in columns] for a in columns]
@@ -122,7 +120,7 @@ def pairs(risk: Risk, after: bool = False) -> Figure | None:
         texts,
         top_value=top or 1.0,
         words=words,
-        caption="How many rows are unique for somebody who knows these two columns alone.",
+        caption="The number of rows that are unique on these two columns.",
     )
 
 
@@ -141,57 +139,57 @@ def accuracy(risk: Risk) -> Figure | None:
         values,
         percent,
         columns=("trained on", "accuracy"),
-        caption="Models trained on the original and on the published rows, tested on original rows they "
-        "were not trained on (3 folds).",
+        caption="Models trained on the original and on the published rows, tested on held-out original rows "
+        "(3 folds).",
     )
 
 
-def trade(made: Anonymized, given: int) -> Figure | None:
-    """Every anonymous table the search priced: what it loses, and how risky it is."""
-    nodes = [v for v in made.lattice or [] if v.anonymous and v.loss is not None and given > v.suppressed]
+def trade(result: AnonymizationResult, rows: int) -> Figure | None:
+    """Loss and risk of every anonymous table that the search evaluated."""
+    nodes = [v for v in result.lattice or [] if v.anonymous and v.loss is not None and rows > v.suppressed]
     if len(nodes) < 2:
         return None
-    chosen = _chosen(made)
+    chosen = _chosen(result)
     nodes = [
         v for i, v in enumerate(nodes) if i % math.ceil(len(nodes) / MOST_POINTS) == 0 or v.levels == chosen
     ]
 
-    def series(name: str, style: str, some: Sequence[Visited]) -> Series:
-        risk = [v.classes / (given - v.suppressed) for v in some]
+    def series(name: str, style: str, nodes: Sequence[LatticeNode]) -> Series:
+        risk = [v.classes / (rows - v.suppressed) for v in nodes]
         words = [
             f"levels {_word(v.levels)}: loss {significant(v.loss)}, average risk {percent(r, 2)}, "
             f"{count(v.suppressed)} suppressed"
-            for v, r in zip(some, risk)
+            for v, r in zip(nodes, risk)
         ]
-        return Series(name, [v.loss for v in some], risk, style, words=words)
+        return Series(name, [v.loss for v in nodes], risk, style, words=words)
 
     both = [
         series("other anonymous tables", "c0", [v for v in nodes if v.levels != chosen]),
         series("chosen", "c1", [v for v in nodes if v.levels == chosen]),
     ]
     return plot(
-        "Utility beside risk",
+        "Utility and risk",
         [s for s in both if len(s.x)],
-        Axis(f"{made.settings.get('metric', 'loss')} (lower is better)"),
+        Axis(f"{result.settings.get('metric', 'loss')} (lower is better)"),
         Axis("average prosecutor risk", form=lambda v, step: percent(v, 1 if step >= 0.001 else 2)),
         joined=False,
-        caption="Each mark is one generalisation of the lattice with the privacy asked for; further left "
-        "keeps more, further down hides more.",
+        caption="Each mark is a node of the lattice that satisfies the privacy models; further left means "
+        "less loss, further down less risk.",
     )
 
 
-def lattice(made: Anonymized) -> Figure | None:
-    """The generalisation lattice: the original below, everything * on top; the chosen node stands out."""
-    if not made.lattice:
+def lattice(result: AnonymizationResult) -> Figure | None:
+    """The generalization lattice, from the original (bottom) to * everywhere (top), with the chosen node."""
+    if not result.lattice:
         return None
-    heights = [made.hierarchies[q].height for q in made.quasi]
+    heights = [result.hierarchies[q].height for q in result.quasi]
     total = math.prod(h + 1 for h in heights)
-    seen = {v.levels: v for v in made.lattice}
-    chosen = _chosen(made)
-    whole = total <= MOST_NODES
+    seen = {v.levels: v for v in result.lattice}
+    chosen = _chosen(result)
+    is_complete = total <= MOST_NODES
     nodes = (
         [tuple(int(x) for x in node) for node in np.ndindex(*(h + 1 for h in heights))]
-        if whole
+        if is_complete
         else list(seen)
     )
     if len(nodes) > MOST_NODES:
@@ -203,7 +201,7 @@ def lattice(made: Anonymized) -> Figure | None:
     floors: dict[int, list[tuple[int, ...]]] = {}
     for node in sorted(nodes):
         floors.setdefault(sum(node), []).append(node)
-    head, down = heading("The lattice of generalisations")
+    head, down = heading("The generalization lattice")
     lowest, highest = min(floors), max(floors)
     top, step = 70.0 + down, min(34.0, 330.0 / max(1, highest - lowest))
     place = {}
@@ -212,7 +210,7 @@ def lattice(made: Anonymized) -> Figure | None:
             place[node] = (60 + (WIDTH - 90) * (i + 0.5) / len(level), top + step * (highest - floor))
     edges = (
         [(a, b) for a in nodes for i in range(len(a)) if (b := (*a[:i], a[i] + 1, *a[i + 1 :])) in place]
-        if whole
+        if is_complete
         else []
     )
     parts: list[Safe] = [head, *_key(46 + down)]
@@ -239,7 +237,7 @@ def lattice(made: Anonymized) -> Figure | None:
                     class_="soft small",
                 )
             )
-    for node in sorted(nodes, key=lambda node: node == chosen):  # the chosen one last, on top
+    for node in sorted(nodes, key=lambda node: node == chosen):  # the chosen node last, on top
         parts.append(_node(node, place[node], seen.get(node), node == chosen))
     middle = top + step * (highest - lowest) / 2
     parts.append(
@@ -261,19 +259,19 @@ def lattice(made: Anonymized) -> Figure | None:
         )
         for f in sorted({sum(n) for n in seen})
     ]
-    drawn = "" if whole or len(nodes) == len(seen) else f" {count(len(nodes))} of them are drawn."
+    selection = "" if is_complete or len(nodes) == len(seen) else f" {count(len(nodes))} of them are drawn."
     caption = (
-        f"{count(total)} ways to generalise {names(list(made.quasi))}; the search looked at "
-        f"{count(len(seen))}.{drawn} "
+        f"{count(total)} nodes for {names(list(result.quasi))}; the search evaluated "
+        f"{count(len(seen))}.{selection} "
         + (
             f"Chosen: {_word(chosen)}."
             if chosen
-            else "No one node was chosen: levels differ from cell to cell."
+            else "No single node was chosen: levels differ from cell to cell."
         )
     )
-    table = Table(("sum of levels", "looked at", "anonymous"), rows)
+    table = Table(("sum of levels", "evaluated", "anonymous"), rows)
     return Figure(
-        "The lattice of generalisations",
+        "The generalization lattice",
         join(parts),
         WIDTH,
         top + step * (highest - lowest) + 24,
@@ -282,10 +280,10 @@ def lattice(made: Anonymized) -> Figure | None:
     )
 
 
-def _node(node: tuple[int, ...], at: tuple[float, float], seen: Visited | None, chosen: bool) -> Safe:
+def _node(node: tuple[int, ...], at: tuple[float, float], seen: LatticeNode | None, chosen: bool) -> Safe:
     x, y = at
     what = (
-        "not looked at"
+        "not evaluated"
         if seen is None
         else "not anonymous"
         if not seen.anonymous
@@ -312,7 +310,7 @@ def _key(y: float) -> list[Safe]:
         ("c1", "chosen"),
         ("c2", "anonymous"),
         ("alarm", "not anonymous"),
-        ("alone", "not looked at"),
+        ("alone", "not evaluated"),
     ):
         square = style == "c1"
         mark = (
@@ -325,8 +323,8 @@ def _key(y: float) -> list[Safe]:
     return parts
 
 
-def _chosen(made: Anonymized) -> tuple[int, ...] | None:
-    levels = [made.levels.get(q) for q in made.quasi]
+def _chosen(result: AnonymizationResult) -> tuple[int, ...] | None:
+    levels = [result.levels.get(q) for q in result.quasi]
     return tuple(int(v) for v in levels if v is not None) if None not in levels else None
 
 

@@ -1,8 +1,7 @@
-"""The lattice of full-domain generalisations: one level a column, and what a node costs.
+"""The lattice of full-domain generalizations (one level per column) and the evaluation of a node.
 
-`Evaluator` looks at one node: it groups the combinations, asks the models about the classes, and prices the
-result. It is the inner loop of the optimal search: classes are counted, not sorted, wherever the keys are
-dense enough.
+`Evaluator` groups the combinations of a node, checks the models and computes the loss. It is the inner loop
+of the optimal search: classes are counted, not sorted, if the keys are dense enough.
 """
 
 from __future__ import annotations
@@ -13,32 +12,38 @@ from functools import lru_cache
 
 import numpy as np
 
-from .encoded import LARGEST, Encoded, packed, ranked
+from .classes import Classes
+from .codes import LARGEST, pack_keys, rank_keys
 from .losses import CellMetric, ClassMetric
-from .models import Classes, KAnonymity, Model, held
+from .models import KAnonymity, PrivacyModel, check_models
+from .table import EncodedTable
 
 Node = tuple[int, ...]
-DENSE = 16  # keys a combination, up to which counting them all beats a sort
+DENSE = 16  # keys per combination up to which counting all keys is faster than sorting
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """A node that was looked at. `lost` are the combinations whose class fails a model; `doomed`: no node
-    below can be feasible either.
-    """
+class NodeOutcome:
+    """The evaluation of a node."""
 
-    classes: int  # that are published
+    classes: int  # published classes
     suppressed: int  # rows
     loss: float
-    lost: np.ndarray
-    feasible: bool
-    doomed: bool
-    floor: float  # no more general node costs less
+    suppressed_combinations: np.ndarray  # those whose class violates a model
+    is_feasible: bool
+    excludes_below: bool  # no node below is feasible either
+    lower_bound: float  # no more general node costs less
 
 
 class Evaluator:
+    """Evaluate nodes for a table, models, a metric and a limit on suppressed rows."""
+
     def __init__(
-        self, table: Encoded, models: tuple[Model, ...], metric: CellMetric | ClassMetric, limit: int
+        self,
+        table: EncodedTable,
+        models: tuple[PrivacyModel, ...],
+        metric: CellMetric | ClassMetric,
+        limit: int,
     ):
         self.table, self.models, self.metric, self.limit = table, models, metric, limit
         self.only_k = (
@@ -46,102 +51,98 @@ class Evaluator:
             if all(isinstance(m, KAnonymity) for m in models)
             else None
         )
-        self.firm = all(m.suppressible for m in models)
-        self.merges = all(m.merges for m in models)
-        self.superset = self.firm and all(m.superset for m in models)
-        self.enough = tuple(m for m in models if m.superset)
-        weight = [
+        self.allows_suppression = all(m.allows_suppression for m in models)
+        self.is_closed_under_merging = all(m.is_closed_under_merging for m in models)
+        self.monotone_models = tuple(m for m in models if m.is_monotone)
+        self.is_monotone = self.allows_suppression and len(self.monotone_models) == len(models)
+        weights = [
             np.bincount(table.codes[:, j], table.counts, len(c.hierarchy))
             for j, c in enumerate(table.columns)
         ]
-        # column j's charge at each level, were nothing suppressed
-        self.totals = [
-            p @ w
-            for p, w in zip(
-                metric.price if isinstance(metric, CellMetric) else [c.share for c in table.columns], weight
-            )
-        ]
+        prices = metric.price if isinstance(metric, CellMetric) else [c.share for c in table.columns]
+        # the charge of each column at each level if nothing is suppressed
+        self.totals = [price @ weight for price, weight in zip(prices, weights)]
         if isinstance(metric, CellMetric):
-            self.gone = metric.suppressed(table)
-        self._halves()
-
-    def _halves(self) -> None:
-        """A node's classes are pairs of a class of the left half of its columns and one of the right half. A
-        half's classes are ranked once a combination of its levels and kept, at most a quarter of a gigabyte
-        of them.
-        """
-        table, q = self.table, len(self.table.columns)
+            self.suppressed_charge = metric.charge_suppressed(table.codes)
+        q = len(table.columns)
         self.cut = (q + 1) // 2
+        self.left, self.right = self._half(0, self.cut), self._half(self.cut, q)
 
-        def half(lo: int, hi: int) -> Callable[[Node], tuple[np.ndarray, int]]:
-            @lru_cache(maxsize=max(4, 2**26 // max(len(table.codes), 1)))
-            def classes(levels: Node) -> tuple[np.ndarray, int]:
-                if not levels:
-                    return np.zeros(len(table.codes), np.int32), 1
-                key, space = packed(
-                    [
-                        table.columns[j].up[level][table.codes[:, j]]
-                        for j, level in zip(range(lo, hi), levels)
-                    ],
-                    [len(table.columns[j].words[level]) for j, level in zip(range(lo, hi), levels)],
-                )
-                if space > len(key):
-                    key, space = ranked(key)
-                return key.astype(np.int32 if space < 2**31 else np.int64), space
+    def _half(self, low: int, high: int) -> Callable[[Node], tuple[np.ndarray, int]]:
+        """Classes over half of the columns. A node's classes are pairs of a left and a right class.
 
-            return classes
+        The classes of a half are computed once per combination of its levels and cached, up to a quarter of a
+        gigabyte.
+        """
+        codes, columns = self.table.codes, self.table.columns[low:high]
 
-        self.left, self.right = half(0, self.cut), half(self.cut, q)
+        @lru_cache(maxsize=max(4, 2**26 // max(len(codes), 1)))
+        def classes(levels: Node) -> tuple[np.ndarray, int]:
+            if not levels:
+                return np.zeros(len(codes), np.int32), 1
+            key, space = pack_keys(
+                [c.up[level][codes[:, low + j]] for j, (c, level) in enumerate(zip(columns, levels))],
+                [len(c.words[level]) for c, level in zip(columns, levels)],
+            )
+            if space > len(key):
+                key, space = rank_keys(key)
+            return key.astype(np.int32 if space < 2**31 else np.int64), space
 
-    def classes(self, node: Node) -> tuple[np.ndarray, int]:
-        """(class of each combination, number of classes, some of which may be empty)."""
+        return classes
+
+    def classes(self, node: Node) -> Classes:
+        """The classes of the combinations at a node; some may be empty."""
         left, lefts = self.left(node[: self.cut])
         right, rights = self.right(node[self.cut :])
         if lefts * rights > LARGEST:
-            left, lefts = ranked(left)
+            left, lefts = rank_keys(left)
         key = left.astype(np.int64) * rights + right
         if lefts * rights <= DENSE * len(key):
-            return key, lefts * rights
-        return ranked(key)
+            return self.table.partition(key, lefts * rights)
+        return self.table.partition(*rank_keys(key))
 
-    def __call__(self, node: Node) -> Outcome:
-        table = self.table
-        label, number = self.classes(node)
-        if self.only_k is not None:
-            sizes = np.bincount(label, table.counts, number)
-            kept = sizes >= self.only_k
+    def __call__(self, node: Node) -> NodeOutcome:
+        table, classes = self.table, self.classes(node)
+        label = classes.label
+        if self.only_k is not None:  # without converting the sizes to integers
+            sizes = np.bincount(label, table.counts, classes.number)
+            is_published = sizes >= self.only_k
         else:
-            classes = Classes(table, label, number)
             sizes = classes.sizes
-            kept = held(self.models, classes)
-        lost = np.flatnonzero(~kept[label])
-        suppressed = int(table.counts[lost].sum())
-        feasible = suppressed <= self.limit and (self.firm or not len(lost))
-        doomed = not feasible and (self.superset or (not self.limit and self.merges))
-        if not feasible and not doomed and self.enough:  # what fails these alone fails them below
-            doomed = int(table.counts[~held(self.enough, classes)[label]].sum()) > self.limit
+            is_published = check_models(self.models, classes)
+        combinations = np.flatnonzero(~is_published[label])
+        suppressed = int(table.counts[combinations].sum())
+        is_feasible = suppressed <= self.limit and (self.allows_suppression or not len(combinations))
+        excludes_below = not is_feasible and (
+            self.is_monotone or (not self.limit and self.is_closed_under_merging)
+        )
+        if not is_feasible and not excludes_below and self.monotone_models:
+            # classes that violate the monotone models also violate them below
+            violates = ~check_models(self.monotone_models, classes)[label]
+            excludes_below = int(table.counts[violates].sum()) > self.limit
         if isinstance(self.metric, CellMetric):
-            whole = sum(float(t[level]) for t, level in zip(self.totals, node))
-            codes, weight = table.codes[lost], table.counts[lost]
-            mine = sum(
-                (p[level][codes[:, j]] for j, (p, level) in enumerate(zip(self.metric.price, node))),
-                np.zeros(len(lost)),
-            )
-            loss = (whole + float((self.gone[lost] - mine) @ weight)) / self.metric.scale
-            floor = whole / self.metric.scale
+            total = sum(float(t[level]) for t, level in zip(self.totals, node))
+            charge = self.metric.charge(table.codes[combinations], node)
+            extra = float((self.suppressed_charge[combinations] - charge) @ table.counts[combinations])
+            loss, lower_bound = (total + extra) / self.metric.scale, total / self.metric.scale
         else:
-            there = sizes > 0
-            loss, floor = self.metric.value(sizes[there], kept[there]), self.metric.floor(sizes[there])
-        return Outcome(int((kept & (sizes > 0)).sum()), suppressed, loss, lost, feasible, doomed, floor)
+            occupied = sizes > 0
+            loss = self.metric.value(sizes[occupied], is_published[occupied])
+            lower_bound = self.metric.lower_bound(sizes[occupied])
+        published = int((is_published & (sizes > 0)).sum())
+        return NodeOutcome(
+            published, suppressed, loss, combinations, is_feasible, excludes_below, lower_bound
+        )
 
-    def below(self, node: Node, lost: np.ndarray) -> list[np.ndarray]:
-        """For nodes at or below this one, whose lost combinations are lost too: each column's charge by
-        level, of the rows not known to be lost.
+    def charges_below(self, node: Node, suppressed: np.ndarray) -> list[np.ndarray]:
+        """For the nodes at or below this one, the charge of each column by level of the other rows.
+
+        The combinations that this node suppresses are suppressed in all of them.
         """
         assert isinstance(self.metric, CellMetric)
-        codes, weight = self.table.codes[lost], self.table.counts[lost]
-        made = []
-        for j, (p, total, level) in enumerate(zip(self.metric.price, self.totals, node)):
-            known = p[: level + 1] @ np.bincount(codes[:, j], weight, p.shape[1])
-            made.append((total[: level + 1] - known) / self.metric.scale)
-        return made
+        codes, weight = self.table.codes[suppressed], self.table.counts[suppressed]
+        charges = []
+        for j, (price, total, level) in enumerate(zip(self.metric.price, self.totals, node)):
+            known = price[: level + 1] @ np.bincount(codes[:, j], weight, price.shape[1])
+            charges.append((total[: level + 1] - known) / self.metric.scale)
+        return charges

@@ -1,17 +1,18 @@
-"""What a published table is still good for: measured from the two tables, whoever made the second one.
+"""Utility of a published table, measured from the original and the published table alone.
 
-n rows were given, in q quasi-identifiers; f_j rows are published in class j of J; a row that is missing or
-shows * everywhere is suppressed.
+The original has n rows and q quasi-identifiers; f_j rows are published in class j of J. A row that is
+missing or has * in every quasi-identifier is suppressed. The losses are defined in `losses.py`; sources are
+given there.
 
-    discernibility       Σ f_j² + n · suppressed                  Bayardo, Agrawal: Data privacy through optimal k-anonymization, ICDE 2005
-    average class size   published rows / J                       LeFevre, DeWitt, Ramakrishnan: Mondrian, ICDE 2006 (there divided by k)
-    granularity          mean over cells of (leaves below − 1) / (all − 1), suppressed 1     Iyengar: Transforming data to satisfy privacy constraints, KDD 2002
-    entropy              Σ −log₂ n(value) / n(generalised), over the same sum with everything *    Gionis, Tassa: k-Anonymization with minimal loss, TKDE 2009
-    precision            1 − mean over cells of level / height    Sweeney: Achieving k-anonymity privacy protection, IJUFKS 2002, section 4
+    discernibility       Σ f_j² + n · suppressed
+    average class size   published rows / J                          (C_avg of Mondrian without the divisor k)
+    granularity          mean over cells of (leaves below − 1) / (all − 1), suppressed 1
+    entropy              Σ −log₂ n(value) / n(generalized), divided by the same sum if every cell is *
+    precision            1 − mean over cells of level / height       (Sweeney, IJUFKS 2002, section 4)
 
-Which values lie below a published one is read from the hierarchies where they are given, and else from the
-rows themselves, original beside published. For that the tables must hold the same rows: by their index, or
-by their order where none is missing. What cannot be known is NaN, not a guess.
+The values that a published word covers are read from the hierarchies if they are known, and otherwise from
+the rows themselves, original and published. This requires that the rows of the two tables can be matched: by
+their index, or by their order if none is missing. What cannot be determined is NaN.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .classes import Classes, classes_of, numbered
+from .classes import classes_of
+from .codes import encode_used
 from .hierarchies import STAR, Hierarchy
+from .losses import discernibility, domain_share, lost_bits
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Utility:
-    """Losses: lower is better; precision: higher is. NaN: not to be known from what was given."""
+    """Losses: lower is better; precision: higher is better. NaN: cannot be determined from the input."""
 
     discernibility: float
     class_size: float
@@ -41,155 +44,166 @@ class Utility:
     precision: float
     suppressed: int
 
+    def to_dict(self) -> dict[str, float]:
+        """The measures by the names of the risk table."""
+        return {
+            "discernibility": self.discernibility,
+            "average class size": self.class_size,
+            "granularity loss": self.granularity,
+            "entropy loss": self.entropy,
+            "precision": self.precision,
+        }
+
 
 @dataclass(frozen=True)
-class Column:
-    """One quasi-identifier before and after. `below[w]` are the originals (by number) a published word stands
-    for; a word that is not in it is unknown.
+class Recoding:
+    """How one column was recoded: its original values, its published words, and the values each word covers.
+
+    A published word that is not a key of `covers` is unknown; likewise for `level` and `share`.
     """
 
     name: str
-    codes: np.ndarray  # of the original rows
-    words: list[str]  # what an original's number stands for
-    published: np.ndarray  # per published row, the number of its word
-    said: list[str]  # published words
-    below: dict[int, np.ndarray]  # published word → originals
+    codes: np.ndarray  # value of each original row
+    values: list[str]
+    published: np.ndarray  # word of each published row
+    words: list[str]
+    covers: dict[int, np.ndarray]  # published word → original values
     level: dict[int, float]  # published word → level / height
-    leaves: dict[int, float]  # published word → (leaves − 1) / (all − 1)
+    share: dict[int, float]  # published word → share of the domain
 
     @property
     def counts(self) -> np.ndarray:
-        return np.bincount(self.codes, minlength=len(self.words))
+        """Original rows of each value."""
+        return np.bincount(self.codes, minlength=len(self.values))
 
 
-def aligned(before: DataFrame, after: DataFrame) -> np.ndarray | None:
-    """For each published row its position in the original, or None where that cannot be told.
+def match_rows(before: DataFrame, after: DataFrame) -> np.ndarray | None:
+    """The position in the original of each published row, or None if it cannot be determined.
 
-    A shorter table whose rows are numbered 0, 1, 2, … was read from a file or numbered anew: its numbers say
-    nothing about which rows are missing.
+    A shorter table with index 0, 1, 2, … was read from a file or renumbered: its index does not tell which
+    rows are missing.
     """
     import pandas as pd
 
     if not (before.index.is_unique and after.index.is_unique):
         return None
-    fresh = isinstance(after.index, pd.RangeIndex) and after.index.start == 0 and after.index.step == 1
-    if len(after) < len(before) and fresh:
+    is_default = isinstance(after.index, pd.RangeIndex) and after.index.start == 0 and after.index.step == 1
+    if len(after) < len(before) and is_default:
         return None
-    at = before.index.get_indexer(after.index)
-    return at if (at >= 0).all() else None
+    position = before.index.get_indexer(after.index)
+    return position if (position >= 0).all() else None
 
 
-def columns(
+def compare_column(
+    before: DataFrame,
+    after: DataFrame,
+    name: str,
+    position: np.ndarray | None,
+    hierarchy: Hierarchy | None,
+    level_used: int | None,
+) -> Recoding:
+    """Find what the published words of a column cover."""
+    codes, values = encode_used(before[name])
+    published, words = encode_used(after[name])
+    index = {v: i for i, v in enumerate(values)}
+    covers: dict[int, np.ndarray] = {}
+    level: dict[int, float] = {}
+    share: dict[int, float] = {}
+    if hierarchy is not None:
+        for i, column in enumerate(hierarchy.levels):
+            if level_used is not None and i != level_used:
+                continue
+            groups: dict[str, list[str]] = {}
+            for value, word in zip(hierarchy.values, column):
+                groups.setdefault(word, []).append(value)
+            for w, word in enumerate(words):
+                if word in groups and w not in level:  # the lowest level that has the word
+                    level[w] = i / hierarchy.height
+                    share[w] = _share(len(groups[word]), len(hierarchy))
+                    covers[w] = np.array([index[v] for v in groups[word] if v in index], dtype=np.int64)
+    if position is not None:
+        pairs = np.unique(published.astype(np.int64) * len(values) + codes[position])
+        for w in range(len(words)):
+            if w not in covers:
+                covers[w] = pairs[pairs // len(values) == w] % len(values)
+                share[w] = _share(len(covers[w]), len(values))
+    for w, word in enumerate(words):
+        if word == STAR:
+            covers[w], level[w], share[w] = np.arange(len(values)), 1.0, 1.0
+        elif hierarchy is None and word in index and (position is None or len(covers[w]) == 1):
+            covers.setdefault(w, np.array([index[word]]))  # unchanged
+            share.setdefault(w, 0.0)
+    return Recoding(str(name), codes, values, published, words, covers, level, share)
+
+
+def compare_columns(
     before: DataFrame,
     after: DataFrame,
     quasi: Sequence[str],
-    at: np.ndarray | None,
-    hierarchies: Mapping[str, Hierarchy] | None = None,
-    levels: Mapping[str, int | None] | None = None,
-) -> list[Column]:
-    out = []
-    for name in quasi:
-        codes, words = numbered(before[name])
-        published, said = numbered(after[name])
-        known = {w: i for i, w in enumerate(words)}
-        below, level, leaves = {}, {}, {}
-        given = (hierarchies or {}).get(name)
-        if given is not None:
-            at_level = (levels or {}).get(name)
-            for i, column in enumerate(given.levels):
-                if at_level is not None and i != at_level:
-                    continue
-                groups: dict[str, list[str]] = {}
-                for value, word in zip(given.values, column):
-                    groups.setdefault(word, []).append(value)
-                for w, word in enumerate(said):
-                    if word in groups and w not in level:  # the lowest level with this word
-                        level[w] = i / given.height
-                        leaves[w] = (len(groups[word]) - 1) / max(1, len(given) - 1)
-                        below[w] = np.array([known[v] for v in groups[word] if v in known], dtype=np.int64)
-        if at is not None:
-            pairs = np.unique(published.astype(np.int64) * len(words) + codes[at])
-            for w in range(len(said)):
-                if w not in below:
-                    below[w] = pairs[pairs // len(words) == w] % len(words)
-                    leaves[w] = (len(below[w]) - 1) / max(1, len(words) - 1)
-        for w, word in enumerate(said):
-            if word == STAR:
-                below[w], level[w], leaves[w] = np.arange(len(words)), 1.0, 1.0
-            elif given is None and word in known and (at is None or len(below[w]) == 1):
-                below.setdefault(w, np.array([known[word]]))  # unchanged
-                leaves.setdefault(w, 0.0)
-        out.append(Column(str(name), codes, words, published, said, below, level, leaves))
-    return out
+    position: np.ndarray | None,
+    hierarchies: Mapping[str, Hierarchy],
+    levels: Mapping[str, int | None],
+) -> list[Recoding]:
+    return [
+        compare_column(before, after, name, position, hierarchies.get(name), levels.get(name))
+        for name in quasi
+    ]
 
 
-def utility(
+def measure_utility(
     before: DataFrame,
     after: DataFrame,
     quasi: Sequence[str],
-    at: np.ndarray | None,
-    cells: Sequence[Column],
-    found: Classes | None = None,
+    position: np.ndarray | None,
+    columns: Sequence[Recoding],
 ) -> Utility:
-    found = found or classes_of(after, quasi)
-    n, shown = len(before), found.of >= 0
-    lost = n - found.rows
-    f = found.sizes.astype(float)
-    size = found.rows / len(f) if len(f) else math.nan
-    total = n * len(quasi)
-
-    def mean(prices: list[dict[int, float]]) -> float:
-        """Mean over cells; a suppressed row is charged 1 in every column."""
-        if any(
-            w not in price
-            for column, price in zip(cells, prices)
-            for w in np.unique(column.published[shown]).tolist()
-        ):
-            return math.nan
-        kept = sum(
-            float(np.array([price.get(w, 0.0) for w in range(len(c.said))])[c.published[shown]].sum())
-            for c, price in zip(cells, prices)
-        )
-        return (kept + lost * len(quasi)) / total if total else math.nan
-
-    precision = 1 - mean([c.level for c in cells])
+    classes = classes_of(after, quasi)
+    n, rows = len(before), classes.rows
+    inside = classes.label >= 0
     return Utility(
-        float((f**2).sum()) + float(lost) * n,
-        size,
-        mean([c.leaves for c in cells]),
-        _entropy(cells, at, shown, n),
-        precision,
-        lost,
+        discernibility(classes.sizes, n - rows, n),
+        rows / classes.number if classes.number else math.nan,
+        _mean_price(columns, [c.share for c in columns], inside, n),
+        _mean_entropy(columns, position, inside, n),
+        1 - _mean_price(columns, [c.level for c in columns], inside, n),
+        n - rows,
     )
 
 
-def _entropy(cells: Sequence[Column], at: np.ndarray | None, shown: np.ndarray, n: int) -> float:
-    """Non-uniform entropy: needs to know of each published row which original it was."""
-    if at is None:
+def _mean_price(
+    columns: Sequence[Recoding], prices: Sequence[dict[int, float]], inside: np.ndarray, n: int
+) -> float:
+    """Mean price over cells; a suppressed row costs 1 in every column. NaN if a price is unknown."""
+    total = 0.0
+    for c, price in zip(columns, prices):
+        array = np.array([price.get(w, math.nan) for w in range(len(c.words))])
+        total += float(array[c.published[inside]].sum())
+    suppressed = n - int(inside.sum())
+    return (total + suppressed * len(columns)) / (n * len(columns)) if n else math.nan
+
+
+def _mean_entropy(
+    columns: Sequence[Recoding], position: np.ndarray | None, inside: np.ndarray, n: int
+) -> float:
+    """Non-uniform entropy. NaN if published rows cannot be matched to original ones."""
+    if position is None:
         return math.nan
     paid = most = 0.0
-    missing = np.ones(n, dtype=bool)
-    missing[at[shown]] = False
-    for c in cells:
-        bits = math.log2(n) - np.log2(c.counts) if n else c.counts.astype(float)
+    is_suppressed = np.ones(n, dtype=bool)
+    is_suppressed[position[inside]] = False
+    for c in columns:
+        counts = c.counts
+        bits = lost_bits(np.array(n), counts)  # of a suppressed cell, by value
         most += float(bits[c.codes].sum())
-        group = np.array(
-            [c.counts[c.below[w]].sum() if w in c.below else 0 for w in range(len(c.said))], dtype=float
-        )
-        if not group[c.published[shown]].all():
+        group = np.array([counts[c.covers[w]].sum() if w in c.covers else 0 for w in range(len(c.words))])
+        published = group[c.published[inside]]
+        if not published.all():
             return math.nan
         paid += float(
-            (np.log2(group[c.published[shown]]) - np.log2(c.counts[c.codes[at[shown]]])).sum()
-            + bits[c.codes[missing]].sum()
+            lost_bits(published, counts[c.codes[position[inside]]]).sum() + bits[c.codes[is_suppressed]].sum()
         )
     return paid / most if most else 0.0
 
 
-def as_dict(measured: Utility) -> dict[str, Any]:
-    return {
-        "discernibility": measured.discernibility,
-        "average class size": measured.class_size,
-        "granularity loss": measured.granularity,
-        "entropy loss": measured.entropy,
-        "precision": measured.precision,
-    }
+def _share(leaves: int, total: int) -> float:
+    return float(domain_share(np.array(leaves), total))

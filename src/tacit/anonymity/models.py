@@ -1,21 +1,24 @@
-"""Privacy models: what a class of rows that look alike must satisfy. Several may be asked for at once; a
-class must satisfy all.
+"""Privacy models: conditions on the equivalence classes of a published table.
 
-A model answers class by class (`holds`). What a search may conclude from one table about a more general
-one is stated beside it: `superset`  adding any rows to a class that satisfies the model keeps it
-satisfied: then the suppressed rows of a table are suppressed in every
-            table less general, and tables can be tagged without looking at them, whatever the limit of
-            suppression.
-`merges`    two classes that satisfy it, merged, satisfy it still, so that without suppression the tagging holds. True of every model that looks at a class
-            (each is an upper bound on a convex function of the class's distribution, or a lower bound on a
-            concave one).
-`by_class`  False for thresholds on a figure of the whole table (`Threshold`). Where it is too high, the
-smallest classes are suppressed until it is not.
+Several models can be requested together; a class must satisfy all of them. A model decides class by class
+(`holds`). It also declares what a search may conclude from one table about another:
+
+is_monotone              Adding any rows to a class that satisfies the model keeps it satisfied. Then the rows
+                         that a table suppresses are suppressed in every less general table, and the search
+                         can tag tables without evaluating them, whatever the suppression limit.
+is_closed_under_merging  Two classes that satisfy the model also satisfy it after merging, so tagging is
+correct
+                         without suppression. True of every model of single classes: each is an upper bound
+                         on a convex function of the class's distribution, or a lower bound on a concave one.
+is_per_class             False for a limit on a statistic of the whole table (`ThresholdModel`). If the
+statistic
+                         is too high, the smallest classes are suppressed until it is low enough.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -25,89 +28,83 @@ import numpy as np
 from ..errors import BadData
 from ..parameters import bad, check, choice, real, whole
 from . import population
+from .classes import Classes, Histogram
 from .coding import k_for
-from .encoded import Encoded, Sensitive
 from .hierarchies import Hierarchy, as_hierarchy
 
-
-@dataclass
-class Classes:
-    """A partition of a table's combinations: the class of each, and what models ask about it."""
-
-    table: Encoded
-    label: np.ndarray  # the class of each combination
-    number: int
-
-    def __post_init__(self) -> None:
-        self.sizes = np.bincount(self.label, self.table.counts, self.number).astype(np.int64)
-
-    @property
-    def population(self) -> np.ndarray:
-        if self.table.population is None:
-            raise BadData(
-                "This privacy model compares with a population, and none was given. Give anonymize(…, "
-                "population=frame)."
-            )
-        return np.bincount(self.label, self.table.population, self.number).astype(np.int64)
-
-    def histogram(self, column: str) -> tuple[Sensitive, np.ndarray]:
-        """(the sensitive column, rows [classes, values])."""
-        s = self.table.sensitive[column]
-        v = len(s.words)
-        return s, np.bincount(self.label[s.combination] * v + s.value, s.count, self.number * v).reshape(
-            self.number, v
-        )
+ROUNDING = 1e-12  # a bound is satisfied by the bound itself, up to rounding
 
 
-class Model:
-    superset = False
-    merges = True
-    by_class = True
+class PrivacyModel:
+    """A condition on classes."""
+
+    is_monotone = False
+    is_closed_under_merging = True
+    is_per_class = True
     needs_population = False
-    suppressible = True  # leaving a class out of the table settles the matter for its rows
+    allows_suppression = True  # a class that is left out of the table no longer violates the model
 
     def holds(self, classes: Classes) -> np.ndarray:
-        raise TypeError(f"{type(self).__name__} does not say which classes satisfy it")
+        """Which classes satisfy the model."""
+        raise TypeError(f"{type(self).__name__} does not implement holds()")
+
+
+class SensitiveModel(PrivacyModel):
+    """A condition on the sensitive values of each class."""
+
+    column: str | None  # None: every sensitive column
+
+    def holds(self, classes: Classes) -> np.ndarray:
+        satisfied = np.ones(classes.number, bool)
+        for column in [self.column] if self.column else classes.sensitive:
+            satisfied &= self.holds_for(classes.histogram(column))
+        return np.asarray(satisfied | (classes.sizes == 0))
+
+    def holds_for(self, histogram: Histogram) -> np.ndarray:
+        """Which classes satisfy the model for one sensitive column; empty classes are ignored."""
+        raise TypeError(f"{type(self).__name__} does not implement holds_for()")
 
 
 @dataclass(frozen=True)
-class KAnonymity(Model):
-    """Every published row looks like at least k − 1 others. Samarati, Sweeney 1998; Sweeney, IJUFKS 2002."""
+class KAnonymity(PrivacyModel):
+    """Every published row shares its quasi-identifiers with at least k − 1 others.
 
-    k: int = whole(5, least=1, doc="rows a class must have")
-    superset = True
-
-    def holds(self, classes: Classes) -> np.ndarray:
-        return classes.sizes >= self.k
-
-
-@dataclass(frozen=True)
-class KMap(Model):
-    """Every published row looks like at least k people of the population. Sweeney: "Computational Disclosure
-    Control", 2001.
-
-    With a population table the people are counted. Without one, `fraction` says how large a part of the
-    population the table is; then a class needs k′ rows, the least for which a class of fewer than k people
-    would be that frequent in the sample with probability at most `significance` (sampled rows of a class are
-    taken as Poisson).
+    Samarati, Sweeney 1998; Sweeney, IJUFKS 2002.
     """
 
-    k: int = whole(5, least=1, doc="people of the population a class must fit")
+    k: int = whole(5, least=1, doc="minimum number of rows in a class")
+    is_monotone = True
+
+    def holds(self, classes: Classes) -> np.ndarray:
+        return np.asarray(classes.sizes >= self.k)
+
+
+@dataclass(frozen=True)
+class KMap(PrivacyModel):
+    """Every published row matches at least k people of the population.
+
+    Sweeney: "Computational Disclosure Control", 2001. With a population table, the people are counted.
+    Without one, `fraction` is the sampling fraction of the table. A class then needs k′ rows: the smallest
+    number such that a class of fewer than k people is that frequent in the sample with probability at most
+    `significance` (the sampled rows of a class are modeled as Poisson).
+    """
+
+    k: int = whole(5, least=1, doc="minimum number of people of the population that match a class")
     fraction: float | None = real(
         None, above=0, most=1, none=True, doc="sampling fraction; None: count in population="
     )
     significance: float = real(
-        0.01, above=0, below=1, doc="probability of a class too small being taken as large enough"
+        0.01, above=0, below=1, doc="probability of accepting a class that is too small"
     )
-    superset = True
+    is_monotone = True
 
     @property
     def needs_population(self) -> bool:  # type: ignore[override]
         return self.fraction is None
 
     @property
-    def least(self) -> int:
-        """k′, the rows a class needs when the population is estimated."""
+    def min_rows(self) -> int:
+        """k′, the rows a class needs if the population is estimated."""
         mean = (self.k - 1) * float(self.fraction or 1.0)
         below, k, term = 0.0, 0, math.exp(-mean)
         while 1 - (below := below + term) > self.significance:
@@ -117,65 +114,61 @@ class KMap(Model):
 
     def holds(self, classes: Classes) -> np.ndarray:
         if self.fraction is None:
-            return (classes.population >= self.k) | (classes.sizes == 0)
-        return classes.sizes >= self.least
+            return np.asarray((classes.population >= self.k) | (classes.sizes == 0))
+        return np.asarray(classes.sizes >= self.min_rows)
 
 
 @dataclass(frozen=True)
-class LDiversity(Model):
-    """Every class has l well-represented sensitive values. Machanavajjhala, Kifer, Gehrke,
-    Venkitasubramaniam: "ℓ-Diversity", TKDD 2007: distinct (l values), entropy (at least log l), recursive (r₁
-    < c·(r_l + … + r_m)).
+class LDiversity(SensitiveModel):
+    """Every class has l well-represented sensitive values.
+
+    Machanavajjhala, Kifer, Gehrke, Venkitasubramaniam: "ℓ-Diversity", TKDD 2007: distinct (l values), entropy
+    (at least log l), recursive (r₁ < c·(r_l + … + r_m)).
     """
 
-    l: float = real(2, least=1, doc="how many")  # noqa: E741
-    column: str | None = field(default=None, metadata=None)  # None: every sensitive column
-    kind: str = choice("distinct", ("distinct", "entropy", "recursive"), doc="what well-represented means")
-    c: float = real(3.0, above=0, doc="of the recursive kind")
+    l: float = real(2, least=1, doc="number of well-represented values")  # noqa: E741
+    column: str | None = field(default=None, metadata=None)
+    kind: str = choice("distinct", ("distinct", "entropy", "recursive"), doc="definition of well-represented")
+    c: float = real(3.0, above=0, doc="factor of the recursive kind")
 
     def check(self) -> None:
         if self.kind != "entropy" and self.l != int(self.l):
-            raise bad("LDiversity", "l", self.l, "a whole number", "Only the entropy kind takes fractions.")
+            raise bad("LDiversity", "l", self.l, "a whole number", "Only the entropy kind accepts fractions.")
 
     @property
-    def superset(self) -> bool:  # type: ignore[override]
+    def is_monotone(self) -> bool:  # type: ignore[override]
         return self.kind == "distinct"
 
-    def holds(self, classes: Classes) -> np.ndarray:
-        fine = np.ones(classes.number, bool)
-        for column in [self.column] if self.column else classes.table.sensitive:
-            _, rows = classes.histogram(column)
-            if self.kind == "distinct":
-                fine &= (rows > 0).sum(axis=1) >= self.l
-            elif self.kind == "entropy":
-                p = rows / np.maximum(rows.sum(axis=1, keepdims=True), 1)
-                h = -(p * np.log(np.where(p > 0, p, 1))).sum(axis=1)
-                fine &= (
-                    h >= math.log(self.l) - 1e-12
-                )  # l equally frequent values have entropy log l up to rounding
-            else:
-                r = -np.sort(-rows, axis=1)
-                tail = r[:, int(self.l) - 1 :].sum(axis=1) if self.l <= r.shape[1] else np.zeros(len(r))
-                fine &= r[:, 0] < self.c * tail
-        return fine | (classes.sizes == 0)
+    def holds_for(self, histogram: Histogram) -> np.ndarray:
+        if self.kind == "distinct":
+            return np.asarray(histogram.count_distinct() >= self.l)
+        if self.kind == "entropy":  # l equally frequent values have entropy log l
+            return np.asarray(histogram.entropy() >= math.log(self.l) - ROUNDING)
+        order = np.lexsort((-histogram.rows, histogram.group))  # r₁ ≥ r₂ ≥ … in each class
+        r = histogram.rows[order]  # triples are sorted by class, so only their order within a class changes
+        rank = np.arange(len(r)) - np.searchsorted(histogram.group, histogram.group)
+        first = histogram.sum_by_class(np.where(rank == 0, r, 0))
+        tail = histogram.sum_by_class(np.where(rank >= int(self.l) - 1, r, 0))
+        return np.asarray(first < self.c * tail)
 
 
 @dataclass(frozen=True)
-class TCloseness(Model):
-    """A class's sensitive values are distributed like the table's, within t in earth mover's distance. N. Li,
-    T. Li, Venkatasubramanian: "t-Closeness", ICDE 2007: all values equally far (equal distance), as far as
-    their lowest common ancestor is high (hierarchical), or as far as they lie apart in order (ordered,
+class TCloseness(SensitiveModel):
+    """The sensitive values of a class are distributed as in the table, within earth mover's distance t.
+
+    N. Li, T. Li, Venkatasubramanian: "t-Closeness", ICDE 2007. The distance between two values is 1 (equal),
+    the height of their lowest common ancestor (hierarchical), or their difference in rank (ordered, for
     numbers).
     """
 
-    t: float = real(0.2, least=0, most=1, doc="the largest distance")
+    t: float = real(0.2, least=0, most=1, doc="maximum distance")
     column: str | None = field(default=None, metadata=None)
     distance: str = choice(
         "equal", ("equal", "hierarchical", "ordered"), doc="ground distance between two values"
     )
     hierarchy: Any = field(
         default=None, metadata=None
-    )  # of the sensitive column, for the hierarchical distance
+    )  # of the sensitive column, for distance="hierarchical"
 
     def check(self) -> None:
         if self.distance == "hierarchical" and self.hierarchy is None:
@@ -186,70 +179,63 @@ class TCloseness(Model):
                 "a hierarchy of the sensitive column when distance is 'hierarchical'",
             )
 
-    def holds(self, classes: Classes) -> np.ndarray:
-        fine = np.ones(classes.number, bool)
-        for column in [self.column] if self.column else classes.table.sensitive:
-            fine &= (
-                self.distances(classes, column) <= self.t + 1e-12
-            )  # the bound itself is allowed, up to rounding
-        return fine | (classes.sizes == 0)
+    def holds_for(self, histogram: Histogram) -> np.ndarray:
+        return np.asarray(self.measure(histogram) <= self.t + ROUNDING)
 
-    def distances(self, classes: Classes, column: str) -> np.ndarray:
-        """Each class's distance to the whole table."""
-        s, rows = classes.histogram(column)
-        apart = rows / np.maximum(rows.sum(axis=1, keepdims=True), 1) - s.overall / s.overall.sum()
+    def measure(self, histogram: Histogram) -> np.ndarray:
+        """The distance of each class to the whole table."""
+        column = histogram.column
         if self.distance == "equal":
-            return np.abs(apart).sum(axis=1) / 2
+            return histogram.equal_distance()
         if self.distance == "ordered":
-            order = np.argsort([_number(w, column) for w in s.words], kind="stable")
-            return np.abs(np.cumsum(apart[:, order], axis=1)).sum(axis=1) / max(len(s.words) - 1, 1)
-        return _tree_distance(apart, as_hierarchy(self.hierarchy, column, list(s.words)), s.words)
+            numbers = [_parse_number(w, column.name) for w in column.words]
+            return histogram.ordered_distance(np.argsort(numbers, kind="stable"))
+        hierarchy = as_hierarchy(self.hierarchy, column.name, list(column.words))
+        distances = [
+            _tree_distance(p - histogram.overall, hierarchy, column.words) for p in histogram.dense_shares()
+        ]
+        return np.concatenate([np.zeros(0), *distances])
 
 
-def _number(word: str, column: str) -> float:
+def _parse_number(word: str, column: str) -> float:
     try:
         return float(word)
     except ValueError:
         raise BadData(
-            f"The ordered distance needs numbers, and column {column!r} has {word!r}. Use distance='equal' "
-            "or 'hierarchical'."
+            f"distance='ordered' needs numbers, but column {column!r} contains {word!r}. Use "
+            "distance='equal' or 'hierarchical'."
         ) from None
 
 
-def _tree_distance(apart: np.ndarray, tree: Hierarchy, words: tuple[str, ...]) -> np.ndarray:
-    """What a subtree has too much must leave it, at height/H: the sum over nodes of min(surplus, want) of its
-    children × height/H.
+def _tree_distance(difference: np.ndarray, tree: Hierarchy, words: Sequence[str]) -> np.ndarray:
+    """Earth mover's distance for differences [classes, values] under the hierarchical ground distance.
+
+    The surplus of a subtree must leave it at cost height/H: the sum over nodes of min(surplus, deficit) of
+    their children × height/H.
     """
-    place = [tree.values.index(w) for w in words]
-    total = np.zeros(len(apart))
-    below = apart
-    labels = [tree.levels[0][p] for p in place]
+    position = [tree.values.index(w) for w in words]
+    total = np.zeros(len(difference))
+    children, labels = difference, [tree.levels[0][p] for p in position]
     for height in range(1, tree.height + 1):
-        up = dict(zip(labels, (tree.levels[height][p] for p in place)))
-        parents = list(dict.fromkeys(up.values()))
-        child_of = np.array([parents.index(up[w]) for w in dict.fromkeys(labels)])
-        children = below if height > 1 else _merged(apart, labels)
-        plus, minus = np.maximum(children, 0), np.maximum(-children, 0)
-        pick = (child_of[:, None] == np.arange(len(parents))).astype(float)
-        total += np.minimum(plus @ pick, minus @ pick).sum(axis=1) * height / tree.height
-        below = children @ pick
-        labels = [tree.levels[height][p] for p in place]
+        above = [tree.levels[height][p] for p in position]
+        parent = dict(zip(labels, above))
+        parents = list(dict.fromkeys(above))
+        index = np.array([parents.index(parent[w]) for w in dict.fromkeys(labels)])
+        pick = (index[:, None] == np.arange(len(parents))).astype(float)
+        surplus, deficit = np.maximum(children, 0) @ pick, np.maximum(-children, 0) @ pick
+        total += np.minimum(surplus, deficit).sum(axis=1) * height / tree.height
+        children, labels = children @ pick, above
     return total
 
 
-def _merged(apart: np.ndarray, labels: list[str]) -> np.ndarray:
-    assert len(set(labels)) == len(labels)  # level 0 of a hierarchy names each value once
-    return apart
-
-
 @dataclass(frozen=True)
-class DeltaPresence(Model):
-    """Whoever knows the population cannot tell who is in the table: in every class the part of the population
-    that is in the table lies between `least` and `most`. Nergiz, Atzori, Clifton: "Hiding the Presence of
-    Individuals from Shared Databases", SIGMOD 2007.
+class DeltaPresence(PrivacyModel):
+    """In every class, the share of the population that is in the table is between `least` and `most`.
 
-    With least > 0 suppression is no way out (a suppressed class is known to be absent), so every class of the
-    population must satisfy it.
+    An attacker who knows the population then cannot tell who is in the table. Nergiz, Atzori, Clifton:
+    "Hiding the Presence of Individuals from Shared Databases", SIGMOD 2007. If least > 0, suppression does
+    not help (a suppressed class is known to be absent), so every class of the population must satisfy the
+    model.
     """
 
     least: float = real(0.0, least=0, most=1, doc="δ_min")
@@ -261,57 +247,49 @@ class DeltaPresence(Model):
             raise bad("DeltaPresence", "least", self.least, f"at most `most`, which is {self.most}")
 
     @property
-    def suppressible(self) -> bool:  # type: ignore[override]
+    def allows_suppression(self) -> bool:  # type: ignore[override]
         return self.least == 0
 
     def holds(self, classes: Classes) -> np.ndarray:
         population = classes.population
         if (classes.sizes > population).any():
             raise BadData(
-                "The table has more rows of some kind than the population: it is not a part of it. Give the "
-                "population the table was drawn from."
+                "Some combinations have more rows in the table than in the population, so the table is not a "
+                "subset of it. Pass the population the table was drawn from."
             )
         share = classes.sizes / np.maximum(population, 1)
-        return (share >= self.least) & (share <= self.most)
+        return np.asarray((share >= self.least) & (share <= self.most))
 
 
 @dataclass(frozen=True)
-class BetaLikeness(Model):
-    """No sensitive value is much more frequent in a class than in the table: (q − p)/p ≤ min(β, −ln p)
-    (enhanced) or ≤ β (basic). Cao, Karras: "Publishing Microdata with a Robust Privacy Guarantee", PVLDB
-    2012.
+class BetaLikeness(SensitiveModel):
+    """No sensitive value is much more frequent in a class than in the table.
+
+    (q − p)/p ≤ min(β, −ln p) (enhanced) or ≤ β (basic). Cao, Karras: "Publishing Microdata with a Robust
+    Privacy Guarantee", PVLDB 2012.
     """
 
-    beta: float = real(1.0, above=0, doc="β, the largest relative gain")
+    beta: float = real(1.0, above=0, doc="β, the maximum relative gain")
     column: str | None = field(default=None, metadata=None)
-    kind: str = choice("enhanced", ("enhanced", "basic"), doc="whether frequent values are held tighter")
+    kind: str = choice("enhanced", ("enhanced", "basic"), doc="whether frequent values get a tighter limit")
 
-    def holds(self, classes: Classes) -> np.ndarray:
-        fine = np.ones(classes.number, bool)
-        for column in [self.column] if self.column else classes.table.sensitive:
-            s, rows = classes.histogram(column)
-            p = s.overall / s.overall.sum()
-            q = rows / np.maximum(rows.sum(axis=1, keepdims=True), 1)
-            there = p > 0
-            most = (
-                np.full(len(p), self.beta)
-                if self.kind == "basic"
-                else np.minimum(self.beta, -np.log(np.where(there, p, 1)))
-            )
-            gain = (q[:, there] - p[there]) / p[there]
-            fine &= (gain <= most[there] + 1e-12).all(axis=1)
-        return fine | (classes.sizes == 0)
+    def holds_for(self, histogram: Histogram) -> np.ndarray:
+        p = histogram.overall[histogram.value]
+        limit = self.beta if self.kind == "basic" else np.minimum(self.beta, -np.log(p))
+        violates = (histogram.share - p) / p > limit + ROUNDING
+        return np.asarray(histogram.sum_by_class(violates) == 0)
 
 
 @dataclass(frozen=True)
-class DifferentialPrivacy(Model):
-    """Each row is taken with probability `fraction`, its cells are generalised at levels that do not depend
-    on the table, and what fewer than k taken rows share is suppressed: (ε, δ)-differential privacy for one
-    row, added or removed. N. Li, W. Qardaji, D. Su: "On Sampling, Anonymization, and Differential Privacy",
-    ASIACCS 2012. k follows from the three.
+class DifferentialPrivacy(PrivacyModel):
+    """(ε, δ)-differential privacy for one row, added or removed, by sampling and suppression.
 
-    Goes with method=Fixed(levels=…), or with method="private", which chooses levels by a mechanism with an ε
-    of its own.
+    Each row is sampled with probability `fraction`. Its cells are generalized to levels that do not depend on
+    the table, and combinations with fewer than k sampled rows are suppressed; k follows from ε, δ and the
+    fraction. N. Li, W. Qardaji, D. Su: "On Sampling, Anonymization, and Differential Privacy", ASIACCS 2012.
+
+    Use it with method=Fixed(levels=…), or with method="private", which chooses the levels by a mechanism with
+    an ε of its own.
     """
 
     epsilon: float = real(1.0, above=0, doc="ε of the release; method='private' adds its own")
@@ -319,16 +297,16 @@ class DifferentialPrivacy(Model):
         1e-6,
         above=0,
         below=1,
-        doc="δ: the probability that ε does not hold; far below one in the number of rows",
+        doc="δ, the probability that ε does not hold; far below one over the number of rows",
     )
     fraction: float | None = real(
         None,
         above=0,
         below=1,
         none=True,
-        doc="part of the rows to take; None: the most that ε allows, 1 − exp(−ε)",
+        doc="sampling probability of a row; None: the maximum for ε, 1 − exp(−ε)",
     )
-    superset = True
+    is_monotone = True
 
     def check(self) -> None:
         if self.fraction is not None and self.fraction > -math.expm1(-self.epsilon):
@@ -341,7 +319,7 @@ class DifferentialPrivacy(Model):
 
     @property
     def rate(self) -> float:
-        # a hair below the most: k_for's own rounding must not put ε on the wrong side of it
+        # slightly below the maximum, so that rounding in k_for cannot reject ε
         return self.fraction if self.fraction is not None else -math.expm1(-self.epsilon) * (1 - 1e-9)
 
     @cached_property
@@ -349,87 +327,85 @@ class DifferentialPrivacy(Model):
         return k_for(self.epsilon, self.delta, self.rate)
 
     def holds(self, classes: Classes) -> np.ndarray:
-        return classes.sizes >= self.k
+        return np.asarray(classes.sizes >= self.k)
 
 
-class Threshold(Model):
-    """A figure of the whole table, of its class sizes alone, that must not be above `most`."""
+class ThresholdModel(PrivacyModel):
+    """An upper limit, `most`, on a statistic of all class sizes of the table."""
 
     most: float
-    by_class = False
+    is_per_class = False
 
-    def figure(self, sizes: np.ndarray) -> float:
-        raise TypeError(f"{type(self).__name__} does not say what it measures")
+    def measure(self, sizes: np.ndarray) -> float:
+        """The statistic of a table with these class sizes."""
+        raise TypeError(f"{type(self).__name__} does not implement measure()")
 
     def holds(self, classes: Classes) -> np.ndarray:
-        return self.keeps(classes, np.ones(classes.number, bool))
+        return self.suppress_smallest(classes, np.ones(classes.number, bool))
 
-    def keeps(self, classes: Classes, fine: np.ndarray) -> np.ndarray:
-        """Of the classes that other models leave, those left when the smallest are suppressed until the
-        figure is low enough.
-        """
-        sizes = np.sort(classes.sizes[fine & (classes.sizes > 0)])
-        if not len(sizes) or self.figure(sizes) <= self.most:
-            return fine
-        steps = np.unique(
-            sizes
-        )  # without the smallest classes no figure is higher: bisect for the fewest to leave out
-        low, high = -1, len(steps) - 1  # leaving out all is always enough
+    def suppress_smallest(self, classes: Classes, published: np.ndarray) -> np.ndarray:
+        """Suppress the smallest published classes until the statistic is low enough; return the rest."""
+        sizes = np.sort(classes.sizes[published & (classes.sizes > 0)])
+        if not len(sizes) or self.measure(sizes) <= self.most:
+            return published
+        # suppressing the smallest classes never increases the statistic: bisect for the fewest
+        steps = np.unique(sizes)
+        low, high = -1, len(steps) - 1  # suppressing all classes is always enough
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (
-                (low, middle) if self.figure(sizes[sizes > steps[middle]]) <= self.most else (middle, high)
-            )
-        return fine & ((classes.sizes > steps[high]) | (classes.sizes == 0))
+            if self.measure(sizes[sizes > steps[middle]]) <= self.most:
+                high = middle
+            else:
+                low = middle
+        return np.asarray(published & ((classes.sizes > steps[high]) | (classes.sizes == 0)))
 
 
 @dataclass(frozen=True)
-class AverageRisk(Threshold):
-    """The average chance of finding a published row's person is at most `most`: classes / rows where the
-    table is all there is (the prosecutor's), the mean of
-    E[1/F | f] over rows where it is a sample of `population_size` people (the marketer's). El Emam: "Guide to the De-Identification of Personal
-    Health Information", 2013; Benedetti, Franconi 1998 for the estimate.
+class AverageRisk(ThresholdModel):
+    """The average probability of re-identifying the person of a published row is at most `most`.
+
+    This is classes / rows if the table is the whole population (prosecutor), and the mean of E[1/F | f] over
+    rows if it is a sample of `population_size` people (marketer). El Emam: "Guide to the De-Identification of
+    Personal Health Information", 2013; Benedetti, Franconi 1998 for the estimate.
     """
 
-    most: float = real(0.05, above=0, most=1, doc="the largest average")
+    most: float = real(0.05, above=0, most=1, doc="maximum average")
     population_size: int | None = whole(
-        None, least=1, none=True, doc="people the table is a random sample of; None: it is all of them"
+        None, least=1, none=True, doc="people the table is a random sample of; None: it contains all of them"
     )
 
-    def figure(self, sizes: np.ndarray) -> float:
+    def measure(self, sizes: np.ndarray) -> float:
         rows = int(sizes.sum())
         if self.population_size is None:
             return len(sizes) / rows
-        _at_least(self, rows)
-        return float(sizes @ population.expected_risk(sizes, rows / self.population_size)) / rows
+        _check_population_size(self, rows)
+        return population.mean_risk(sizes, population.expected_risk(sizes, rows / self.population_size))
 
 
 @dataclass(frozen=True)
-class PopulationUniqueness(Threshold):
-    """At most this share of the population is expected to be unique in it, estimated from the sample's class
-    sizes (`population.py` has the models and their assumptions). Dankar, El Emam, Neisa, Roffey: "Estimating
-    the Re-identification Risk of Clinical Data Sets", 2012.
+class PopulationUniqueness(ThresholdModel):
+    """The expected share of the population that is unique in it is at most `most`.
 
-    The estimate need not fall when classes are merged, so the search looks at more nodes. A model without a
-    fit for a table does not hold for it.
+    It is estimated from the class sizes of the sample (models and assumptions: `population.py`). Dankar, El
+    Emam, Neisa, Roffey: "Estimating the Re-identification Risk of Clinical Data Sets", 2012. The estimate may
+    increase when classes are merged, so the search evaluates more nodes. A table for which the estimator has
+    no fit does not satisfy the model.
     """
 
     population_size: int = whole(least=1, doc="people the table is a random sample of")
-    most: float = real(0.01, least=0, most=1, doc="the largest share of the population")
-    model: str = choice("dankar", tuple(population.MODELS), doc="how uniques are estimated")
-    merges = False
+    most: float = real(0.01, least=0, most=1, doc="maximum share of the population")
+    model: str = choice("dankar", tuple(population.MODELS), doc="estimator of population uniques")
+    is_closed_under_merging = False
 
-    def figure(self, sizes: np.ndarray) -> float:
-        _at_least(self, int(sizes.sum()))
-        found = (
-            population.MODELS[self.model](population.sample_of(sizes, self.population_size))
-            if (sizes == 1).any()
-            else None
-        )
-        return 0.0 if found is None else math.inf if math.isnan(found.uniques) else found.share
+    def measure(self, sizes: np.ndarray) -> float:
+        _check_population_size(self, int(sizes.sum()))
+        if not (sizes == 1).any():
+            return 0.0
+        estimate = population.MODELS[self.model](population.sample_of(sizes, self.population_size))
+        return math.inf if math.isnan(estimate.uniques) else estimate.share
 
 
-def _at_least(model: AverageRisk | PopulationUniqueness, rows: int) -> None:
+def _check_population_size(model: AverageRisk | PopulationUniqueness, rows: int) -> None:
     if model.population_size is not None and model.population_size < rows:
         raise bad(
             type(model).__name__,
@@ -439,7 +415,7 @@ def _at_least(model: AverageRisk | PopulationUniqueness, rows: int) -> None:
         )
 
 
-ALL: dict[str, type[Model]] = {
+ALL: dict[str, type[PrivacyModel]] = {
     "KAnonymity": KAnonymity,
     "KMap": KMap,
     "LDiversity": LDiversity,
@@ -450,51 +426,54 @@ ALL: dict[str, type[Model]] = {
     "AverageRisk": AverageRisk,
     "PopulationUniqueness": PopulationUniqueness,
 }
-SENSITIVE = (LDiversity, TCloseness, BetaLikeness)
 
 
-def checked(models: list[Any], sensitive: list[str], population: Any) -> tuple[Model, ...]:
-    """The models, each valid and each with what it needs."""
+def validate_models(
+    models: Sequence[Any], sensitive: Sequence[str], population: Any
+) -> tuple[PrivacyModel, ...]:
+    """Check the models' parameters and that each has the columns and tables it needs."""
     for m in models:
-        if not isinstance(m, Model):
+        if not isinstance(m, PrivacyModel):
             raise bad("anonymize", "models", m, "a list of privacy models: " + ", ".join(ALL))
         check(m)
-        if isinstance(m, SENSITIVE):
+        name = type(m).__name__
+        if isinstance(m, SensitiveModel):
             if not sensitive:
                 raise bad(
                     "anonymize",
                     "sensitive",
                     sensitive,
-                    f"a list with the sensitive columns, which {type(m).__name__} protects",
+                    f"a list of the sensitive columns, which {name} protects",
                 )
             if m.column is not None and m.column not in sensitive:
                 raise bad(
-                    type(m).__name__,
+                    name,
                     "column",
                     m.column,
                     "one of the sensitive columns: " + ", ".join(map(repr, sensitive)),
                 )
         if m.needs_population and population is None:
             raise bad(
-                "anonymize",
-                "population",
-                None,
-                f"a table of the population, with which {type(m).__name__} compares",
+                "anonymize", "population", None, f"a table of the population, which {name} compares with"
             )
     return tuple(models)
 
 
-def held(models: tuple[Model, ...], classes: Classes) -> np.ndarray:
+def find_differential_privacy(models: Sequence[PrivacyModel]) -> DifferentialPrivacy | None:
+    return next((m for m in models if isinstance(m, DifferentialPrivacy)), None)
+
+
+def check_models(models: Sequence[PrivacyModel], classes: Classes) -> np.ndarray:
     """Which classes satisfy every model."""
-    fine = np.ones(classes.number, bool)
+    satisfied = np.ones(classes.number, bool)
     for m in models:
-        if m.by_class:
-            fine &= m.holds(classes)
-    thresholds = [m for m in models if isinstance(m, Threshold)]
-    while thresholds:  # what one leaves out may raise another's figure
-        before = fine
+        if m.is_per_class:
+            satisfied &= m.holds(classes)
+    thresholds = [m for m in models if isinstance(m, ThresholdModel)]
+    while thresholds:  # what one threshold suppresses may increase the statistic of another
+        before = satisfied
         for m in thresholds:
-            fine = m.keeps(classes, fine)
-        if (fine == before).all():
+            satisfied = m.suppress_smallest(classes, satisfied)
+        if (satisfied == before).all():
             break
-    return fine
+    return satisfied

@@ -1,23 +1,26 @@
-"""How many people would be unique in the population, when the table is only a sample of it.
+"""Estimates of population uniques from a sample.
 
-A row that is unique in a sample of 1 in 100 is often not unique among all. Four estimates of the number of
-population uniques, each from the sample's class sizes s_1, s_2, … (s_i classes of i rows; n rows, u
-classes), the population's size N and the sampling fraction π = n / N. All assume that the sample was drawn
-at random; a register of one hospital is not. Each is an estimate without an error bar: read its order of
-magnitude.
+A row that is unique in a sample of 1 in 100 is often not unique in the population. There are four estimators
+of the number of population uniques. Their input is the class sizes of the sample s_1, s_2, … (s_i classes of
+i rows; n rows, u classes), the population size N and the sampling fraction π = n / N. All assume a random
+sample, which the register of one hospital is not. Each is an estimate without a confidence interval: use its
+order of magnitude only.
 
-zayatz   L. Zayatz: Estimation of the percent of unique population elements on a microdata file using the sample. US Bureau of the Census, SRD 91/08, 1991.
-         Assumes that class sizes are distributed in the population as in the sample; P(1 in the population | 1 in the sample) then follows by Bayes from the
-         hypergeometric chances. The assumption fails the more, the smaller π is.
-pitman   N. Hoshino: Applying Pitman's sampling formula to microdata disclosure risk assessment. Journal of Official Statistics 17(4), 2001.
-         The population is one draw from Pitman's two-parameter (α, θ) partition, found by maximum
-         likelihood. A large class gets larger, new ones keep coming.
-snb      G. Chen, S. Keller-McNulty: Estimation of identification disclosure risk in microdata. Journal of Official Statistics 14(1), 1998.
-         Slide negative binomial: class sizes in the population are 1 + NB(α, p), independently, and every
-         person is in the sample with probability π.
-dankar   F. Dankar, K. El Emam, A. Neisa, T. Roffey: Estimating the re-identification risk of clinical data sets. BMC Medical Informatics and Decision Making
-         12:66, 2012. The decision rule: π ≤ 0.1 → Pitman, and Zayatz where Pitman has no fit; else the
-         smaller of Zayatz and SNB.
+zayatz   L. Zayatz: Estimation of the percent of unique population elements on a microdata file using the
+         sample. US Bureau of the Census, SRD 91/08, 1991. Assumes that class sizes are distributed in the
+         population as in the sample; then P(1 in the population | 1 in the sample) follows by Bayes' rule
+         from hypergeometric probabilities. The smaller π is, the less the assumption holds.
+pitman   N. Hoshino: Applying Pitman's sampling formula to microdata disclosure risk assessment. Journal of
+         Official Statistics 17(4), 2001.
+         The population is a draw from Pitman's two-parameter (α, θ) partition, fitted by maximum likelihood:
+         large classes grow, and new ones keep appearing.
+snb      G. Chen, S. Keller-McNulty: Estimation of identification disclosure risk in microdata. Journal of
+         Official Statistics 14(1), 1998. Slide negative binomial: class sizes in the population are
+         independently 1 + NB(α, p), and every person is in the sample with probability π.
+dankar   F. Dankar, K. El Emam, A. Neisa, T. Roffey: Estimating the re-identification risk of clinical data
+         sets. BMC Medical Informatics and Decision Making 12:66, 2012.
+         A decision rule: for π ≤ 0.1 Pitman, or Zayatz if Pitman has no fit; otherwise the smaller of Zayatz
+         and SNB.
 """
 
 from __future__ import annotations
@@ -30,13 +33,13 @@ import numpy as np
 
 from ..parameters import bad
 
-SMALL_SAMPLE = 0.1  # the sampling fraction at which Dankar's rule changes the model
-STEPS = 80  # halvings or golden sections: beyond what a float resolves
+SMALL_SAMPLE = 0.1  # the sampling fraction at which Dankar's rule changes the estimator
+STEPS = 80  # bisections or golden sections: beyond the resolution of a float
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Population uniques by one model. `uniques` is NaN where the model has no fit, and `why` says so."""
+    """Population uniques by one estimator. `uniques` is NaN if it has no fit; `why` gives the reason."""
 
     model: str
     uniques: float
@@ -45,13 +48,13 @@ class Estimate:
 
     @property
     def share(self) -> float:
-        """Of the population."""
+        """The share of the population."""
         return self.uniques / self.population
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Class sizes and how many classes have each: what every model starts from."""
+    """Distinct class sizes and the number of classes of each size: the input of every estimator."""
 
     sizes: np.ndarray
     counts: np.ndarray
@@ -93,23 +96,22 @@ def sample_of(class_sizes: np.ndarray, population: int) -> Sample:
 
 def zayatz(s: Sample) -> Estimate:
     n, total = s.n, s.population
-    seen_once = np.array(
-        [_once(int(i), n, total) for i in s.sizes]
-    )  # P(1 in the sample | i in the population), hypergeometric
-    one_of_one = _once(1, n, total)
-    chance = float((s.counts * seen_once).sum())  # / u, which cancels
-    given = s.s1 * one_of_one / chance if chance > 0 else 0.0  # P(1 in the population | 1 in the sample)
-    return Estimate("zayatz", s.s1 * given / s.fraction, total)
+    # P(1 in the sample | i in the population), hypergeometric
+    once = np.array([_probability_of_one(int(i), n, total) for i in s.sizes])
+    evidence = float((s.counts * once).sum())  # / u, which cancels
+    # P(1 in the population | 1 in the sample)
+    posterior = s.s1 * _probability_of_one(1, n, total) / evidence if evidence > 0 else 0.0
+    return Estimate("zayatz", s.s1 * posterior / s.fraction, total)
 
 
-def _once(size: int, n: int, total: int) -> float:
-    """The hypergeometric chance that exactly one of a class of `size` is among n drawn from `total`."""
+def _probability_of_one(size: int, n: int, total: int) -> float:
+    """The hypergeometric probability that exactly one of a class of `size` is among n drawn from `total`."""
     if size - 1 > total - n:
         return 0.0
-    return math.exp(math.log(size) + _choose(total - size, n - 1) - _choose(total, n))
+    return math.exp(math.log(size) + _log_binomial(total - size, n - 1) - _log_binomial(total, n))
 
 
-def _choose(a: int, b: int) -> float:
+def _log_binomial(a: int, b: int) -> float:
     return math.lgamma(a + 1) - math.lgamma(b + 1) - math.lgamma(a - b + 1) if 0 <= b <= a else -math.inf
 
 
@@ -119,7 +121,7 @@ def pitman(s: Sample) -> Estimate:
             "pitman",
             math.nan,
             s.population,
-            "all classes have one row, or there is one class: the likelihood has no maximum inside",
+            "all classes have one row, or there is one class: the likelihood has no interior maximum",
         )
     low, high = 1e-4, 1 - 1e-4
 
@@ -127,23 +129,23 @@ def pitman(s: Sample) -> Estimate:
         # θ > −α; on a logarithmic scale, up to more classes than there can be
         return (
             math.exp(
-                _highest(
+                _maximize(
                     lambda x: _likelihood(s, alpha, math.exp(x) - alpha), math.log(1e-6), math.log(1e3 * s.n)
                 )
             )
             - alpha
         )
 
-    alpha = _highest(lambda a: _likelihood(s, a, theta_of(a)), low, high)
+    alpha = _maximize(lambda a: _likelihood(s, a, theta_of(a)), low, high)
     theta = theta_of(alpha)
     if alpha > high - 1e-6:
         return Estimate(
             "pitman",
             math.nan,
             s.population,
-            "the likelihood grows up to α = 1, where every new person is a new class",
+            "the likelihood increases up to α = 1, where every new person is a new class",
         )
-    # E S_1 = N (θ+α)(θ+α+1)…(θ+α+N−2) / ((θ+1)…(θ+N−1)): nobody of the other N − 1 joins a person's class
+    # E S_1 = N (θ+α)(θ+α+1)…(θ+α+N−2) / ((θ+1)…(θ+N−1)): none of the other N − 1 joins a person's class
     log = (
         math.log(s.population)
         + math.lgamma(theta + alpha + s.population - 1)
@@ -155,9 +157,7 @@ def pitman(s: Sample) -> Estimate:
 
 
 def _likelihood(s: Sample, alpha: float, theta: float) -> float:
-    """log Π_{i<u} (θ + iα) / Π_{i<n} (θ + i) · Π_j Π_{i<size_j} (i − α), in closed form; constants left
-    out.
-    """
+    """log Π_{i<u} (θ + iα) / Π_{i<n} (θ + i) · Π_j Π_{i<size_j} (i − α), without constants."""
     shapes = float(
         sum(
             c * (math.lgamma(j - alpha) - math.lgamma(1 - alpha))
@@ -184,28 +184,28 @@ def snb(s: Sample) -> Estimate:
         )
 
     def p_of(alpha: float) -> float:  # the expected number of classes grows with p, from 0 to n
-        return _logistic(_zero(lambda x: moments(alpha, _logistic(x))[1] - s.u, -60.0, 30.0))
+        return _logistic(_find_root(lambda x: moments(alpha, _logistic(x))[1] - s.u, -60.0, 30.0))
 
-    def uniques_missed(x: float) -> float:
+    def excess_uniques(x: float) -> float:
         return moments(math.exp(x), p_of(math.exp(x)))[2] - s.s1
 
     grid = np.linspace(math.log(1e-3), math.log(1e3), 49)
-    values = [uniques_missed(x) for x in grid]
+    values = [excess_uniques(x) for x in grid]
     for a, b, fa, fb in zip(grid, grid[1:], values, values[1:]):
         if fa == 0 or (fa < 0) != (fb < 0):
-            alpha = math.exp(_zero(uniques_missed, float(a), float(b)))
+            alpha = math.exp(_find_root(excess_uniques, float(a), float(b)))
             p = p_of(alpha)
             return Estimate("snb", moments(alpha, p)[0] * p**alpha, total)
     return Estimate(
         "snb",
         math.nan,
         total,
-        "no slide negative binomial has as many classes and as many uniques in the sample",
+        "no slide negative binomial gives the numbers of classes and uniques of the sample",
     )
 
 
 def dankar(s: Sample) -> Estimate:
-    if s.s1 == 0 or s.n == s.population:  # the sample has none to begin with, or is the population
+    if s.s1 == 0 or s.n == s.population:  # no sample uniques, or the sample is the population
         return Estimate("none", float(s.s1), s.population)
     if s.fraction <= SMALL_SAMPLE:
         first, second = pitman(s), zayatz(s)
@@ -222,7 +222,7 @@ MODELS: dict[str, Callable[[Sample], Estimate]] = {
 
 
 def expected_risk(sizes: np.ndarray, fraction: float) -> np.ndarray:
-    """E[1/F | f]: the chance to pick the right one of a class of the population, of which f are in the sample.
+    """E[1/F | f]: the probability of choosing the right person of a class with f people in the sample.
 
     R. Benedetti, L. Franconi: Statistical and technological solutions for controlled data dissemination,
     NTTS 1998: F − f given f is negative binomial (f, π).
@@ -233,17 +233,22 @@ def expected_risk(sizes: np.ndarray, fraction: float) -> np.ndarray:
         return 1 / f
     nodes, weights = np.polynomial.legendre.leggauss(256)
     y = (nodes + 1) / 2
-    u = y**4  # a small π puts the weight near 0, where these points are dense
+    u = y**4  # dense near 0, where the integrand is concentrated for small π
     inside = np.log(weights / 2 * 4 * y**3 * fraction / (fraction + (1 - fraction) * u))
-    kinds, back = np.unique(f, return_inverse=True)
-    small = kinds[kinds <= 300]
+    distinct, inverse = np.unique(f, return_inverse=True)
+    small = distinct[distinct <= 300]
     exact = np.exp(np.log(u) * (small[:, None] - 1) + inside).sum(1)
-    large = kinds[kinds > 300]  # 1/E F · (1 + Var F / (E F)²), off by less than 10⁻⁵ of itself here
-    return np.concatenate([exact, fraction / large * (1 + (1 - fraction) / large)])[back]
+    large = distinct[distinct > 300]  # 1/E F · (1 + Var F / (E F)²), with a relative error below 10⁻⁵
+    return np.concatenate([exact, fraction / large * (1 + (1 - fraction) / large)])[inverse]
 
 
-def _highest(f: Callable[[float], float], low: float, high: float) -> float:
-    """Where f is largest between low and high, by golden section; f has one top."""
+def mean_risk(sizes: np.ndarray, risk: np.ndarray) -> float:
+    """The mean over rows of the risk of their class."""
+    return float((sizes * risk).sum() / sizes.sum())
+
+
+def _maximize(f: Callable[[float], float], low: float, high: float) -> float:
+    """The maximizer of a unimodal f between low and high, by golden section."""
     ratio = (math.sqrt(5) - 1) / 2
     a, b = high - ratio * (high - low), low + ratio * (high - low)
     fa, fb = f(a), f(b)
@@ -261,7 +266,7 @@ def _highest(f: Callable[[float], float], low: float, high: float) -> float:
     return (low + high) / 2
 
 
-def _zero(f: Callable[[float], float], low: float, high: float) -> float:
+def _find_root(f: Callable[[float], float], low: float, high: float) -> float:
     start = f(low) < 0
     for _ in range(STEPS):
         middle = (low + high) / 2

@@ -1,6 +1,4 @@
-"""Between an algorithm and a published table: what an algorithm is asked (`Request`), what it answers
-(`Release`), and the data frame made of it.
-"""
+"""The interface of anonymization methods: a request in, a release out, and the data frame built from it."""
 
 from __future__ import annotations
 
@@ -13,67 +11,67 @@ import pandas
 
 from ..errors import BadData
 from ..parameters import bad
-from .encoded import Encoded, Sensitive, packed, ranked
+from .classes import Classes, SensitiveColumn
+from .codes import pack_keys, rank_keys
 from .hierarchies import NULL, STAR
-from .losses import CELLS, CLASSES, METRICS, CellMetric, ClassMetric
-from .models import Classes, KAnonymity, Model, held
-from .result import Step, Visited
+from .losses import CELL_METRICS, CLASS_METRICS, METRICS, CellMetric, ClassMetric
+from .models import KAnonymity, PrivacyModel, check_models
+from .result import LatticeNode, Step
+from .table import EncodedTable
 
 
 @dataclass(frozen=True)
-class Request:
-    """What is asked of an algorithm."""
+class AnonymizationRequest:
+    """What a method must achieve."""
 
-    models: tuple[Model, ...]
-    max_suppressed: float | None = None  # part of the rows; None leaves it to the algorithm
+    models: tuple[PrivacyModel, ...]
+    max_suppressed: float | None = None  # fraction of the rows; None: the method's own limit
     metric: str = "loss"
-    seed: int = 0
 
     @property
     def k(self) -> int:
         return max((m.k for m in self.models if isinstance(m, KAnonymity)), default=1)
 
-    def limit(self, table: Encoded, otherwise: float = 0.0) -> int:
-        """Rows that may be suppressed."""
-        return int((otherwise if self.max_suppressed is None else self.max_suppressed) * table.rows + 1e-9)
+    def limit(self, table: EncodedTable) -> int:
+        """Rows that may be suppressed; none by default."""
+        return int((self.max_suppressed or 0.0) * table.rows + 1e-9)
 
-    def price(self, table: Encoded) -> CellMetric | ClassMetric:
-        if self.metric in CELLS:
-            return CELLS[self.metric](table)
-        if self.metric in CLASSES:
+    def build_metric(self, table: EncodedTable) -> CellMetric | ClassMetric:
+        if self.metric in CELL_METRICS:
+            return CELL_METRICS[self.metric](table)
+        if self.metric in CLASS_METRICS:
             return ClassMetric(self.metric, table.rows, max(self.k, 1))
         raise bad("anonymize", "metric", self.metric, "one of " + ", ".join(map(repr, METRICS)))
 
-    def only_k(self, method: str) -> int:
-        """k, where k-anonymity is all that is asked; other models are refused with the reason."""
+    def require_only_k(self, method: str) -> int:
+        """Return k. Raise if a model other than k-anonymity is requested."""
         others = [type(m).__name__ for m in self.models if not isinstance(m, KAnonymity)]
         if others:
             raise bad(
                 "anonymize",
                 "method",
                 method,
-                "another one when " + " and ".join(others) + " is asked for",
-                "This one knows k alone; 'optimal', 'datafly', 'mondrian' and 'cluster' take every model.",
+                "another method for " + " and ".join(others),
+                "This method supports only k; 'optimal', 'datafly', 'mondrian' and 'cluster' support every "
+                "model.",
             )
         return self.k
 
-    def class_by_class(self, method: str) -> None:
-        """Refuse thresholds on the whole table, and levels that may not depend on it, where classes are made
-        one at a time.
-        """
-        others = [type(m).__name__ for m in self.models if not m.by_class]
+    def require_per_class(self, method: str) -> None:
+        """Raise if a model limits a statistic of the whole table: the method builds classes one at a time."""
+        others = [type(m).__name__ for m in self.models if not m.is_per_class]
         if others:
             raise bad(
                 "anonymize",
                 "method",
                 method,
-                "'optimal', 'datafly' or Fixed(levels=…) when " + " and ".join(others) + " is asked for",
-                "It looks at the whole table, and this method makes one class after the other.",
+                "'optimal', 'datafly' or Fixed(levels=…) for " + " and ".join(others),
+                "It depends on the whole table, and this method builds one class at a time.",
             )
 
 
 @dataclass
-class Release:
+class TableRelease:
     """Each row's record, and each record's cells: `words[j][cells[j][record]]`."""
 
     record: np.ndarray  # of each row of the frame; −1: suppressed
@@ -82,59 +80,53 @@ class Release:
     loss: float
     levels: list[int | None]
     trace: list[Step] = field(default_factory=list)
-    lattice: list[Visited] | None = None
+    lattice: list[LatticeNode] | None = None
     warnings: list[str] = field(default_factory=list)
-    alike: bool = True  # rows of a class show the same cells (k-ambiguity is the exception)
+    has_classes: bool = True  # every row must equal k − 1 others; False for k-ambiguity
 
 
 class Method(Protocol):
-    def run(self, table: Encoded, request: Request) -> Release: ...
+    def run(self, table: EncodedTable, request: AnonymizationRequest) -> TableRelease: ...
 
 
-def full_domain(
-    table: Encoded,
+def release_levels(
+    table: EncodedTable,
     levels: Sequence[int],
-    lost: np.ndarray,
+    suppressed: np.ndarray,
     loss: float,
     trace: list[Step],
-    lattice: list[Visited] | None = None,
-) -> Release:
-    """The release of one level a column, without the lost combinations."""
-    gone = np.zeros(len(table.codes), bool)
-    gone[lost] = True
-    record = np.where((table.inverse >= 0) & ~gone[table.inverse], table.inverse, -1)
+    lattice: list[LatticeNode] | None = None,
+) -> TableRelease:
+    """The release with one level per column, without the suppressed combinations."""
+    is_published = np.ones(len(table.codes), bool)
+    is_published[suppressed] = False
+    record = np.where((table.inverse >= 0) & is_published[table.inverse], table.inverse, -1)
     cells = [c.up[level][table.codes[:, j]] for j, (c, level) in enumerate(zip(table.columns, levels))]
-    return Release(
-        record,
-        cells,
-        [c.words[level] for c, level in zip(table.columns, levels)],
-        loss,
-        [int(v) for v in levels],
-        trace,
-        lattice,
-    )
+    words: list[Sequence[str]] = [c.words[level] for c, level in zip(table.columns, levels)]
+    return TableRelease(record, cells, words, loss, [int(v) for v in levels], trace, lattice)
 
 
-def priced(
-    table: Encoded, levels: Sequence[int], lost: np.ndarray, metric: CellMetric | ClassMetric
+def price_levels(
+    table: EncodedTable, levels: Sequence[int], suppressed: np.ndarray, metric: CellMetric | ClassMetric
 ) -> float:
-    """The loss of one level a column, the lost combinations suppressed."""
-    gone = np.zeros(len(table.codes), bool)
-    gone[lost] = True
+    """The loss with one level per column and these combinations suppressed."""
     if isinstance(metric, CellMetric):
-        charge = np.where(gone, metric.suppressed(table), metric.rows(table, tuple(levels)))
+        charge = metric.charge(table.codes, tuple(levels))
+        charge[suppressed] = metric.charge_suppressed(table.codes)[suppressed]
         return float(charge @ table.counts) / metric.scale
-    label, number = table.classes(levels)
-    sizes = Classes(table, label, number).sizes
-    kept = np.ones(number, bool)
-    kept[label[gone]] = False
-    there = sizes > 0
-    return metric.value(sizes[there], kept[there])
+    classes = table.classes(levels)
+    is_published = np.ones(classes.number, bool)
+    is_published[classes.label[suppressed]] = False
+    occupied = classes.sizes > 0
+    return metric.value(classes.sizes[occupied], is_published[occupied])
 
 
-def frame_of(frame: pandas.DataFrame, table: Encoded, release: Release, starred: bool) -> pandas.DataFrame:
-    """The table to publish: suppressed rows left out, or * in every quasi-identifier. Columns at level 0 keep
-    their own cells and kind.
+def build_frame(
+    frame: pandas.DataFrame, table: EncodedTable, release: TableRelease, starred: bool
+) -> pandas.DataFrame:
+    """The table to publish. Suppressed rows are left out, or `starred`: * in every quasi-identifier.
+
+    Columns at level 0 keep their cells and dtype.
     """
     published = release.record >= 0
     out = (frame if starred or published.all() else frame[published]).copy(deep=False)
@@ -143,61 +135,57 @@ def frame_of(frame: pandas.DataFrame, table: Encoded, release: Release, starred:
         if level == 0 and not (starred and not published.all()):
             continue
         texts = pandas.array([None if w == NULL else w for w in words] + [STAR], dtype="str")
-        place = np.where(
-            record >= 0, cells[record], len(words)
-        )  # a record of −1 reads the last cell, and is replaced here
-        out[column.name] = pandas.Series(texts.take(place), index=out.index)
+        # record −1 reads the last cell, and is replaced here
+        position = np.where(record >= 0, cells[record], len(words))
+        out[column.name] = pandas.Series(texts.take(position), index=out.index)
     return out
 
 
-def published_classes(release: Release) -> tuple[np.ndarray, int]:
-    """(class of each published row, how many): rows whose every quasi-identifier shows the same."""
-    rows = release.record[release.record >= 0]
-    if not len(rows):
-        return rows, 0
-    used = np.zeros(len(release.cells[0]), bool)
-    used[rows] = True
-    key, _ = packed([cells[used] for cells in release.cells], [len(w) for w in release.words])
-    label = np.zeros(len(used), np.int64)
-    label[used], number = ranked(key)
-    return label[rows], number
-
-
-def verify(
-    table: Encoded, release: Release, models: tuple[Model, ...], label: np.ndarray, number: int
-) -> None:
-    """Hold the published classes to the models once more, from the release alone: no mistake of an algorithm
-    may reach a published table. (Models that compare with a population are left to the algorithms: which of
-    its people fit a class is not in the release.)
-    """
+def published_classes(table: EncodedTable, release: TableRelease) -> Classes:
+    """The classes of the published rows, from the released cells alone."""
     rows = np.flatnonzero(release.record >= 0)
+    record = release.record[rows]
+    label, number = record, 0
+    if len(rows):
+        used = np.zeros(len(release.cells[0]), bool)
+        used[record] = True
+        key, _ = pack_keys([cells[used] for cells in release.cells], [len(w) for w in release.words])
+        label = np.zeros(len(used), np.int64)
+        label[used], number = rank_keys(key)
+        label = label[record]
     sensitive = {
-        name: Sensitive(
-            name, np.arange(len(rows)), s.rows[rows], np.ones(len(rows), np.int64), s.words, s.overall
-        )
+        name: SensitiveColumn.from_rows(name, s.rows[rows], s.words, s.overall)
         for name, s in table.sensitive.items()
     }
-    shown = Encoded(table.columns, np.zeros((0, 0), np.int32), np.ones(len(rows), np.int64), rows, sensitive)
-    fine = held(tuple(m for m in models if not m.needs_population), Classes(shown, label, number))
-    if not fine.all():
+    return Classes(label, number, sensitive=sensitive)
+
+
+def verify(classes: Classes, models: Sequence[PrivacyModel]) -> None:
+    """Check the published classes against the models once more: no bug of a method may reach a publication.
+
+    Models that compare with a population are skipped: which of its people match a class is not in the
+    release.
+    """
+    satisfied = check_models([m for m in models if not m.needs_population], classes)
+    if not satisfied.all():
         raise RuntimeError(
-            f"{count(int((~fine).sum()), 'class')} of the table that was about to be published fail a "
-            "privacy model. This is a defect of "
-            "tacit, and nothing was published; please report it with the method and the models."
+            "internal error (please report it with the method and the models): "
+            f"{format_count(int((~satisfied).sum()), 'class')} of the anonymized table violate a privacy "
+            "model. Nothing was published."
         )
 
 
-def whole_fails() -> BadData:
+def whole_table_fails() -> BadData:
     return BadData(
-        "The whole table as one class fails the privacy models, so nothing can be published. Ask for less "
-        "(a smaller k or l, a larger t)."
+        "The whole table as one class violates the privacy models, so nothing can be published. Relax the "
+        "models (a smaller k or l, a larger t)."
     )
 
 
-def count(n: int, word: str = "row") -> str:
+def format_count(n: int, word: str = "row") -> str:
     """'1 row', '2,000 rows', '3 classes'."""
     return f"{n:,} {word}" + ("" if n == 1 else "es" if word.endswith("s") else "s")
 
 
-def told(step: str, **counts: Any) -> Step:
-    return Step(step, counts)
+def make_step(sentence: str, **counts: Any) -> Step:
+    return Step(sentence, counts)

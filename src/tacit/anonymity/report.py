@@ -1,8 +1,7 @@
-"""The report of an anonymous table: one HTML file, made like every report of tacit (its markup, its charts,
-its policy), that holds no row of any table.
+"""The report of an anonymized table: one HTML file without any row of the tables.
 
-Who may read it is for its owner to say: figures about how people could be found, and the words of the
-hierarchies, are in it; values of rows are not.
+It contains figures about re-identification and the words of the hierarchies, but no rows. Its owner decides
+who may read it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from ..report.svg import Figure
 from . import drawings
 from .assessment import Risk, assess
 from .hierarchies import NULL
-from .result import Anonymized
+from .result import AnonymizationResult
 
 MOST_COMBINATIONS = 40
 MOST_STEPS = 200
@@ -29,42 +28,46 @@ MOST_LABELS = 200
 NOT_KNOWN = "not measured"
 
 
-def render(subject: Risk | Anonymized) -> str:
+def render(subject: Risk | AnonymizationResult) -> str:
     """The page as text."""
-    risk = _assessed(subject)
-    shown = [s for make in ALL if (s := make(risk))]
-    how = f"k-ambiguous, k = {risk.fits.published}" if risk.fits is not None else f"k = {risk.after.k}"
+    risk = _assess(subject)
+    sections = [s for build in ALL if (s := build(risk))]
+    how = (
+        f"k-ambiguous, k = {risk.compatibility.published}"
+        if risk.compatibility is not None
+        else f"k = {risk.after.k}"
+    )
     title = f"{count(risk.after.rows)} rows, {how if risk.after.rows else 'nothing published'}"
     facts = [
-        f"{count(risk.given)} rows before",
+        f"{count(risk.original_rows)} rows before",
         f"quasi-identifiers {names(list(risk.quasi), 9)}",
         f"sensitive {names(list(risk.sensitive), 5)}" if risk.sensitive else "",
-        f"method {risk.made.method}" if risk.made else "",
+        f"method {risk.result.method}" if risk.result else "",
     ]
     stamps = []
-    if risk.after.unique and risk.fits is None:
+    if risk.after.unique and risk.compatibility is None:
         stamps.append(
             tag(
                 "p",
-                tag("strong", f"NOT ANONYMOUS: {count(risk.after.unique)} rows can be told from all others."),
+                tag("strong", f"NOT ANONYMOUS: {count(risk.after.unique)} rows are unique."),
                 class_="stamp",
                 role="alert",
             )
         )
-    foot = "Made by tacit. This file holds no row of the tables and makes no network request."
-    return assemble(title, join([tag("span", f) for f in facts if f]), stamps, shown, foot)
+    foot = "Written by tacit. This file contains no row of the tables and makes no network request."
+    return assemble(title, join([tag("span", f) for f in facts if f]), stamps, sections, foot)
 
 
-def write(subject: Risk | Anonymized, path: str | Path) -> Path:
+def write(subject: Risk | AnonymizationResult, path: str | Path) -> Path:
     return write_page(path, render(subject))
 
 
-def _assessed(subject: Risk | Anonymized) -> Risk:
+def _assess(subject: Risk | AnonymizationResult) -> Risk:
     if isinstance(subject, Risk):
         return subject
     if subject.original is None:
         raise BadData(
-            "the report needs the original table, which this result does not hold. Use tacit.risk(before, "
+            "the report needs the original table, which this result does not contain. Use tacit.risk(before, "
             "anonymized).report(path)."
         )
     return assess(
@@ -74,12 +77,12 @@ def _assessed(subject: Risk | Anonymized) -> Risk:
         subject.sensitive,
         hierarchies=subject.hierarchies,
         levels=subject.levels,
-        made=subject,
+        result=subject,
     )
 
 
-def _figures(*drawn: Figure | None) -> Safe:
-    return tag("div", [figure(d) for d in drawn if d], class_="figures")
+def _figures(*figures: Figure | None) -> Safe:
+    return tag("div", [figure(f) for f in figures if f], class_="figures")
 
 
 def _tile(name: str, value: str, more: str = "", warn: bool = False) -> Safe:
@@ -92,49 +95,53 @@ def _tile(name: str, value: str, more: str = "", warn: bool = False) -> Safe:
 
 
 def verdict(risk: Risk) -> Section:
-    was, now = risk.before, risk.after
-    if not now.rows:
+    before, after = risk.before, risk.after
+    if not after.rows:
         headline = "No row is published."
-    elif risk.fits is not None:
+    elif risk.compatibility is not None:
         headline = (
-            f"Every original fits at least {count(risk.fits.published)} published rows, every published row "
-            f"at least {count(risk.fits.originals)} "
-            f"originals; before, {percent(was.unique_share)} of the rows were unique."
+            f"Every original is compatible with at least {count(risk.compatibility.published)} published "
+            f"rows, every published row with at least {count(risk.compatibility.originals)} originals; "
+            f"before, {percent(before.unique_share)} of the rows were unique."
         )
-    elif now.unique:
+    elif after.unique:
         headline = (
-            f"{percent(now.unique_share)} of the published rows are still unique; before it was "
-            f"{percent(was.unique_share)}."
+            f"{percent(after.unique_share)} of the published rows are still unique; before, "
+            f"{percent(before.unique_share)} were."
         )
     else:
         headline = (
-            f"Every published row shares its quasi-identifiers with at least {count(now.k - 1)} "
-            f"other{'s' if now.k != 2 else ''}; before, "
-            f"{percent(was.unique_share)} of the rows were unique."
+            f"Every published row shares its quasi-identifiers with at least {count(after.k - 1)} "
+            f"other{'s' if after.k != 2 else ''}; before, "
+            f"{percent(before.unique_share)} of the rows were unique."
         )
-    lost = risk.utility.suppressed
+    number = risk.utility.suppressed
     tiles = [
-        _tile("k, the smallest class", count(now.k), f"before: {count(was.k)}", now.k < 2),
+        _tile("k, the smallest class", count(after.k), f"before: {count(before.k)}", after.k < 2),
         _tile(
             "Highest prosecutor risk",
-            percent(now.prosecutor.highest),
-            f"before: {percent(was.prosecutor.highest)}",
+            percent(after.prosecutor.highest),
+            f"before: {percent(before.prosecutor.highest)}",
         ),
         _tile(
             "Average prosecutor risk",
-            percent(now.prosecutor.average, 2),
-            f"before: {percent(was.prosecutor.average, 2)}",
+            percent(after.prosecutor.average, 2),
+            f"before: {percent(before.prosecutor.average, 2)}",
         ),
-        _tile("Rows suppressed", count(lost), f"{percent(lost / risk.given)} of {count(risk.given)}"),
+        _tile(
+            "Rows suppressed",
+            count(number),
+            f"{percent(number / risk.original_rows)} of {count(risk.original_rows)}",
+        ),
         _tile(
             "Loss (granularity)",
             significant(risk.utility.granularity) if is_finite(risk.utility.granularity) else NOT_KNOWN,
-            "0 the original, 1 all *",
+            "0: the original, 1: all *",
         ),
     ]
     tiles += [
         _tile(f"l of {s.column}", count(s.distinct), f"t = {significant(s.t)}", s.distinct < 2)
-        for s in now.learnt
+        for s in after.sensitive
     ]
     body = join(
         [
@@ -153,20 +160,21 @@ def before_and_after(risk: Risk) -> Section:
         for name, pair in zip(risk.table().index, risk.table().to_numpy(dtype=float).tolist())
     ]
     basis = risk.after.basis
-    uniques = (
-        "Population uniques "
-        f"{'by the model of ' + risk.after.uniques_by if basis.startswith('estimated') else 'from ' + risk.after.uniques_by}."
+    source = (
+        f"by the estimator {risk.after.uniques_by}"
+        if basis.startswith("estimated")
+        else risk.after.uniques_by
     )
+    uniques = f"Population uniques: {source}."
     note = tag(
         "p",
-        f"Journalist and marketer: {basis}. {uniques} Lower risk is better; of the last lines only "
-        "precision and accuracy are better when higher.",
+        f"Journalist and marketer: {basis}. {uniques} Lower is better, except for precision and accuracy.",
         class_="quiet",
     )
-    shown = table(
+    body = table(
         ["measure", "before", "after"], rows, caption="Risk and utility of both tables.", sortable=False
     )
-    return Section("table", "Before and after", join([shown, note]))
+    return Section("table", "Before and after", join([body, note]))
 
 
 def _cell(value: float, share: bool) -> str:
@@ -182,7 +190,7 @@ def sizes(risk: Risk) -> Section:
 
 
 def singled_out(risk: Risk) -> Section:
-    found = risk.singled_out()
+    combinations = risk.rank_combinations()
     rows = [
         [
             r["columns"],
@@ -192,16 +200,18 @@ def singled_out(risk: Risk) -> Section:
             count(r["unique after"]),
             percent(r["risk after"], 2),
         ]
-        for r in found.head(MOST_COMBINATIONS).to_dict("records")
+        for r in combinations.head(MOST_COMBINATIONS).to_dict("records")
     ]
     most = max(len(c.columns) for c in risk.combinations[0])
-    caption = f"Every set of up to {most} columns, those that single most people out first" + (
-        f"; {count(MOST_COMBINATIONS)} of {count(len(found))}." if len(found) > MOST_COMBINATIONS else "."
+    caption = f"Every set of up to {most} columns, those with the most minimal uniques first" + (
+        f"; {count(MOST_COMBINATIONS)} of {count(len(combinations))}."
+        if len(combinations) > MOST_COMBINATIONS
+        else "."
     )
     note = tag(
         "p",
-        "Minimal: rows that are unique on these columns and on no smaller part of them. Risk: the average "
-        "chance to pick the right row.",
+        "Minimal: rows that are unique on these columns and on no proper subset. Risk: the average "
+        "probability of choosing the right row.",
         class_="quiet",
     )
     head = ["columns", "unique before", "minimal", "risk before", "unique after", "risk after"]
@@ -212,15 +222,15 @@ def singled_out(risk: Risk) -> Section:
             note,
         ]
     )
-    return Section("columns", "Which columns single people out", body)
+    return Section("columns", "Which columns identify people", body)
 
 
-def learnt(risk: Risk) -> Section | None:
-    if not risk.after.learnt:
+def disclosure(risk: Risk) -> Section | None:
+    if not risk.after.sensitive:
         return None
     rows = []
-    for was, now in zip(risk.before.learnt, risk.after.learnt):
-        for when, s in (("before", was), ("after", now)):
+    for before, after in zip(risk.before.sensitive, risk.after.sensitive):
+        for when, s in (("before", before), ("after", after)):
             rows.append(
                 [
                     s.column,
@@ -229,60 +239,62 @@ def learnt(risk: Risk) -> Section | None:
                     count(s.distinct),
                     significant(s.entropy),
                     significant(s.t),
-                    significant(s.t_ordered) if is_finite(s.t_ordered) else "no numbers",
+                    significant(s.t_ordered) if is_finite(s.t_ordered) else "not numeric",
                     count(s.homogeneous),
                 ]
             )
     note = tag(
         "p",
-        "k bounds who is found, not what is said of them. l: the least number of different values in a "
-        "class; t: the largest distance between a "
-        "class's values and the whole table's; giving away: rows whose whole class has one value.",
+        "k limits re-identification, not attribute disclosure. l: the smallest number of different values "
+        "in a class; t: the largest distance between a class and the whole table; disclosing rows: rows of "
+        "classes with a single value.",
         class_="quiet",
     )
-    head = ["sensitive column", "", "values", "l", "entropy l", "t", "t, ordered", "rows giving it away"]
+    head = ["sensitive column", "", "values", "l", "entropy l", "t", "t, ordered", "disclosing rows"]
     return Section(
-        "learnt",
-        "What is learnt about those found",
+        "disclosure",
+        "Attribute disclosure",
         join([table(head, rows, caption="Sensitive values by class.", sortable=False), note]),
     )
 
 
 def utility(risk: Risk) -> Section | None:
-    drawn = [drawings.trade(risk.made, risk.given) if risk.made else None, drawings.accuracy(risk)]
-    return Section("utility", "Utility beside risk", _figures(*drawn)) if any(drawn) else None
+    figures = [
+        drawings.trade(risk.result, risk.original_rows) if risk.result else None,
+        drawings.accuracy(risk),
+    ]
+    return Section("utility", "Utility and risk", _figures(*figures)) if any(figures) else None
 
 
 def lattice(risk: Risk) -> Section | None:
-    drawn = drawings.lattice(risk.made) if risk.made else None
-    return Section("lattice", "The lattice", _figures(drawn)) if drawn else None
+    drawing = drawings.lattice(risk.result) if risk.result else None
+    return Section("lattice", "The lattice", _figures(drawing)) if drawing else None
 
 
 def suppressed(risk: Risk) -> Section | None:
-    lost = risk.utility.suppressed
-    if not lost:
+    number = risk.utility.suppressed
+    if not number:
         return None
     parts: list[Any] = [
         tag(
             "p",
-            f"{count(lost)} of {count(risk.given)} rows ({percent(lost / risk.given)}) are suppressed: "
-            f"{count(risk.given - risk.after.rows - risk.after.suppressed)} are left out of the table, "
-            f"{count(risk.after.suppressed)} show * in every quasi-identifier.",
+            f"{count(number)} of {count(risk.original_rows)} rows ({percent(number / risk.original_rows)}) "
+            f"are suppressed: {count(risk.original_rows - risk.after.rows - risk.after.suppressed)} are not "
+            f"in the table, {count(risk.after.suppressed)} have * in every quasi-identifier.",
         )
     ]
-    if risk.made is not None and risk.made.original is not None and risk.made.original.index.is_unique:
-        places = sorted(
-            int(i) for i in risk.made.original.index.get_indexer(risk.made.suppressed)
-        )  # places, for a label may be a person's number
-        more = f" and {count(len(places) - MOST_LABELS)} more" if len(places) > MOST_LABELS else ""
+    if risk.result is not None and risk.result.original is not None and risk.result.original.index.is_unique:
+        # positions, since a label may identify a person
+        positions = sorted(int(i) for i in risk.result.original.index.get_indexer(risk.result.suppressed))
+        more = f" and {count(len(positions) - MOST_LABELS)} more" if len(positions) > MOST_LABELS else ""
         parts.append(
             tag(
                 "details",
                 tag("summary", "which rows"),
                 tag(
                     "p",
-                    "Rows of the original, the first is 1: "
-                    + ", ".join(str(i + 1) for i in places[:MOST_LABELS])
+                    "Rows of the original, counted from 1: "
+                    + ", ".join(str(i + 1) for i in positions[:MOST_LABELS])
                     + more,
                     class_="quiet",
                 ),
@@ -292,7 +304,7 @@ def suppressed(risk: Risk) -> Section | None:
 
 
 def trace(risk: Risk) -> Section | None:
-    steps = list(risk.made.trace) if risk.made else []
+    steps = list(risk.result.trace) if risk.result else []
     if not steps:
         return None
     items = [tag("li", str(step)) for step in steps[:MOST_STEPS]]
@@ -305,39 +317,39 @@ def trace(risk: Risk) -> Section | None:
 
 
 def hierarchies(risk: Risk) -> Section | None:
-    if risk.made is None or not risk.made.hierarchies:
+    if risk.result is None or not risk.result.hierarchies:
         return None
     rows = []
-    for column in risk.made.quasi:
-        way = risk.made.hierarchies.get(column)
-        if way is None:
+    for column in risk.result.quasi:
+        hierarchy = risk.result.hierarchies.get(column)
+        if hierarchy is None:
             continue
-        level = risk.made.levels.get(column)
-        paths = [" → ".join(_shown(w) for w in path) for path in _some(list(zip(*way.levels)))]
+        level = risk.result.levels.get(column)
+        paths = [" → ".join(_label(w) for w in path) for path in _examples(list(zip(*hierarchy.levels)))]
         rows.append(
             [
                 column,
-                count(len(way)),
-                " → ".join(count(len(set(words))) for words in way.levels),
-                "differs by cell" if level is None else f"{level} of {way.height}",
+                count(len(hierarchy)),
+                " → ".join(count(len(set(words))) for words in hierarchy.levels),
+                "differs by cell" if level is None else f"{level} of {hierarchy.height}",
                 join([tag("small", p) for p in paths]),
             ]
         )
-    head = ["column", "values", "words at each level", "level used", "for example"]
-    settings = [(k, v) for k, v in risk.made.settings.items() if isinstance(v, str | int | float)]
+    head = ["column", "values", "words at each level", "level used", "examples"]
+    settings = [(k, v) for k, v in risk.result.settings.items() if isinstance(v, str | int | float)]
     facts = tag("dl", [(tag("dt", k), tag("dd", v)) for k, v in settings], class_="facts")
     return Section(
         "hierarchies",
         "Hierarchies and settings",
-        join([table(head, rows, caption="What values become, level by level.", sortable=False), facts]),
+        join([table(head, rows, caption="The words of a value, level by level.", sortable=False), facts]),
     )
 
 
-def _some(paths: Sequence[Any]) -> list[Any]:
+def _examples(paths: Sequence[Any]) -> list[Any]:
     return [paths[i] for i in sorted({0, len(paths) // 2, len(paths) - 1})]
 
 
-def _shown(word: str) -> str:
+def _label(word: str) -> str:
     return "(null)" if word == NULL else word or "(empty)"
 
 
@@ -346,7 +358,7 @@ ALL = (
     before_and_after,
     sizes,
     singled_out,
-    learnt,
+    disclosure,
     utility,
     lattice,
     suppressed,

@@ -1,4 +1,4 @@
-"""What `tacit.anonymize` gives back: the table to publish, what was done to it, and every step on the way."""
+"""The result of `tacit.anonymize`: the table to publish, how it was produced, and every step."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ if TYPE_CHECKING:
     from .hierarchies import Hierarchy
 
 
-class Homogeneous(UserWarning):
-    """Rows look alike, and have the same sensitive value too: k-anonymity hides nothing about them."""
+class HomogeneityWarning(UserWarning):
+    """All rows of a class have the same sensitive value, so k-anonymity does not hide it."""
 
 
-class Naming(UserWarning):
-    """A column that is published as it is differs in every row: k-anonymity of the others does not hide who
-    is who.
-    """
+class IdentifierWarning(UserWarning):
+    """A column that is published unchanged differs in every row, so it may identify people."""
 
 
 class Step(NamedTuple):
-    """One step of an algorithm: a sentence for the reader, and its numbers for a program."""
+    """One step of an algorithm: a sentence for readers, and its numbers for programs."""
 
     sentence: str
     counts: dict[str, Any]
@@ -34,28 +32,26 @@ class Step(NamedTuple):
         return self.sentence
 
 
-class Visited(NamedTuple):
-    """A node of the generalisation lattice the search looked at. `loss` is None where the node is not
-    anonymous.
-    """
+class LatticeNode(NamedTuple):
+    """A node of the generalization lattice that the search evaluated."""
 
     levels: tuple[int, ...]  # in the order of `quasi`
     anonymous: bool
-    loss: float | None
+    loss: float | None  # None if the node is not anonymous
     suppressed: int
     classes: int
 
 
 @dataclass
-class Anonymized:
-    """An anonymous table and how it came about. `levels` holds a column's generalisation level, or None where
-    it differs from cell to cell.
+class AnonymizationResult:
+    """An anonymized table and how it was produced.
+
+    `levels` is the generalization level of each column, None if it differs from cell to cell.
     """
 
     table: pandas.DataFrame = field(repr=False)
-    suppressed: list[Hashable] = field(
-        repr=False
-    )  # labels of the original's rows that the table leaves out (or shows as * everywhere)
+    # labels of the original rows that the table leaves out (or shows as * in every quasi-identifier)
+    suppressed: list[Hashable] = field(repr=False)
     levels: dict[str, int | None]
     loss: float  # in the metric of `settings["metric"]`
     trace: list[Step] = field(repr=False)
@@ -64,27 +60,21 @@ class Anonymized:
     sensitive: list[str]
     method: str
     settings: dict[str, Any]  # every parameter of the job, resolved
-    lattice: list[Visited] | None = field(
+    lattice: list[LatticeNode] | None = field(
         default=None, repr=False
-    )  # of searches over a lattice; the chosen node is `levels`
-    classes: int = 0  # equivalence classes among the rows that are published
+    )  # the nodes a lattice search evaluated
+    classes: int = 0  # equivalence classes of the published rows
     warnings: list[str] = field(default_factory=list)
-    original: pandas.DataFrame | None = field(
-        default=None, repr=False
-    )  # the table that was given: for the report, never written by it
-    ledger: Ledger | None = field(
-        default=None, repr=False
-    )  # what privacy was spent, where differential privacy was asked for
-    shuffled: bool = False  # rows are in an order of their own: which was which cannot be told from the table
+    original: pandas.DataFrame | None = field(default=None, repr=False)  # the input, for the report only
+    ledger: Ledger | None = field(default=None, repr=False)  # privacy spent, under differential privacy
+    shuffled: bool = False  # published rows are reordered: they cannot be matched to original rows
 
     def explain(self) -> str:
-        """The trace, a numbered line a step."""
+        """The trace, one numbered line per step."""
         return "\n".join(f"{i}. {step}" for i, step in enumerate(self.trace, 1))
 
     def report(self, path: str | Path) -> Path:
-        """Write the report, one self-contained HTML file: before and after, risk, the lattice, what was
-        suppressed.
-        """
+        """Write the report, one self-contained HTML file: risk before and after, loss, lattice, trace."""
         from .report import write
 
         return write(self, path)

@@ -34,7 +34,7 @@ def add(verb: Callable[..., Any]) -> None:
         made.add_argument(
             f"--{name.replace('_', '-')}", metavar="VALUE", help=f"short for --set private.{name}=VALUE"
         )
-    made.add_argument("--data-dir", metavar="DIR", help="where the data set's files lie")
+    made.add_argument("--data-dir", metavar="DIR", help="the directory of the data set's files")
     made.add_argument("--quiet", action="store_true", help="no progress and no summary")
 
 

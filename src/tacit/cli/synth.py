@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..data.table_files import read_header, read_table
 from ..errors import BadData, BadParameter, MissingFiles
 from ..files import check_new
 from ..parameters import check, from_table, nearest
@@ -100,6 +99,8 @@ def add(verb: Callable[..., Any]) -> None:
 
 
 def _synth(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
+    from ..data.table_files import read_table
+
     _check(args)
     began, seed = time.monotonic(), args.seed or 0
     frame = holdout = None
@@ -292,6 +293,8 @@ def ending(path: str) -> str | None:
 
 
 def _known(args: argparse.Namespace) -> list[str]:
+    from ..data.table_files import read_header
+
     names = list(read_header(args.table).names) if args.drop else []
     for name in args.drop:
         if name not in names:

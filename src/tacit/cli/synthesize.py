@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..data.table_files import read_table
 from ..errors import BadParameter
 from ..progress import Progress
 from .synth import COLUMNS, check_targets, ending, model_of, show_event, told, wanted, write
@@ -99,6 +98,8 @@ def add(verb: Callable[..., Any]) -> None:
 
 
 def _synthesize(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
+    from ..data.table_files import read_table
+
     _check(args)
     from ..jobs import synthesize
     from ..synth import Table
@@ -215,6 +216,8 @@ def _part(args: argparse.Namespace, kit: Any) -> None:
 
 
 def _holders(paths: list[str]) -> Mapping[str, Any]:
+    from ..data.table_files import read_table
+
     names = [Path(p).name.split(".")[0] for p in paths]
     for name in names:
         if names.count(name) > 1:

@@ -1,4 +1,4 @@
-"""tacit.anonymize: a table in, a table others may see out."""
+"""`tacit.anonymize`: produce an anonymized table for publication."""
 
 from __future__ import annotations
 
@@ -11,12 +11,27 @@ import numpy as np
 
 from ..anonymity import ALL, Datafly, DifferentialPrivacy, Fixed, Optimal, Private, Tree
 from ..anonymity.builders import Builder
-from ..anonymity.encoded import NULLS, check_columns, column_codes, encode
+from ..anonymity.classes import Classes, check_columns
 from ..anonymity.losses import METRICS
-from ..anonymity.models import KAnonymity, LDiversity, TCloseness, checked
-from ..anonymity.release import Release, Request, count, frame_of, published_classes, told, verify
-from ..anonymity.result import Anonymized, Homogeneous, Naming, Step
-from ..anonymity.risk import naming
+from ..anonymity.models import (
+    KAnonymity,
+    LDiversity,
+    PrivacyModel,
+    TCloseness,
+    find_differential_privacy,
+    validate_models,
+)
+from ..anonymity.release import (
+    AnonymizationRequest,
+    Method,
+    build_frame,
+    format_count,
+    published_classes,
+    verify,
+)
+from ..anonymity.result import AnonymizationResult, HomogeneityWarning, IdentifierWarning
+from ..anonymity.risk import find_identifiers
+from ..anonymity.table import NULLS, encode
 from ..errors import BadData
 from ..parameters import bad, check, nearest, to_table
 from ..parties.ledger import Ledger, Spend
@@ -34,47 +49,64 @@ def anonymize(
     k: int | None = 5,
     sensitive: Sequence[str] = (),
     hierarchies: Mapping[str, Any] | None = None,
-    method: Any = "optimal",
+    method: str | Method = "optimal",
     max_suppressed: float | None = None,
     metric: str = "loss",
     l: float | None = None,  # noqa: E741
     t: float | None = None,
-    models: Sequence[Any] = (),
+    models: Sequence[PrivacyModel] = (),
     population: pandas.DataFrame | None = None,
     nulls: str = "value",
     suppressed: str = "drop",
     seed: int = 0,
-) -> Anonymized:
-    """A table in which nobody can be told from at least k − 1 others by the quasi-identifiers.
+) -> AnonymizationResult:
+    """Anonymize a table: every row shares its quasi-identifiers with at least k − 1 others.
 
-    `method` is a name of `anonymity.ALL` or an object such as `anonymity.Mondrian(strict=False)`. `l` and `t`
-    stand for distinct l-diversity and t-closeness with equal distance; other models go into `models`. A
-    column without a hierarchy gets a suggested one. `max_suppressed` is a part of the rows; without it, a
-    method's own: none for 'optimal' and 'cells', about k rows for 'datafly'. 'mondrian', 'cluster' and
-    'ambiguity' suppress nobody. `seed` is for methods that draw; what differential privacy draws comes from
-    the operating system and cannot be repeated.
+    `method` is a name in `anonymity.ALL` or an object such as `anonymity.Mondrian(strict=False)`. `l` and
+    `t` are short for distinct l-diversity and t-closeness with equal distance; pass other models in
+    `models`. A column without a hierarchy gets a suggested one. `max_suppressed` is a fraction of the rows.
+    Its default depends on the method: none for 'optimal' and 'cells', about k rows for 'datafly'.
+    'mondrian', 'cluster' and 'ambiguity' suppress no rows. `seed` is recorded in the settings; no current
+    method uses it. Differential privacy draws from the operating system's randomness and cannot be repeated.
 
-    `models=[DifferentialPrivacy(epsilon=…, delta=…)]` publishes a generalised sample, with method="private"
-    or Fixed(levels=…): every column must be a quasi-identifier with a hierarchy of declared values, and
-    `.ledger` says what was spent. Of the result only `.table` is private; `.loss`, `.trace`, `.suppressed`
-    and the report look at the original and stay with you.
+    `models=[DifferentialPrivacy(epsilon=…, delta=…)]` publishes a generalized sample, with method="private"
+    or Fixed(levels=…). Every column must be a quasi-identifier with a hierarchy of declared values, and
+    `.ledger` records the privacy spent. Only `.table` of the result is private; `.loss`, `.trace`,
+    `.suppressed` and the report depend on the original and must not be published.
     """
-    names, secret = check_columns(frame, quasi, sensitive)
-    chosen = _method(method)
-    if metric not in METRICS:
-        raise bad("anonymize", "metric", metric, "one of " + ", ".join(map(repr, METRICS)))
+    from pandas import DataFrame
+
+    if not isinstance(frame, DataFrame):
+        raise bad(
+            "anonymize",
+            "frame",
+            type(frame).__name__,
+            "a pandas DataFrame",
+            "Read a file with pandas.read_csv(…, dtype=str) first.",
+        )
+    quasi = check_columns(frame, quasi, "quasi", "anonymize")
+    sensitive = check_columns(frame, sensitive, "sensitive", "anonymize", may_be_empty=True)
+    both = [c for c in sensitive if c in quasi]
+    if both:
+        raise BadData(
+            f"anonymize: {both[0]!r} is both in quasi and in sensitive. Remove it from one of them."
+        )
+    chosen = _resolve_method(method)
+    for name, value, options in (
+        ("metric", metric, METRICS),
+        ("nulls", nulls, NULLS),
+        ("suppressed", suppressed, SUPPRESSED),
+    ):
+        if value not in options:
+            raise bad("anonymize", name, value, "one of " + ", ".join(map(repr, options)))
     if metric != "loss" and not isinstance(chosen, Datafly | Optimal | Fixed):
         raise bad(
             "anonymize",
             "metric",
             metric,
             f"'loss' for method {type(chosen).__name__.lower()!r}",
-            "Others price one level a column: 'optimal', 'datafly', 'fixed'.",
+            "Other metrics need one level per column: use method 'optimal', 'datafly' or 'fixed'.",
         )
-    if nulls not in NULLS:
-        raise bad("anonymize", "nulls", nulls, "one of " + ", ".join(map(repr, NULLS)))
-    if suppressed not in SUPPRESSED:
-        raise bad("anonymize", "suppressed", suppressed, "one of " + ", ".join(map(repr, SUPPRESSED)))
     if max_suppressed is not None and (
         isinstance(max_suppressed, bool)
         or not isinstance(max_suppressed, int | float)
@@ -84,53 +116,54 @@ def anonymize(
             "anonymize",
             "max_suppressed",
             max_suppressed,
-            "a part of the rows between 0 and 1, or None (the method's own)",
+            "a fraction of the rows between 0 and 1, or None (the method's default)",
         )
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise bad("anonymize", "seed", seed, "a whole number of at least 0")
-    asked = [
+    requested = [
         *([] if k is None else [KAnonymity(k)]),
         *([] if l is None else [LDiversity(l)]),
         *([] if t is None else [TCloseness(t)]),
         *models,
     ]
-    if not asked:
+    if not requested:
         raise bad("anonymize", "k", k, "a whole number of at least 1, unless models=[…] names another model")
-    held_to = checked(asked, secret, population)
-    private = next((m for m in held_to if isinstance(m, DifferentialPrivacy)), None)
+    checked_models = validate_models(requested, sensitive, population)
+    hierarchies = hierarchies or {}
+    private = find_differential_privacy(checked_models)
     if private is not None:
-        _private(frame, names, held_to, chosen, hierarchies or {}, metric, max_suppressed, suppressed)
-    strangers = sorted(set(hierarchies or {}) - set(names))
-    if strangers:
+        _check_private(frame, quasi, checked_models, chosen, hierarchies, metric, max_suppressed, suppressed)
+    unknown = sorted(set(hierarchies) - set(quasi))
+    if unknown:
         raise bad(
-            "anonymize", "hierarchies", strangers, "for the quasi-identifiers " + ", ".join(map(repr, names))
+            "anonymize", "hierarchies", unknown, "for the quasi-identifiers " + ", ".join(map(repr, quasi))
         )
     if population is not None:
-        absent = [c for c in names if c not in population.columns]
+        absent = [c for c in quasi if c not in population.columns]
         if absent:
             raise BadData(
                 f"The population has no column {', '.join(map(repr, absent))}; it needs every "
                 "quasi-identifier."
             )
-    table = encode(frame, names, hierarchies or {}, secret, nulls, population)
+    table = encode(frame, quasi, hierarchies, sensitive, nulls, population)
     if k is not None and table.rows < k and private is None:
         raise BadData(
-            f"The table has {count(table.rows)}, fewer than k = {k}: no row can look like {k - 1} others. "
-            "Take a smaller k, or more rows."
+            f"The table has {format_count(table.rows)}, fewer than k = {k}, so no class can have k rows. "
+            "Use a smaller k, or more rows."
         )
-    release = chosen.run(table, Request(held_to, max_suppressed, metric, seed))
-    label, number = published_classes(release)
-    if release.alike:
-        verify(table, release, held_to, label, number)
-    notes = _homogeneous(frame, secret, release, label, number)
+    release = chosen.run(table, AnonymizationRequest(checked_models, max_suppressed, metric))
+    classes = published_classes(table, release)
+    notes = []
+    if release.has_classes:
+        verify(classes, checked_models)
+        notes = _find_homogeneity(classes)
     for note in notes:
-        warnings.warn(note, Homogeneous, stacklevel=2)
-    notes += release.warnings
+        warnings.warn(note, HomogeneityWarning, stacklevel=2)
     settings = {
         "k": k,
         "l": l,
         "t": t,
-        "models": [to_table(m) for m in held_to],
+        "models": [to_table(m) for m in checked_models],
         "metric": metric,
         "max_suppressed": max_suppressed,
         "nulls": nulls,
@@ -138,66 +171,65 @@ def anonymize(
         "seed": seed,
         "method": to_table(chosen),
     }
-    trace: list[Step] = [told(sentence, **counts) for sentence, counts in table.notes] + release.trace
     if private is None:
-        shown = frame_of(frame, table, release, suppressed == "star")
-    # words, in an order of their own: a column's kind and its rows' order and labels are facts about the rows
-    # that are not there
+        published = build_frame(frame, table, release, suppressed == "star")
     else:
-        words = replace(release, levels=[None] * len(names))
-        shown = frame_of(frame, table, words, False).sort_values(names, ignore_index=True)
-    named = naming(shown, [c for c in shown.columns if c not in names and c not in secret])
-    for note in named:
-        warnings.warn(note, Naming, stacklevel=2)
-    notes += named
-    return Anonymized(
-        table=shown,
+        # As sorted text: dtypes, order and labels of the rows would reveal facts about unpublished rows.
+        as_text = replace(release, levels=[None] * len(quasi))
+        published = build_frame(frame, table, as_text, False).sort_values(quasi, ignore_index=True)
+    identifiers = find_identifiers(
+        published, [c for c in published.columns if c not in quasi and c not in sensitive]
+    )
+    for note in identifiers:
+        warnings.warn(note, IdentifierWarning, stacklevel=2)
+    return AnonymizationResult(
+        table=published,
         suppressed=list(frame.index[release.record < 0]),
-        levels=dict(zip(names, release.levels)),
+        levels=dict(zip(quasi, release.levels)),
         loss=release.loss,
-        trace=trace,
+        trace=table.notes + release.trace,
         hierarchies={c.name: c.hierarchy for c in table.columns},
-        quasi=names,
-        sensitive=secret,
+        quasi=quasi,
+        sensitive=sensitive,
         method=type(chosen).__name__.lower(),
         settings=settings,
         lattice=release.lattice,
-        classes=number,
-        warnings=notes,
+        classes=classes.number,
+        warnings=[*notes, *release.warnings, *identifiers],
         original=frame,
-        ledger=None if private is None else _ledger(private, chosen),
+        ledger=None if private is None else _build_ledger(private, chosen),
         shuffled=private is not None,
     )
 
 
-def _private(
+def _check_private(
     frame: pandas.DataFrame,
-    names: list[str],
-    models: Sequence[Any],
-    method: Any,
+    quasi: Sequence[str],
+    models: Sequence[PrivacyModel],
+    method: Method,
     hierarchies: Mapping[str, Any],
     metric: str,
     max_suppressed: float | None,
     suppressed: str,
 ) -> None:
-    """Refuse what would void the guarantee of `DifferentialPrivacy`."""
-    who = "when DifferentialPrivacy is asked for"
+    """Raise if an option would void the guarantee of `DifferentialPrivacy`."""
+    condition = "with DifferentialPrivacy"
     others = [type(m).__name__ for m in models if not isinstance(m, DifferentialPrivacy | KAnonymity)]
     if others or sum(isinstance(m, DifferentialPrivacy) for m in models) > 1:
         raise bad(
             "anonymize",
             "models",
             others or [type(m).__name__ for m in models],
-            f"DifferentialPrivacy once, and k alone beside it, {who}",
-            "What other models suppress depends on the table in ways its proof does not cover.",
+            "DifferentialPrivacy once, combined only with k",
+            "Suppression by other models depends on the table in ways that its proof does not cover.",
         )
     if not isinstance(method, Fixed | Private):
         raise bad(
             "anonymize",
             "method",
             type(method).__name__.lower(),
-            f"'private' or Fixed(levels=…) {who}",
-            "Others choose levels by looking at the table.",
+            f"'private' or Fixed(levels=…) {condition}",
+            "Other methods choose levels that depend on the table.",
         )
     for name, value, allowed in (
         ("metric", metric, "loss"),
@@ -209,79 +241,65 @@ def _private(
                 "anonymize",
                 name,
                 value,
-                f"{allowed!r} {who}",
-                "How many rows are left out is a fact about them.",
+                f"{allowed!r} {condition}",
+                "The number of suppressed rows is not covered by the guarantee.",
             )
-    rest = [c for c in frame.columns if c not in names]
+    rest = [c for c in frame.columns if c not in quasi]
     if rest:
         raise BadData(
-            "Under differential privacy every published column is generalised: name "
-            f"{', '.join(map(repr, rest))} among quasi=, or leave it out."
+            "Under differential privacy every published column is generalized: add "
+            f"{', '.join(map(repr, rest))} to quasi=, or drop it."
         )
-    for name in names:
-        given = hierarchies.get(name)
-        if given is None or (isinstance(given, Builder) and not isinstance(given, Tree)):
+    for name in quasi:
+        source = hierarchies.get(name)
+        if source is None or (isinstance(source, Builder) and not isinstance(source, Tree)):
             raise BadData(
-                f"The hierarchy of column {name!r} would be built from the values in the table, which says "
-                "which there are. Declare them: "
-                "Intervals(width=5).build([str(age) for age in range(120)]), a tree, rows, or a file."
+                f"The hierarchy of column {name!r} would be built from the values in the table, which "
+                "reveals them. Declare the values: Intervals(width=5).build([str(age) for age in "
+                "range(120)]), a tree, rows, or a file."
             )
 
 
-def _ledger(private: DifferentialPrivacy, method: Any) -> Ledger:
+def _build_ledger(private: DifferentialPrivacy, method: Method) -> Ledger:
     ledger = Ledger()
     search = method.epsilon if isinstance(method, Private) else 0.0
-    how = f"levels by the exponential mechanism at ε = {search:g}" if search else "levels fixed beforehand"
+    levels = f"levels by the exponential mechanism at ε = {search:g}" if search else "levels fixed in advance"
     ledger.spend(
         Spend(
-            f"sampling at {private.rate:.4f}, {how}, classes of at least {private.k}",
+            f"sampling at {private.rate:.4f}, {levels}, classes of at least {private.k}",
             private.epsilon + search,
             private.delta,
             "row, added or removed",
-            "whoever sees the published table",
+            "anyone who sees the published table",
             "Poisson",
-            "Of the result the table and its levels are covered; loss, trace, suppressed rows and reports "
-            "are not.",
+            "The table and its levels are covered; loss, trace, suppressed rows and reports are not.",
         )
     )
     return ledger
 
 
-def _method(method: Any) -> Any:
+def _resolve_method(method: str | Method) -> Method:
+    options = "one of " + ", ".join(map(repr, ALL))
     if isinstance(method, str):
         if method.lower() not in ALL:
-            raise bad(
-                "anonymize",
-                "method",
-                method,
-                "one of " + ", ".join(map(repr, ALL)),
-                nearest(method, list(ALL)),
-            )
+            raise bad("anonymize", "method", method, options, nearest(method, list(ALL)))
         return ALL[method.lower()]()
     if not isinstance(method, tuple(ALL.values())):
-        raise bad(
-            "anonymize", "method", method, "one of " + ", ".join(map(repr, ALL)) + ", or such an object"
-        )
-    return check(method)
+        raise bad("anonymize", "method", method, options + ", or such an object")
+    checked: Method = check(method)
+    return checked
 
 
-def _homogeneous(
-    frame: pandas.DataFrame, sensitive: list[str], release: Release, label: np.ndarray, number: int
-) -> list[str]:
-    """k rows that look alike protect nobody if they all have the same diagnosis: said for each sensitive
-    column where it happens.
-    """
+def _find_homogeneity(classes: Classes) -> list[str]:
+    """Warnings for sensitive columns with a single value in some class: k-anonymity does not hide it."""
     notes = []
-    rows = release.record >= 0
-    for name in sensitive if release.alike else []:
-        codes, words = column_codes(frame[name])
-        pairs = np.unique(label.astype(np.int64) * len(words) + codes[rows])
-        alone = np.bincount(pairs // len(words), minlength=number) == 1
-        n = int(alone[label].sum())
-        if n:
+    for name in classes.sensitive:
+        is_homogeneous = classes.histogram(name).count_distinct() == 1
+        rows = int(classes.sizes[is_homogeneous].sum())
+        if rows:
             notes.append(
-                f"{count(int(alone.sum()), 'class')} ({count(n)} of {int(rows.sum()):,}) have a single "
-                f"value of {name!r}: whoever knows that somebody "
-                f"is in one knows the value. Ask for l-diversity (l=2) or t-closeness (t=0.2)."
+                f"{format_count(int(np.sum(is_homogeneous)), 'class')} ({format_count(rows)} of "
+                f"{classes.rows:,}) have a single value of {name!r}: an attacker who knows that a person is "
+                "in one knows the value. Use l-diversity (l=2) or t-closeness (t=0.2)."
             )
     return notes

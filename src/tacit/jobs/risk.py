@@ -1,4 +1,4 @@
-"""`tacit.risk`: what a published table still says about the people in it."""
+"""`tacit.risk`: re-identification risk and utility of a published table."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..anonymity.assessment import Risk, assess
-from ..anonymity.classes import columns_of, numbered
+from ..anonymity.classes import check_columns
+from ..anonymity.codes import encode_used
 from ..anonymity.hierarchies import as_hierarchy
-from ..anonymity.result import Anonymized
+from ..anonymity.result import AnonymizationResult
 from ..anonymity.risk import THRESHOLDS
 from ..errors import BadData
 from ..parameters import bad
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def risk(
     before: DataFrame,
-    after: DataFrame | Anonymized,
+    after: DataFrame | AnonymizationResult,
     quasi: Sequence[str] | None = None,
     *,
     sensitive: Sequence[str] | str = (),
@@ -30,51 +31,52 @@ def risk(
     combinations: int = 3,
     target: str | None = None,
 ) -> Risk:
-    """How easily people are found in `after`, beside `before`: `.table()`, `.singled_out()`, `.warnings`,
-    `.report(path)`.
+    """Measure the risk of `after` and compare it with `before`.
 
-    `after` is a table, made by whatever program, or what `tacit.anonymize` gave (then quasi-identifiers,
-    sensitive columns and hierarchies come with it). `population` is a table of everybody who could be in it,
-    generalised in the same way; `population_size` is how many they are, where there is no such table.
-    `combinations` is how many columns are looked at together; `target` a column to predict, for accuracy on
-    anonymous against original data.
+    The result has `.table()`, `.rank_combinations()`, `.warnings` and `.report(path)`.
+
+    `after` is a table produced by any program, or the result of `tacit.anonymize` (which then also provides
+    the quasi-identifiers, sensitive columns and hierarchies). `population` is a table of everybody who could
+    be in it, generalized in the same way; `population_size` is their number if there is no such table.
+    `combinations` is the largest number of columns to combine. `target` is a column to predict, to compare
+    the accuracy of models trained on published and on original rows.
     """
-    made = after if isinstance(after, Anonymized) else None
-    table = made.table if made is not None else after
+    from pandas import DataFrame
+
+    result = after if isinstance(after, AnonymizationResult) else None
+    table = after.table if isinstance(after, AnonymizationResult) else after
     for name, frame in (("before", before), ("after", table), ("population", population)):
-        if not hasattr(frame, "columns") and not (name == "population" and frame is None):
+        if not isinstance(frame, DataFrame) and not (name == "population" and frame is None):
             raise bad(
                 "risk",
                 name,
                 type(frame).__name__,
-                "a pandas table" + (", or what tacit.anonymize gave" if name == "after" else ""),
+                "a pandas DataFrame" + (", or the result of tacit.anonymize" if name == "after" else ""),
             )
     if not len(before):
-        raise BadData("risk: the table before has no rows. Give at least one.")
-    if made is not None and quasi is None:
-        quasi = made.quasi
-    quasi = columns_of(before, quasi, "quasi")
-    sensitive = (
-        [sensitive]
-        if isinstance(sensitive, str)
-        else list(sensitive) or (list(made.sensitive) if made is not None else [])
-    )
-    ways = dict(made.hierarchies) if made is not None else {}
-    for column, given in (hierarchies or {}).items():
+        raise BadData("risk: the table before has no rows. Pass a table with at least one row.")
+    if result is not None and quasi is None:
+        quasi = result.quasi
+    quasi = check_columns(before, quasi, "quasi")
+    sensitive = [sensitive] if isinstance(sensitive, str) else list(sensitive)
+    if result is not None and not sensitive:
+        sensitive = result.sensitive
+    known = dict(result.hierarchies) if result is not None else {}
+    for column, source in (hierarchies or {}).items():
         if column not in quasi:
             raise bad("risk", "hierarchies", column, f"for quasi-identifiers: {', '.join(map(str, quasi))}")
-        ways[column] = as_hierarchy(given, column, numbered(before[column])[1])
+        known[column] = as_hierarchy(source, column, encode_used(before[column])[1])
     return assess(
         before,
         table,
         quasi,
         sensitive,
-        hierarchies=ways,
-        levels=made.levels if made is not None else None,
+        hierarchies=known,
+        levels=result.levels if result is not None else None,
         population=population,
         population_size=population_size,
         thresholds=thresholds,
         combinations=combinations,
         target=target,
-        made=made,
+        result=result,
     )
