@@ -11,7 +11,7 @@
 | sigmoid, tanh | all                   | 2^-13                  | exp(−|x|), Newton-Raphson in [1, 2] |
 | softmax       | all, n ≤ 2^14         | 2^-12 + n · 2^-22      | exp(x − max x), reciprocal of the sum |
 | gelu          | all                   | 2^-12                  | max(x, 0) − polynomial at |x| in [0, 4] |
-| mul_scalar    | |y| < 2^24; 2^-k: all | 2^-15 + 2^-15 · |y|    | y: x times a public factor of 22 bits, or 2^-k |
+| mul_scalar    | |y| < 2^24; 2^-k: all | 2^-15 + 2^-15 · |y|    | y: x times a public factor of 22 bits or 2^-k |
 | layer norm    | variance as rsqrt (1) | (2)                    | rsqrt of the variance |
 
 (1) and n · variance < 2^30;  (2) 2^-13 · (4 + |x − mean| / σ) · max(1, 1/σ)
