@@ -26,7 +26,7 @@ from ...parties.ledger import Ledger
 from ...protocols import gossip as protocol
 from ...results import Result
 from ...runs import Event
-from ...topologies import Gossip, heard
+from ...topologies import Gossip, senders
 from .plan import Plan
 from .simulated import Simulated
 from .traffic import MessageSizes, round_sizes
@@ -197,7 +197,7 @@ class Gossiping(Simulated):
     def _train_nodes(self, r: int, who: np.ndarray, works: np.ndarray, theta: State) -> State:
         """Return the models after local training from these; an update is added to its starting point."""
         down = {**theta, "round": torch.full((len(who),), float(r), device=self.cohort.device)}
-        models = self.cohort.walks(r, who, works, down)
+        models = self.cohort.train_separately(r, who, works, down)
         if "delta" in models:
             models["w"] = theta["w"] + models.pop("delta")
         return models
@@ -237,7 +237,7 @@ class Gossiping(Simulated):
             return ledger
         graph, names, one = self.topology.graph, p.fed.parties, self._model_size()
         pairs = sorted(
-            {(k, j) for g in (graph.turns or (graph,)) for k in range(g.nodes) for j in heard(g, k)}
+            {(k, j) for g in (graph.turns or (graph,)) for k in range(g.nodes) for j in senders(g, k)}
         )
         hidden = (
             "the weighted sum of a node's neighbours' models, and no single one"
@@ -257,7 +257,7 @@ class Gossiping(Simulated):
             return ledger
         exchanges = max((e["round"] for e in events), default=0) // self.topology.period
         for k, j in pairs:
-            times = sum(j in heard(graph.at(t), k) for t in range(exchanges)) if graph.turns else exchanges
+            times = sum(j in senders(graph.at(t), k) for t in range(exchanges)) if graph.turns else exchanges
             ledger.record(
                 names[k], names[j], protocol.Model, hidden, count=times, bytes=times * one, how="ideal"
             )
@@ -267,7 +267,7 @@ class Gossiping(Simulated):
 def links(graph: Graph) -> int:
     """Return the messages of one exchange (of graphs that alternate, of the first)."""
     first = graph.at(0)
-    return sum(len(heard(first, k)) for k in range(first.nodes))
+    return sum(len(senders(first, k)) for k in range(first.nodes))
 
 
 def schedule_of(p: Plan, k: int, cycles: range) -> protocol.WakeSchedule:
