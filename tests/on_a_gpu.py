@@ -256,7 +256,7 @@ def generator(
             assert set(np.unique(drawn[:, 0])) <= {0.0, 1.0, 2.0}, name
             assert ((x[:, 1] >= 0) & (x[:, 1] <= 99)).all(), name
             assert np.nanmax(x[:, 2]) <= 8, name
-        if not asked.told:
+        if not asked.mapping:
             assert abs(np.mean(first[:, 0] == 0) - np.mean(here[:, 0] == 0)) < 2.8 / draws**0.5, (
                 f"{name}: the CPU samples another distribution"
             )  # 2.8 ≥ 4·√(2·p(1 − p)) for every share p: four deviations of a difference of two shares

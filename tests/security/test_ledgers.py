@@ -87,7 +87,7 @@ def test_rows_with_the_same_id_and_other_values_are_refused_with_a_count(
         "the table of 'shop': 50 of 250 rows have the id of an earlier row and other values (rows 50, 51, "
         "52, 53, 54, …)" in out
     )
-    assert 'Keep one row for each id; or say duplicates = "first"' in out
+    assert 'Keep one row for each id, or set duplicates = "first"' in out
     Path("job.toml").write_text(JOB.replace('file = "shop.csv"', 'file = "shop.csv"\nduplicates = "first"'))
     code, out = said(capsys, "split", "job.toml", "--out", "parts", "--json")
     assert code == 0, out
