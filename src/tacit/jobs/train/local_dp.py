@@ -30,7 +30,7 @@ from ...parties.ledger import Ledger
 from ...parties.secret import Secret, SeededSecret
 from ...private import noise
 from ...private.dpsgd import DPSGD
-from ...private.ghost import Ghost
+from ...private.ghost import GhostClipping
 from ...private.session import spend
 from ...private.size import count_release, describe_count, describe_declared, noisy_count
 
@@ -175,13 +175,13 @@ class PrivateTask(Task):
                 "which is more than was accounted for. Use FedAvg, FedProx or another algorithm that computes "
                 "one per step."
             )
-        mine = self._of_this_thread()
+        mine = self._thread_module()
         if self._local.ghost is None:
             s = self.settings
-            self._local.ghost = Ghost(
+            self._local.ghost = GhostClipping(
                 mine.module, s.factors(), "per-layer" if s.clipping == "per-layer" else "flat", s.method
             )
-            self._local.ghost.mean = False
+            self._local.ghost.is_mean = False
         ghost = self._local.ghost
         mine.load(current.w, current.buffers.get("buffers"))
         count = self.rows[int(batch.key)] if self.rows else int(batch.live.sum())
@@ -199,7 +199,7 @@ class PrivateTask(Task):
             sigma = noise.deviation(
                 release.multiplier, float(self.settings.clip or 0), sum(t.numel() for t in sums)
             )
-            sums = noise.noisy(sums, sigma, self.source)
+            sums = noise.add_noise(sums, sigma, self.source)
         by_parameter = dict(zip(map(id, ghost.parameters), sums))
         g = torch.cat([by_parameter.get(id(p), torch.zeros_like(p)).reshape(-1) for p in mine.values])
         return g / self.now.width, current

@@ -60,7 +60,7 @@ class Audit:
                 **(
                     {
                         "variance rebuilt": self.rebuilt[who].variance,
-                        "recognised": self.rebuilt[who].recognised,
+                        "recognised": self.rebuilt[who].recognized,
                     }
                     if who in self.rebuilt
                     else {}
@@ -97,11 +97,11 @@ class Audit:
                         "p",
                         f"From activations alone, {max(r.variance, 0):.0%} of the variance of {r.rows} rows "
                         "the attacker never had was rebuilt; "
-                        f"{r.recognised:.0%} of the rebuilt rows lie nearest to their own original (chance: "
+                        f"{r.recognized:.0%} of the rebuilt rows lie nearest to their own original (chance: "
                         f"{1 / r.rows:.1%}).",
                     )
                 )
-                body += [p for p in (pictures.beside(r),) if p is not None]
+                body += [p for p in (pictures.show_pairs(r),) if p is not None]
             sections.append(Section(f"cut-{len(sections)}", f"What {who} gives away", join(body)))
         return sections
 
@@ -158,7 +158,7 @@ def audit(
             kinds, counts = torch.unique(classes, return_counts=True)
             label_attacks[who] = labels.attack(g, classes == kinds[counts.argmin()])
     rebuilt = {
-        who: reconstruction.learned(parts[who], v, x[who], seed=seed)
+        who: reconstruction.train_decoder(parts[who], v, x[who], seed=seed)
         for who, v in (own or {}).items()
         if who in measures
     }
