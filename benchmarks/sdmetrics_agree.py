@@ -49,8 +49,10 @@ def theirs(real: pd.DataFrame, made: pd.DataFrame) -> dict:
     shapes, pairs = report.get_details("Column Shapes"), report.get_details("Column Pair Trends")
     return {
         "score": report.get_score(),
-        "columns": dict(zip(shapes["Column"], shapes["Score"])),
-        "pairs": {f"{a} × {b}": s for a, b, s in zip(pairs["Column 1"], pairs["Column 2"], pairs["Score"])},
+        "columns": dict(zip(shapes["Column"], shapes["MetricScore"])),
+        "pairs": {
+            f"{a} × {b}": s for a, b, s in zip(pairs["Column 1"], pairs["Column 2"], pairs["MetricScore"])
+        },
     }
 
 

@@ -103,8 +103,8 @@ def line(
 ) -> None:
     views = Views(real, made, holdout)
     copies, member = (
-        privacy.exact(views),
-        privacy.membership(privacy.Setting(views, [0], np.random.default_rng(0)))[0],
+        privacy.exact_copies(views),
+        privacy.membership(privacy.AttackSetup(views, [0], np.random.default_rng(0)))[0],
     )
     low, high = member.interval or (float("nan"), float("nan"))
     print(

@@ -213,7 +213,7 @@ def generator(
     from tacit import synth
     from tacit.synth.conditions import Conditions
     from tacit.synth.encode import Layout
-    from tacit.synth.generator import Learned
+    from tacit.synth.generator import GeneratorState
 
     table = synth.Table.declare(
         {
@@ -235,30 +235,28 @@ def generator(
     ).astype(np.float64)
     model = synth.ALL[name](epochs=epochs, device=device, **options)  # type: ignore[call-arg]
     events: list[Any] = []
-    learned = model.learn(v, layout, np.random.default_rng(1), events.append)
-    assert all(bool(torch.isfinite(t).all()) and t.device.type == "cpu" for t in learned.tensors.values()), (
-        name
-    )
+    state = model.learn(v, layout, np.random.default_rng(1), events.append)
+    assert all(bool(torch.isfinite(t).all()) and t.device.type == "cpu" for t in state.tensors.values()), name
     assert len(events) == epochs
     assert all(np.isfinite(x) for event in events for x in event.values() if isinstance(x, float)), name
-    copied = Learned(
-        {k: torch.from_numpy(t.numpy().copy()) for k, t in learned.tensors.items()}, learned.facts
+    copied = GeneratorState(
+        {k: torch.from_numpy(t.numpy().copy()) for k, t in state.tensors.items()}, state.metadata
     )
     for asked in (Conditions({}, {}, {}), Conditions({"kind": "c"}, {0: np.array([2.0])}, {})):
         first, again = (
-            model.draw(known, layout, draws, np.random.default_rng(2), asked) for known in (learned, copied)
+            model.draw(known, layout, draws, np.random.default_rng(2), asked) for known in (state, copied)
         )
         assert np.array_equal(first, again, equal_nan=True), f"{name}: the same seed gives other rows"
         here = dataclasses.replace(model, device="cpu").draw(
-            learned, layout, draws, np.random.default_rng(2), asked
+            state, layout, draws, np.random.default_rng(2), asked
         )  # type: ignore[type-var]
         for drawn in (first, here):
-            x = table.tidied(layout.back(drawn))
+            x = table.fit_to_domain(layout.decode(drawn))
             assert np.isfinite(drawn[:, [0, 1, 3]]).all(), name
             assert set(np.unique(drawn[:, 0])) <= {0.0, 1.0, 2.0}, name
             assert ((x[:, 1] >= 0) & (x[:, 1] <= 99)).all(), name
             assert np.nanmax(x[:, 2]) <= 8, name
-        if not asked.told:
+        if not asked.mapping:
             assert abs(np.mean(first[:, 0] == 0) - np.mean(here[:, 0] == 0)) < 2.8 / draws**0.5, (
                 f"{name}: the CPU samples another distribution"
             )  # 2.8 ≥ 4·√(2·p(1 − p)) for every share p: four deviations of a difference of two shares

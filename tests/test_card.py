@@ -237,7 +237,7 @@ def test_private_training_and_teachers() -> None:
     table = data.from_arrays(
         fed.rows.x.numpy(), fed.rows.y.numpy(), classes=3, test=(fed.test.x.numpy(), fed.test.y.numpy())
     )
-    private = {"model": "logistic", "epsilon": 3.0, "epochs": 1, "batch_size": 20, "secret_seed": 1}
+    private = {"model": "logistic", "epsilon": 3.0, "epochs": 1, "batch_size": 20, "insecure_seed": 1}
     taught = {"model": "logistic", "teachers": 3, "queries": 5, "aggregator": tacit.private.GNMax(sigma=3.0)}
     here = tacit.train_private(table, **private)
     with card.pretended():

@@ -59,3 +59,37 @@ def test_a_file_gets_the_permissions_any_new_file_gets(tmp_path: Path, mask: int
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "f").stat().st_mode) == 0o666 & ~mask
+
+
+def test_a_file_that_is_not_complete_never_appears(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("old")
+    for replace in (True, False):
+        name = "f" if replace else "g"
+        broken = files.open_atomic(tmp_path / name, replace=replace)
+        broken.__enter__().write(b"half of")
+        assert not broken.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("f", "old")]
+
+
+def test_a_new_file_never_replaces_one_and_is_secret_from_its_first_byte(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        with files.open_atomic(tmp_path / "key", mode=0o600, replace=False) as file:
+            (temporary,) = tmp_path.iterdir()
+            assert stat.S_IMODE(temporary.stat().st_mode) == 0o600
+            file.write(b"secret")
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
+    with pytest.raises(FileExistsError):
+        files.write_atomic(tmp_path / "key", "other", mode=0o600, replace=False)
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("key", "secret")]
+
+
+def test_of_two_writers_of_a_new_file_one_fails(tmp_path: Path) -> None:
+    first = files.open_atomic(tmp_path / "f", replace=False)
+    first.__enter__().write(b"first")
+    files.write_atomic(tmp_path / "f", "second", replace=False)  # complete before the first
+    with pytest.raises(FileExistsError):
+        first.__exit__(None, None, None)
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("f", "second")]

@@ -385,7 +385,7 @@ def test_weights_are_refused_where_they_would_not_be_used(
     for given, said in (
         (
             dict(model=start, runtime="inprocess"),
-            "runtime is 'inprocess'; it must be 'cohort' with a model that starts from a file",
+            "runtime: it is 'inprocess', and the model starts from a file",
         ),
         (
             dict(model=models.Pretrained("mlp", start.weights)),

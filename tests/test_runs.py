@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import BadRun
-from tacit.runs import Journal, encode_nonfinite, rounds_of, write_atomic
+from tacit.runs import Journal, encode_nonfinite, next_directory, rounds_of, write_atomic
 
 
 class Crash(BaseException):
@@ -141,3 +141,13 @@ def test_without_a_directory_events_stay_in_memory() -> None:
     journal.save(1, lambda: pytest.fail("nothing to save"), force=True)
     journal.close({})
     assert journal.events == [{"kind": "note", "text": "x"}]
+
+
+def test_the_next_directory_is_the_first_that_does_not_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert next_directory("jobs/study.v2.toml") == Path("runs/study.v2")
+    (tmp_path / "runs" / "job").mkdir(parents=True)
+    (tmp_path / "runs" / "job-2").write_text("a file is in the way, too")
+    assert next_directory(tmp_path / "job.toml") == Path("runs/job-3")

@@ -204,8 +204,7 @@ def test_losses_are_not_stated_beside_a_hidden_sum():
     job = {**JOB, "per_round": 3, "select": selection.PowerOfChoice(candidates=4)}
     with pytest.raises(
         ValueError,
-        match="SecAgg hides what each party sends, and to PowerOfChoice each party tells its loss in the "
-        "clear",
+        match="SecAgg hides what each party sends, and PowerOfChoice asks each party for its loss in the clear",
     ):
         tacit.train(few(), **job, guard=stages)
 
@@ -312,7 +311,7 @@ def test_whoever_is_not_there_is_not_asked():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (dict(select="PowerOfChance"), "select is 'PowerOfChance'; it must be one of selection.BySize"),
+        (dict(select="PowerOfChance"), "select is 'PowerOfChance'; it must be one of BySize"),
         (
             dict(select=selection.PowerOfChoice(candidates=0)),
             "candidates is 0; it must be a whole number of at least 1",
@@ -320,20 +319,23 @@ def test_whoever_is_not_there_is_not_asked():
         (dict(select=selection.Fast()), "Fast needs to know how long parties take"),
         (
             dict(select=selection.BySize(), sampling="poisson"),
-            r"BySize is for synchronous rounds with one server \(sampling='fixed'\)",
+            r"BySize is for synchronous rounds with one server and sampling='fixed'",
         ),
         (
             dict(select=selection.BySize(), guard=[guard.Clip(1.0), guard.Noise(multiplier=1.0)]),
-            "Noise counts on a draw that looks at nobody",
+            "Noise assumes that parties are drawn independently of their data",
         ),
         (
             dict(select=selection.BySize(), per_round=None),
-            "BySize fills every place of a round, and without per_round .* chooses nobody. Give per_round",
+            "BySize chooses who fills the places of a round, and without per_round everybody has one. Give per_round",
         ),
-        (dict(select=selection.PowerOfChoice(), per_round=None), "PowerOfChoice fills every place"),
+        (
+            dict(select=selection.PowerOfChoice(), per_round=None),
+            "PowerOfChoice chooses who fills the places",
+        ),
         (
             dict(select=selection.PowerOfChoice(candidates=2)),
-            "candidates is 2; it must be at least 3, the parties that take part in a round",
+            "PowerOfChoice has candidates=2, fewer than the 3 parties of a round",
         ),
     ],
     ids=range(8),

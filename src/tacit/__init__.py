@@ -12,7 +12,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 if TYPE_CHECKING:
     from . import (
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from .jobs.plan import plan
     from .jobs.programs import run
     from .jobs.risk import risk
+    from .jobs.study.study import study
     from .jobs.synthesize import synthesize
     from .jobs.train.gossip import gossip
     from .jobs.train.train import train
@@ -100,6 +101,7 @@ __all__ = [
     "selection",
     "speeds",
     "splitnn",
+    "study",
     "synth",
     "synthesize",
     "testing",
@@ -133,6 +135,7 @@ _HOME = {
     "risk": "jobs.risk",
     "run": "jobs.programs",
     "splitnn": "jobs.vertical.split",
+    "study": "jobs.study.study",
     "synthesize": "jobs.synthesize",
     "train": "jobs.train.train",
     "train_private": "jobs.train_private",

@@ -1,8 +1,11 @@
-"""What a job gives back: the value, how it came about, and who saw what on the way."""
+"""Results of jobs: the value, how it was computed, and who saw what."""
 
 from __future__ import annotations
 
+import html
+import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,16 +13,39 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import BadParameter
 from .parties.ledger import Ledger
-from .runs import Event, rounds_of
+from .runs import Event, Journal, check_unused, encode_nonfinite, rounds_of, write_atomic
 
 if TYPE_CHECKING:
     import pandas
 
 
+class JobResult(ABC):
+    """What every verb returns, next to a value of its own (`model`, `table`, `value`, …)."""
+
+    ledger: Ledger  # who saw what, and what privacy was spent
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as plain values that JSON can hold."""
+
+    @abstractmethod
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write the report, one self-contained HTML file, and return its path."""
+
+    @abstractmethod
+    def save(self, path: str | Path) -> Path:
+        """Write the result to a new directory and return its path."""
+
+    def _repr_html_(self) -> str:
+        """Show the result in a notebook."""
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
 @dataclass
-class Result:
-    """One training run. `metrics` are those of the last round; `best_accuracy` beside them is picked on the
-    test set, so read it as such.
+class Result(JobResult):
+    """One training run.
+
+    `metrics` are those of the last round. `best_accuracy` was selected on the test set: it is optimistic.
     """
 
     model: Any
@@ -83,12 +109,34 @@ class Result:
         page.write(target, [records.RunRecord(self.config, self.events, self.ledger.to_dict())])
         return target
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return metrics, history, ledger and job as plain values; the model is in `save`."""
+        return {
+            "metrics": encode_nonfinite(self.metrics),
+            "history": encode_nonfinite(self.history),
+            "ledger": self.ledger.to_dict(),
+            "job": self.config,
+        }
+
+    def save(self, path: str | Path) -> Path:
+        """Write a run directory (job, events, ledger, model), as `out` of `tacit.train` does."""
+        journal = Journal.create(path, self.config)
+        try:
+            for event in self.events:
+                journal.event(**event)
+            journal.save_model(self.model)
+        finally:
+            journal.close(self.ledger.to_dict())
+        return Path(path)
+
+    def __str__(self) -> str:
+        numbers = {k: v for k, v in self.metrics.items() if isinstance(v, int | float)}
+        return "\n".join([*(f"{k:16} {v:.6g}" for k, v in numbers.items()), str(self.ledger)])
+
 
 @dataclass
-class Comparison:
-    """Several runs side by side, with the two baselines that matter: one central model, and each party
-    alone.
-    """
+class Comparison(JobResult):
+    """Several runs side by side with two baselines: one central model, and each party alone."""
 
     results: list[Result] = field(repr=False)
     summary: dict[str, Any] = field(repr=False)
@@ -162,6 +210,30 @@ class Comparison:
             self.summary,
         )
         return target
+
+    @property
+    def ledger(self) -> Ledger:  # type: ignore[override]
+        """Who saw what in all runs together."""
+        ledger = Ledger()
+        for result in self.results:
+            ledger.merge(result.ledger)
+        return ledger
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what compare.json has: the table, who gained, the distance to the central model."""
+        return encode_nonfinite(self.summary)  # type: ignore[no-any-return]
+
+    def save(self, path: str | Path) -> Path:
+        """Write compare.json and a run directory for each run."""
+        directory = check_unused(path)
+        for i, result in enumerate(self.results):
+            result.save(directory / "runs" / f"{i:02d}")
+        write_atomic(directory / "compare.json", json.dumps(self.to_dict(), indent=1))
+        return directory
+
+    def _repr_html_(self) -> str:
+        words = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in self.verdict)
+        return self.table()._repr_html_() + words  # type: ignore[operator]
 
     def __str__(self) -> str:
         return self.table().to_string() + "\n\n" + "\n".join(self.verdict)

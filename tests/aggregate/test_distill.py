@@ -190,7 +190,7 @@ def test_a_run_is_resumed_with_the_same_rows_only(tmp_path):
             aggregate.Distill(rows="test"),
             {"topology": tacit.Hierarchy(edges=2, period=1)},
             BadParameter,
-            r"Distill works where one server has every party's model",
+            r"Distill needs one server that has every party's model",
         ),
         (
             aggregate.Distill(rows="test", steps=0),

@@ -274,7 +274,7 @@ def test_a_round_in_which_nobody_takes_part_changes_nothing_in_no_engine():
         ),
         (
             dict(aggregate=aggregate.FoolsGold(), topology=tacit.Hierarchy(edges=2)),
-            "FoolsGold remembers what one server was sent in earlier rounds",
+            "FoolsGold remembers what one server received in earlier rounds",
         ),
         (
             dict(aggregate=aggregate.Momentum(), algorithm=algorithms.Scaffold()),

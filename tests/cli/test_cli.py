@@ -296,10 +296,13 @@ def test_the_command_line_gives_what_python_gives(folder, capsys):
             ["data", "show", "iris", "--parties", "1000"],
             "parties is 1000; it must be a whole number from 1 to 120",
         ),
-        (["data", "show", "iris", "alpha"], "'alpha' is not understood"),
+        (
+            ["data", "show", "iris", "alpha"],
+            "expected --NAME VALUE, a parameter of the data set or the skew, got 'alpha'",
+        ),
         (
             ["data", "show", "iris", "--alpha", ".5"],
-            "data show: --alpha belongs to Dirichlet and Quantity, and no skew was asked for. Add --skew "
+            "data show: --alpha belongs to Dirichlet and Quantity, and no skew was given. Add --skew "
             "Dirichlet",
         ),
         (

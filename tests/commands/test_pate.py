@@ -60,7 +60,7 @@ def test_a_job_becomes_a_student_and_its_own_job_file_makes_another(job, tmp_pat
         == 0
     )
     words = capsys.readouterr().out
-    assert "answers  5 of 5 questions" in words
+    assert "answers  5 of 5 queries" in words
     assert "do not publish it" in words
 
 
@@ -78,13 +78,13 @@ def test_a_job_file_says_what_the_arguments_say(job):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("pate.querys=3", "pate: 'querys' is not known here. Did you mean 'queries'"),
+        ("pate.querys=3", "pate: 'querys' is not a known key. Did you mean 'queries'"),
         ("pate.queries=many", "pate: queries is 'many'; it must be a whole number"),
         ("aggregator.sigma=-1", "GNMax: sigma is -1; it must be a number above 0"),
         ("aggregator.name=Median", "'Median' is not known here"),
         ("lessons.epoch=3", "Lessons has no parameter 'epoch'. Did you mean 'epochs'"),
         ("pate.runtime=mars", "runtime is 'mars'; it must be 'inprocess' or 'processes'"),
-        ("train.rounds=3", "'train' is not known here"),
+        ("train.rounds=3", "'train' is not a known table"),
     ],
 )
 def test_what_a_job_file_may_not_say_is_told_with_its_place(job, change, words):

@@ -135,7 +135,7 @@ def test_plan_reads_the_job_of_real_parties_with_a_kit(
         (
             ["party", "--kit", "kits/server", "job.toml", "--set", "speed=Constant"],
             2,
-            "[speed] is for simulations; real parties take the time they take",
+            "[speed] is for simulations. Leave it out here",
         ),
         (
             [

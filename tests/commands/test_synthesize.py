@@ -73,9 +73,9 @@ def test_one_table_of_two_files_with_progress_a_generator_and_the_rows_asked_for
         "w.parquet",
         "--rows",
         "50",
-        "--given",
+        "--condition",
         "sex=F",
-        "--given",
+        "--condition",
         "age=30..60",
         "--json",
     )
@@ -211,8 +211,7 @@ def test_a_holder_with_other_columns_refuses_the_coordinators_job(kits):
         )
         assert north.wait() == 2
         assert (
-            "the coordinator's job is another one than this holder's: the columns declared"
-            in north.log.read_text()
+            "the coordinator's job differs from this holder's: the declared columns" in north.log.read_text()
         )
         assert server.wait() == 2
         assert south.wait() == 2
@@ -229,18 +228,18 @@ def test_a_holder_with_other_columns_refuses_the_coordinators_job(kits):
             ["north.csv", "--out", "s.csv"],
             "synthesize: give the files of at least two holders, or --kit to take part with your own.",
         ),
-        (["north.csv", "south.csv"], "synthesize: nothing is asked for. Give --out FILE"),
+        (["north.csv", "south.csv"], "synthesize: there is no output. Give --out FILE"),
         (
             ["north.csv", "south.csv", "--out", "s.txt"],
-            "synthesize: --out s.txt ends in neither .csv, .csv.gz nor .parquet",
+            "synthesize: --out s.txt must end in .csv, .csv.gz or .parquet",
         ),
         (
             ["north.csv", "south.csv", "--out", "no/s.csv"],
-            "synthesize: --out no/s.csv: there is no such folder. Make it first.",
+            "synthesize: --out no/s.csv: the directory does not exist. Create it first.",
         ),
         (
             ["north.csv", "south.csv", "--out", "south.csv"],
-            "synthesize: --out is a holder's table, which would be lost.",
+            "synthesize: --out is a holder's table, which would be overwritten.",
         ),
         (
             ["north.csv", "south.csv", "--save", "columns.toml"],
@@ -252,7 +251,7 @@ def test_a_holder_with_other_columns_refuses_the_coordinators_job(kits):
         ),
         (
             ["north.csv", "./north.csv", "--out", "s.csv"],
-            "synthesize: two files are called 'north', and a holder is named by its file.",
+            "synthesize: two files are named 'north', and a holder is named after its file.",
         ),
         (["north.csv", "west.csv", "--out", "s.csv"], "there is no file west.csv"),
         (
@@ -265,7 +264,7 @@ def test_a_holder_with_other_columns_refuses_the_coordinators_job(kits):
         ),
         (
             ["north.csv", "south.csv", "--out", "s.csv", "--columns", "kinds.toml"],
-            "kinds.toml only says that 'age' is integer. Declare its domain, too",
+            "kinds.toml declares 'age' as integer without a domain. Declare the domain",
         ),
         (
             ["north.csv", "south.csv", "--out", "s.csv", "--columns", "none.toml"],
@@ -275,18 +274,18 @@ def test_a_holder_with_other_columns_refuses_the_coordinators_job(kits):
             ["north.csv", "south.csv", "--out", "s.csv", "--columns", "nameless.toml"],
             "nameless.toml: 'name' is missing",
         ),
-        (["--kit", "kits/server", "--processes"], "synthesize: --processes plays all parties here"),
+        (["--kit", "kits/server", "--processes"], "synthesize: --processes simulates all parties here"),
         (
             ["--kit", "kits/server", "north.csv", "--out", "s.csv", "--rows", "9"],
-            "'server' is the server, which has no rows of its own. Leave out north.csv.",
+            "'server' is the server, which has no rows. Remove north.csv.",
         ),
         (
             ["--kit", "kits/server", "--out", "s.csv"],
-            "the server has the generator in the end. Give --out FILE with --rows N",
+            "the server receives the generator. Give --out FILE with --rows N",
         ),
         (
             ["--kit", "kits/north"],
-            "'north' holds rows, so it gives one file, its own, and neither --out nor --save",
+            "'north' is a holder: give one file, its own, without --out and --save",
         ),
         (["--kit", "kits/none", "north.csv"], "there is no kit at kits/none"),
     ],

@@ -20,7 +20,7 @@ from tacit.data import table_files
 from tacit.data.identifiers import identify
 from tacit.data.table_files import NULLS, read_chunks, read_header, read_table, write_table
 from tacit.errors import BadData, BadParameter, MissingExtra, MissingFiles
-from tacit.jobs.train.member import own
+from tacit.jobs.train.member import read_rows
 from tacit.jobs.vertical.psi_deployed import read_ids
 
 IDS = ["007", "7", "NULL", "NA", "nan", "", " x", "1e3", "a-1", "0", "00", "b"]
@@ -104,7 +104,7 @@ def test_all_verbs_read_the_same_values(file: Path, tmp_path: Path, capsys: pyte
         "missing": ["age", "town"],
         "held_fraction": 0.0,
     }
-    mine = own("a", file, layout, seed=0)
+    mine = read_rows("a", file, layout, seed=0)
     zips = mine.rows.x[:, 1:4].argmax(1).tolist()
     assert [f"0{8000 + k}" for k in zips] == table["zip"].tolist()
     assert mine.rows.x[:, -2].bool().tolist() == table["age"].isna().tolist()

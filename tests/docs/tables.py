@@ -16,7 +16,9 @@ from typing import Any
 import tacit
 from tacit import aggregate, algorithms, data, errors, guard, models, pace, speeds
 from tacit.audit import poisoning
-from tacit.parameters import describe
+from tacit.config.compare import CompareConfig
+from tacit.config.train import OPTIONS
+from tacit.parameters import allowed, describe
 
 from .pages import PAGES
 
@@ -73,6 +75,29 @@ def arguments(function: Callable[..., Any]) -> str:
     return grid(("argument", "type", "default"), rows)
 
 
+RUN = {
+    "fed": "the federation: `dataset.split(10)` or `dataset.by(column)`",
+    "feds": "a federation, or a list of them: a column of the table each",
+    "out": "the run directory; None keeps the run in memory",
+    "resume": "continue the run in `out`",
+    "data_job": "the `[data]` table to keep in `job.toml`; the command line sets it",
+    "watch": "called with every event as it is written",
+}
+
+
+def options(function: Callable[..., Any], declared: dict[str, Any]) -> str:
+    """The arguments of a verb: type and default from its signature, meaning from the declaration."""
+    rows = []
+    for p in inspect.signature(function).parameters.values():
+        default = "" if p.default is inspect.Parameter.empty else f"`{p.default!r}`"
+        f = declared.get(p.name)
+        meaning = RUN[p.name] if f is None else f.metadata["doc"]
+        if f is not None and f.metadata["kind"] != "component":
+            meaning += f" ({allowed(f.metadata)})"
+        rows.append([f"`{p.name}`", f"`{p.annotation}`", default, meaning])
+    return grid(("argument", "type", "default", "meaning"), rows)
+
+
 def data_sets() -> str:
     rows = []
     for name, make in data.ALL.items():
@@ -103,8 +128,8 @@ def members(result: type) -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "train": lambda: arguments(tacit.train),
-    "compare": lambda: arguments(tacit.compare),
+    "train": lambda: options(tacit.train, OPTIONS),
+    "compare": lambda: options(tacit.compare, CompareConfig.options() | OPTIONS),
     "result": lambda: members(tacit.Result),
     "comparison": lambda: members(tacit.Comparison),
     "algorithms": lambda: several(algorithms.ALL),

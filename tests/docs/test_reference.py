@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from pathlib import Path
 
 import pytest
 
-import tacit
 from tacit import algorithms, data, models
 from tacit.parameters import describe
 
@@ -39,14 +37,6 @@ def test_every_parameter_of_every_algorithm_and_part_is_explained() -> None:
                 f"{name}: {declared} is not in the reference"
             )
             assert allowed in section
-
-
-def test_every_argument_of_train_is_explained() -> None:
-    text = (ROOT / "docs" / "reference-train.md").read_text().split("## tacit.compare")[0]
-    explained = re.findall(
-        r"^\| `(\w+)` \| ", text.split("| argument | means |")[1].split("\n\n")[0], re.MULTILINE
-    )
-    assert explained == [name for name in inspect.signature(tacit.train).parameters if name != "fed"]
 
 
 def test_the_reference_names_every_member_of_every_room() -> None:

@@ -75,7 +75,7 @@ async def clients(me: Party, runs: Sequence[str], rows: str, state: str, dies: i
     if dies:
         me = replace(me, transport=Deadly(me.transport, dies, Path(mark), len(runs)))
     await asyncio.gather(
-        *(members.member(me.scope(run), data={"dealt": rows}, state=f"{state}/{run}") for run in runs)
+        *(members.member(me.scope(run), data={"folder": rows}, state=f"{state}/{run}") for run in runs)
     )
 
 
@@ -131,7 +131,7 @@ def train_together(
                     )
         programs: dict[str, Any] = {"server": server}
         for k, name in enumerate(fed.parties):
-            members.deal(fed, k, folder / f"rows-{k}")
+            members.save_rows(fed, k, folder / f"rows-{k}")
             programs[name] = partial(
                 clients,
                 runs=list(jobs),

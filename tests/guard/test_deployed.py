@@ -150,15 +150,17 @@ def test_a_party_gives_no_answer_beyond_the_rounds_and_the_epsilon_it_agreed_to(
     task = make_task(p)
     down = start = task.initial()
     contract = Contract.of(p, None, "server", list(FED.rows.x.shape[1:]))
-    members.deal(FED, 0, tmp_path / "rows")
+    members.save_rows(FED, 0, tmp_path / "rows")
 
-    def started(run: str) -> members.Work:
+    def started(run: str) -> members.ClientWork:
         ours = Agreement(FED.name, "server", FED.parties, contract, "agreed.toml")
-        made = members.Work(FED.parties[0], {"dealt": str(tmp_path / "rows")}, tmp_path / "state", "", ours)
+        made = members.ClientWork(
+            FED.parties[0], {"folder": str(tmp_path / "rows")}, tmp_path / "state", "", ours
+        )
         made.prepare(joining.Work(contract.text, run))
         return made
 
-    def answer(work: members.Work, r: int) -> None:
+    def answer(work: members.ClientWork, r: int) -> None:
         down = {"w": start["w"] + r}
         assert work.admit("update", r, Digests(down))
         work.local(r, down)

@@ -339,8 +339,8 @@ def test_a_report_is_written_where_asked_also_of_a_diverged_comparison(tmp_path:
             r"compare: algorithms is 'FedAvg'; it must be a list of algorithms such as",
         ),
         ({"algorithms": FedAvg()}, r"compare: algorithms is FedAvg\(.*; it must be a list"),
-        ({"algorithms": [3]}, r"train: algorithm is 3; it must be an algorithm such as"),
-        ({"algorithms": ["FedProxy"]}, r"train: algorithm is 'FedProxy'; .* Did you mean 'FedProx'\?"),
+        ({"algorithms": [3]}, r"compare: algorithm is 3; it must be an algorithm such as"),
+        ({"algorithms": ["FedProxy"]}, r"compare: algorithm is 'FedProxy'; .* Did you mean 'FedProx'\?"),
         ({"algorithms": [FedAvg(lr=0)]}, r"FedAvg: lr is 0; it must be a number above 0\."),
         (
             {"seeds": 10**30},

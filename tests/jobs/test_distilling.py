@@ -11,14 +11,14 @@ from torch import nn
 import tacit
 from tacit import algorithms, data, models, transfer
 from tacit.errors import BadData, BadParameter
-from tacit.jobs.fedmd import unlabelled
+from tacit.jobs.fedmd import split_public_rows
 from tacit.parties.conformance import check_protocol
 from tacit.protocols import fedmd as protocol
 
 
 @functools.cache
 def world():
-    return unlabelled(data.digits().split(3, skew=data.Dirichlet(0.7), seed=0), 150)
+    return split_public_rows(data.digits().split(3, skew=data.Dirichlet(0.7), seed=0), 150)
 
 
 KINDS = [
@@ -120,7 +120,7 @@ def test_scores_of_another_shape_are_refused_by_name():
         (dict(public=torch.zeros(3, 5)), "public is .3, 5.; it must be a tensor"),
         (dict(rounds=0), "rounds is 0"),
         (dict(lr=-1.0), "lr is -1.0; it must be a number above 0"),
-        (dict(fed=None), "a federation with classes"),
+        (dict(fed=None), "a federation with a classification task"),
     ],
     ids=range(6),
 )

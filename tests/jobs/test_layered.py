@@ -199,7 +199,7 @@ def test_edges_and_clients_that_are_gone_are_not_resumed(tmp_path):
     )
     with pytest.raises(
         BadParameter,
-        match=r"train: resume is True; it must be False where a Hierarchy has a program for each party",
+        match=r"resume: edges and their clients keep their state to themselves",
     ):
         tacit.train(fed, **job, runtime="inprocess", out=tmp_path / "run", resume=True)
 

@@ -177,7 +177,7 @@ def test_an_algorithm_that_looks_more_often_than_it_steps_is_refused(fed, tmp_pa
     """Scaffold's option i computes a full gradient at the server's model beside the local steps, which nobody
     accounted for.
     """
-    with pytest.raises(BadParameter, match="Scaffold looks at more gradients than local steps"):
+    with pytest.raises(BadParameter, match="Scaffold computes more gradients than local steps"):
         trained(
             fed,
             DPSGD(noise_multiplier=1.0, delta=1e-4),

@@ -17,7 +17,7 @@ import tacit
 from tacit import algorithms, data, guard, pace
 from tacit.errors import BadParameter, BadRun, PartyFailed
 from tacit.jobs.train import networked
-from tacit.jobs.train.member import Memory, deal, dealt
+from tacit.jobs.train.member import Memory, load_rows, save_rows
 
 
 def federation(parties: int = 3) -> data.Federation:
@@ -145,7 +145,7 @@ def test_a_client_remembers_the_last_round_from_before_and_after(tmp_path: Path)
     )  # asked for the same round again: from where it was
     assert torch.equal(again.before(2)["c_k"], three["c_k"])
     assert torch.equal(Memory(tmp_path, "another run", one).before(5)["c_k"], one["c_k"])
-    with pytest.raises(BadRun, match="it was set back further than one round"):
+    with pytest.raises(BadRun, match="it was set back by more than one round"):
         again.before(0)
     (tmp_path / "memory.safetensors").write_bytes(b"damaged")
     with pytest.raises(BadRun, match="cannot be read"):
@@ -156,8 +156,8 @@ def test_a_partys_rows_are_handed_over_whole_and_alone(tmp_path: Path) -> None:
     fed = data.from_arrays(np.arange(40.0).reshape(20, 2), np.arange(20) % 2).split(
         2, skew=data.ConceptDrift(every=2), seed=1
     )
-    deal(fed, 1, tmp_path)
-    mine, alone = fed.party(1), dealt(tmp_path)
+    save_rows(fed, 1, tmp_path)
+    mine, alone = fed.party(1), load_rows(tmp_path)
     for r in (0, 2, 5):
         assert torch.equal(mine.at(r).x, alone.at(r).x)
         assert torch.equal(mine.at(r).y, alone.at(r).y)

@@ -63,7 +63,7 @@ def test_many_teachers_are_trained_as_one_stack_and_each_as_if_it_were_alone(dig
     assert all_of_them.engine == "stack"
     mine = fed.train.of(7)
     alone = teachers.train(
-        teachers.alone(fed.rows.x[mine], fed.rows.y[mine], fed.parties[7], 10),
+        teachers.single_party(fed.rows.x[mine], fed.rows.y[mine], fed.parties[7], 10),
         QUICK["model"],
         QUICK["lessons"],
         0,
@@ -140,7 +140,7 @@ def test_the_published_epsilon_is_the_smaller_of_the_two_that_may_be_told(digits
         "the attempt costs, also where it gains nothing"
     )
     with pytest.raises(
-        BadParameter, match="publish is True; it must be False where `before` lists earlier runs"
+        BadParameter, match="publish is True; it must be False if `before` lists earlier runs"
     ):
         tacit.pate(
             digits,
@@ -213,7 +213,7 @@ def test_teachers_in_processes_add_the_noise_themselves_and_nobody_can_compute_m
     assert "epsilon" not in run.confidential, "without the counts there is no data-dependent ε"
     assert "counts" not in run.confidential
     assert run.epsilon == pytest.approx(GNMax(4.0).epsilon(10, 10, 1e-5), rel=0.02)
-    assert "the server among them" in run.ledger.spent[0].adversary
+    assert "including the server" in run.ledger.spent[0].adversary
     assert {s.how for s in run.ledger.seen} == {"executed"}
 
 
@@ -228,8 +228,7 @@ def test_teachers_in_processes_add_the_noise_themselves_and_nobody_can_compute_m
         ),
         (
             {"teachers": None},
-            "pate: teachers is None; it must be a whole number: among how many teachers the rows are dealt "
-            "out",
+            "pate: teachers is None; it must be a whole number: the teachers among which the rows are divided",
             BadParameter,
         ),
         (
@@ -240,7 +239,7 @@ def test_teachers_in_processes_add_the_noise_themselves_and_nobody_can_compute_m
         ({"queries": 5000}, r"pate: queries is 5000; it must be a whole number from 1 to 251", BadParameter),
         (
             {"epsilon": 0.1},
-            r"pate: the budget ε = 0.1 does not pay for one answer of GNMax\(sigma=3.0\), which costs ε = "
+            r"pate: the budget ε = 0.1 does not cover one answer of GNMax\(sigma=3.0\), which costs ε = "
             r"2.37",
             BadParameter,
         ),
@@ -253,7 +252,7 @@ def test_teachers_in_processes_add_the_noise_themselves_and_nobody_can_compute_m
         ({"aggregator": "gnmaxx"}, "pate: aggregator is 'gnmaxx'.*Did you mean 'GNMax'", BadParameter),
         (
             {"noise": "teachers"},
-            "pate: noise is 'teachers'; it must be 'server' where one process holds all teachers",
+            "pate: noise is 'teachers'; it must be 'server' if all teachers are in one process",
             BadParameter,
         ),
         (
@@ -263,7 +262,7 @@ def test_teachers_in_processes_add_the_noise_themselves_and_nobody_can_compute_m
         ),
         (
             {"public": torch.zeros(5, 3)},
-            r"pate: the public rows have shape \(5, 3\); each must be like a private one, \(64,\)",
+            r"pate: the public rows have shape \(5, 3\); each must have the shape of a private one, \(64,\)",
             BadData,
         ),
         ({"device": "tpu"}, "pate: device is 'tpu'; it must be 'cpu', 'cuda'", BadParameter),
@@ -275,10 +274,35 @@ def test_what_cannot_be_is_refused_before_a_teacher_is_trained(digits, monkeypat
         tacit.pate(digits, **{"teachers": 12, "queries": 40, "aggregator": GNMax(3.0), **QUICK, **more})
 
 
+def test_a_seed_does_not_make_the_noise_of_the_votes_replayable(digits, first):
+    """Noise of deviation 1,000 votes: 40 labels are equal by chance with probability 10⁻⁴⁰."""
+    one, two = (
+        tacit.pate(digits, teachers=first.teachers, queries=40, aggregator=GNMax(1000.0), seed=3, **QUICK)
+        for _ in range(2)
+    )
+    assert (one.questions == two.questions).all()
+    assert (one.labels != two.labels).any()
+    assert one.ledger.stamps == two.ledger.stamps == []
+
+
+def test_replayable_secrets_of_parties_are_stamped(digits, tmp_path):
+    fed = digits.split(3, seed=0)
+    run = tacit.pate(
+        fed,
+        queries=5,
+        aggregator=GNMax(4.0),
+        runtime=tacit.InProcess(secret_seed=1),
+        noise="teachers",
+        **QUICK,
+    )
+    assert run.ledger.stamps[0].startswith("NOT PRIVATE")
+    assert "NOT PRIVATE" in run.report(tmp_path / "report.html").read_text()
+
+
 def test_laplace_parts_cannot_be_added_up(digits):
     with pytest.raises(
         BadParameter,
-        match=r"noise is 'teachers'; it must be 'server' with LNMax. A sum of Laplace parts is not Laplace "
+        match=r"noise is 'teachers'; it must be 'server' with LNMax. A sum of Laplace noise is not Laplace "
         r"noise",
     ):
         tacit.pate(
@@ -295,7 +319,7 @@ def test_votes_are_on_classes(digits):
     numbers = data.from_arrays(
         np.random.default_rng(0).normal(size=(200, 3)), np.random.default_rng(0).normal(size=200)
     )
-    with pytest.raises(BadData, match="has numbers to predict, and teachers can only vote on classes"):
+    with pytest.raises(BadData, match="is numeric, and teachers can only vote on classes"):
         tacit.pate(numbers, teachers=4, queries=5, **QUICK)
 
 
@@ -304,7 +328,7 @@ def test_no_answer_at_all_says_what_asking_cost(digits, first, tmp_path, monkeyp
     is written all the same.
     """
     monkeypatch.setattr(teachers.Ensemble, "counts", lambda self, x: np.tile([6, 6, *[0] * 8], (len(x), 1)))
-    with pytest.raises(BadData, match=r"none of the 40 questions was answered, and asking cost ε = "):
+    with pytest.raises(BadData, match=r"none of the 40 queries was answered, and asking cost ε = "):
         tacit.pate(
             digits,
             teachers=first.teachers,
@@ -319,7 +343,7 @@ def test_no_answer_at_all_says_what_asking_cost(digits, first, tmp_path, monkeyp
 def test_a_delta_as_large_as_one_in_all_rows_is_warned_of(digits, first):
     with pytest.warns(
         SmallDelta,
-        match="δ = 0.01 is not below 1/1,438, one over the private rows: a mechanism that publishes one row "
-        "whole would pass",
+        match="δ = 0.01 is not below 1/1,438, one over the number of private rows: publishing one row would "
+        "satisfy the definition",
     ):
         tacit.pate(digits, teachers=first.teachers, queries=5, aggregator=GNMax(3.0), delta=0.01, **QUICK)

@@ -168,6 +168,20 @@ def test_bad_values_are_one_sentence(digits, given, words):
         tacit.train_private(digits, **{"model": "logistic", "epsilon": 3.0, **given})
 
 
+def test_a_seed_does_not_make_the_noise_replayable_and_an_insecure_seed_is_stamped(digits, tmp_path):
+    def weights(**seeds):
+        run = tacit.train_private(digits, model="logistic", epsilon=3.0, epochs=1, evaluate_every=0, **seeds)
+        return torch.cat([p.detach().flatten() for p in run.model.parameters()]), run
+
+    (one, run), (two, _) = (weights(seed=4) for _ in range(2))
+    assert not torch.equal(one, two)
+    assert run.ledger.stamps == []
+    (one, run), (two, _) = (weights(seed=4, insecure_seed=1) for _ in range(2))
+    assert torch.equal(one, two)
+    assert run.ledger.stamps[0].startswith("NOT PRIVATE")
+    assert "NOT PRIVATE" in run.report(tmp_path / "report.html").read_text()
+
+
 def test_a_federation_is_not_one_holder(digits):
     with pytest.raises(BadParameter, match=r"dataset is 'Federation'; it must be a Dataset"):
         tacit.train_private(digits.split(3))

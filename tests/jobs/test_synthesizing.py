@@ -24,7 +24,7 @@ from tacit.synth import (
     continuous,
     integer,
 )
-from tacit.synth.conformance import _fits, _holds, example
+from tacit.synth.conformance import _check_columns, _check_constraints, example
 from tacit.synth.encode import Layout
 from tacit.synth.federated import Histograms
 
@@ -42,7 +42,7 @@ def clinics(rows: int = 900) -> tuple[dict[str, pd.DataFrame], Table]:
 
 
 def same(a, b) -> bool:
-    one, two = a.learned.tensors, b.learned.tensors
+    one, two = a.state.tensors, b.state.tensors
     return one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)
 
 
@@ -56,9 +56,9 @@ def test_masked_sums_give_what_sums_in_the_clear_give(generator):
     made = tacit.synthesize(parts, table, generator)
     assert same(made, tacit.synthesize(parts, table, generator, hide=False))
     rows = made.sample(200, seed=1)
-    _fits("synthesize", rows, parts["bonn"], made.table)
-    _holds("synthesize", rows, made.table)
-    assert (made.sample(20, given={"sex": "F"})["sex"] == "F").all()
+    _check_columns("synthesize", rows, parts["bonn"], made.table)
+    _check_constraints("synthesize", rows, made.table)
+    assert (made.sample(20, conditions={"sex": "F"})["sex"] == "F").all()
 
 
 @pytest.mark.parametrize("generator", [GaussianCopula(bins=16), GAN(**SMALL)], ids=lambda g: type(g).__name__)
@@ -106,7 +106,7 @@ def test_a_copula_of_three_holders_is_near_the_copula_of_all_rows():
     table = Table.infer(frame, x=continuous(-6, 6), y=continuous(-6, 6), k=categorical(["a", "b"]))
     made = tacit.synthesize({"p": frame[:700], "q": frame[700:]}, table, GaussianCopula(bins=64))
     whole = GaussianCopula(bins=64).fit(frame, table)
-    one, two = ((f := m.learned.tensors["factor"]) @ f.T for m in (made, whole))
+    one, two = ((f := m.state.tensors["factor"]) @ f.T for m in (made, whole))
     assert (
         float((one.abs() - two.abs()).abs().max()) < 0.02
     )  # the order of two categories, and so a sign, is free
@@ -163,11 +163,11 @@ def test_a_generator_of_several_holders_is_saved_and_draws_as_it_did(tmp_path):
 def test_the_stand_in_has_the_counts_it_was_made_of():
     """Nulls, spikes and all: counting the stand-in again gives the same counts."""
     frame, table = example()
-    x = table.numbers(frame)
-    layout = Layout(table.settled(x))
+    x = table.to_numbers(frame)
+    layout = Layout(table.resolve_constraints(x))
     h = Histograms(layout)
-    counts = h.count(layout.forward(x))
-    assert (h.count(h.stand_in(counts)) == counts).all()
+    counts = h.count(layout.encode(x))
+    assert (h.count(h.stand_in_rows(counts)) == counts).all()
     assert counts.sum() == len(frame) * len(layout.variables)
 
 
@@ -176,11 +176,11 @@ def test_the_stand_in_has_the_counts_it_was_made_of():
     [
         (
             {"generator": Cart()},
-            "synthesize: generator is 'Cart'; it must be one of GaussianCopula, GAN, WGAN, CTGAN. The "
-            "others need all rows in one place",
+            "synthesize: generator is 'Cart'; it must be one of GaussianCopula, GAN, WGAN, CTGAN. Other "
+            "generators need all rows in one place",
         ),
         ({"generator": GAN(checkpoints=2)}, "checkpoints is 2; it must be 1"),
-        ({"holders": {}}, "at least two holders where sums are hidden"),
+        ({"holders": {}}, "at least two holders if sums are hidden"),
         ({"holders": [1]}, "holders is 'list'; it must be a dictionary"),
         ({"holders": {"coordinator": None, "b": None}}, r"each holder's name \(not 'coordinator'\)"),
         ({"table": None}, "table is 'NoneType'; it must be a Table, or a dictionary of declared columns"),
@@ -203,12 +203,10 @@ def test_rows_and_domains_that_do_not_fit_are_refused_and_the_holder_is_named():
     good, bad = pd.DataFrame({"a": [1, 2, 3]}), pd.DataFrame({"a": [1, 20]})
     with pytest.raises(BadData, match=r"the rows of 'q': the column 'a': 20 in row 1 is outside \[0, 9\]"):
         tacit.synthesize({"p": good, "q": bad}, {"a": integer(0, 9)})
-    with pytest.raises(
-        BadData, match="the domain of 'a' is not declared, and no holder sees everybody's rows"
-    ):
+    with pytest.raises(BadData, match="the domain of 'a' is not declared, and no holder sees all rows"):
         tacit.synthesize({"p": good, "q": good}, Table.infer(good))
     table = Table.infer(
         good.assign(b="x"), a=integer(0, 9), b=categorical(["x"]), constraints=[Combinations("a", "b")]
     )
-    with pytest.raises(BadData, match=r"would be filled in from the rows\. Give `allowed`"):
+    with pytest.raises(BadData, match=r"would be inferred from the rows\. Give `allowed`"):
         tacit.synthesize({"p": good.assign(b="x"), "q": good.assign(b="x")}, table)

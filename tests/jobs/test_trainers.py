@@ -74,7 +74,7 @@ def plan_of(kind: str, folder: Path) -> Iterator[Plan]:
         yield make_plan(fed(), **options)
         return
     for k in range(len(fed())):
-        members.deal(fed(), k, folder / f"rows-{k}")
+        members.save_rows(fed(), k, folder / f"rows-{k}")
     kits: Queue[Any] = Queue()
     over = threading.Event()
 
@@ -86,7 +86,7 @@ def plan_of(kind: str, folder: Path) -> Iterator[Plan]:
                         name,
                         functools.partial(
                             members.member,
-                            data={"dealt": str(folder / f"rows-{k}")},
+                            data={"folder": str(folder / f"rows-{k}")},
                             state=str(folder / f"state-{k}"),
                         ),
                     )

@@ -434,16 +434,22 @@ def test_a_party_that_held_nothing_back_has_no_accuracy(runtime: str) -> None:
             r"\(everyone\)\.",
         ),
         ({"per_round": 0}, r"train: per_round is 0; it must be"),
-        ({"local_epochs": 0}, r"train: local_epochs is 0; it must be a whole number of at least 1\."),
-        ({"local_epochs": 1.5}, r"train: local_epochs is 1\.5; it must be a whole number"),
+        (
+            {"local_epochs": 0},
+            r"train: local_epochs is 0; it must be a whole number of at least 1, or a list of them",
+        ),
+        ({"local_epochs": 1.5}, r"train: local_epochs is \[1, 2, 3, 1\.5\]; it must be a whole number"),
         ({"local_epochs": "two"}, r"train: local_epochs is 'two'; it must be a whole number"),
         (
             {"local_epochs": [1, 2]},
             r"train: local_epochs is \[1, 2\]; it must be one whole number, or one for each of the 4 "
             r"parties\.",
         ),
-        ({"local_epochs": [1, 2, 3, 1.5]}, r"train: local_epochs is 1\.5; it must be a whole number"),
-        ({"local_epochs": [1, 2, 3, 0]}, r"train: local_epochs is 0; it must be"),
+        (
+            {"local_epochs": [1, 2, 3, 1.5]},
+            r"train: local_epochs is \[1, 2, 3, 1\.5\]; it must be a whole number",
+        ),
+        ({"local_epochs": [1, 2, 3, 0]}, r"train: local_epochs is \[1, 2, 3, 0\]; it must be"),
         (
             {"local_steps": 0},
             r"train: local_steps is 0; it must be a whole number of at least 1, or None \(epochs decide\)\.",
@@ -482,7 +488,7 @@ def test_a_party_that_held_nothing_back_has_no_accuracy(runtime: str) -> None:
         ({"engine": []}, r"train: engine is \[\]; it must be one of"),
         (
             {"runtime": "mpi"},
-            r"train: runtime is 'mpi'; it must be one of 'cohort', 'inprocess', 'processes'\.",
+            r"train: runtime is 'mpi'; it must be one of 'cohort', 'inprocess', 'processes', or tacit",
         ),
         ({"runtime": None}, r"train: runtime is None; it must be one of"),
         ({"evaluate_every": -1}, r"train: evaluate_every is -1; it must be a whole number of at least 0\."),
@@ -522,9 +528,9 @@ def test_parties_that_cannot_train_are_named(tmp_path: Path) -> None:
         train(fed=none, out=tmp_path / "r")
     named = dataclasses.replace(fed, parties=("a", "server", "b", "c"))
     with pytest.raises(
-        BadData,
-        match=r"a party is called 'server', which is the server's own name among the messages\. Rename the "
-        r"party\.",
+        BadParameter,
+        match=r"runtime: arrays has a party called 'server', which is the server's own name in messages\. "
+        r"Rename the party\.",
     ):
         train(fed=named, runtime="inprocess", out=tmp_path / "r")
     assert not list(tmp_path.iterdir())

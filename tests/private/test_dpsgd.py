@@ -117,7 +117,7 @@ def test_a_batch_without_rows_is_a_step_of_noise():
     assert private.steps == 200
     assert private.account.spent == 200
     before = values(model)
-    private._draw = lambda: np.empty(0, np.int64)
+    private._draw_rows = lambda: np.empty(0, np.int64)
     assert list(private) == []
     assert not close(values(model), before, 1e-6)
 
@@ -131,7 +131,7 @@ def test_every_row_is_drawn_with_the_probability_that_is_accounted():
     counts, sizes = np.zeros(50), []
     for _ in range(2000):
         private.steps += 1
-        rows = private._draw()
+        rows = private._draw_rows()
         counts[rows] += 1
         sizes.append(len(rows))
     assert abs(counts - 400).max() < 6 * math.sqrt(2000 * 0.2 * 0.8)
@@ -145,7 +145,7 @@ def test_shuffling_looks_at_every_row_once_an_epoch():
     )
     seen = []
     for a, rows in private:
-        seen += [] if private.checking else rows.tolist()
+        seen += [] if private.is_checking else rows.tolist()
         F.cross_entropy(model(a), y[rows]).backward()
         optimizer.step()
     assert sorted(seen) == list(range(N))
@@ -213,9 +213,7 @@ def test_a_critic_in_a_loop_of_its_own():
 
 def test_a_delta_of_one_over_the_rows_warns_and_says_why():
     model, x, y = world()
-    with pytest.warns(
-        UserWarning, match="δ ≥ 1/rows allows a method that publishes a random row in the clear"
-    ):
+    with pytest.warns(UserWarning, match="δ ≥ 1/rows permits publishing a random row"):
         DPSGD(noise_multiplier=1.0, delta=0.01).attach(model, sgd(model), (x, y), batch_size=20)
 
 
@@ -226,12 +224,12 @@ def test_a_delta_of_one_over_the_rows_warns_and_says_why():
         ({}, "neither epsilon nor noise_multiplier is given"),
         ({"epsilon": 0}, r"epsilon is 0; it must be a number above 0"),
         ({"epsilon": 1.0, "noise_multiplier": 0}, "without noise there is no ε"),
-        ({"noise_multiplier": 1.0, "clip": None}, "clip is None, so an example's gradient has no bound"),
+        ({"noise_multiplier": 1.0, "clip": None}, "clip is None, so gradients are unbounded"),
         (
             {"noise_multiplier": 1.0, "sampling": "weighted"},
             "sampling is 'weighted'; it must be one of 'poisson', 'shuffle', 'fixed'",
         ),
-        ({"epsilon": 1.0}, "how long the run is was not said"),
+        ({"epsilon": 1.0}, "neither epochs nor steps is given"),
     ],
 )
 def test_settings_that_cannot_be(settings, words):
@@ -252,9 +250,9 @@ def test_what_cannot_be_attached():
         one.attach(model, sgd(model), (i for i in range(3)), batch_size=1)
     with pytest.raises(BadData, match=r"the tensors have \[200, 100\] rows"):
         one.attach(model, sgd(model), (x, y[:100]), batch_size=1)
-    with pytest.raises(BadParameter, match="the optimiser does not hold the parameters of this model"):
+    with pytest.raises(BadParameter, match="the optimizer must have exactly the parameters of this model"):
         one.attach(model, sgd(nn.Linear(2, 2)), (x, y), batch_size=20)
-    with pytest.raises(BadParameter, match=r"the model cannot take rows of shape \(6,\)"):
+    with pytest.raises(BadParameter, match=r"the model does not accept rows of shape \(6,\)"):
         one.attach(other := nn.Linear(5, 2), sgd(other), (x, y), batch_size=20)
     with pytest.raises(BadParameter, match=r"BatchNorm1d, which mixes.*without_batch_norm"):
         one.attach(
@@ -272,7 +270,9 @@ def test_a_model_that_mixes_examples_by_a_function_is_refused():
             return self.out(x - x.mean(0))
 
     model, x, y = Mixes(), *world()[1:]
-    with pytest.raises(BadParameter, match="what the model gives for a row depends on the rows beside it"):
+    with pytest.raises(
+        BadParameter, match="the model's output for one row depends on the other rows in the batch"
+    ):
         DPSGD(noise_multiplier=1.0, delta=1e-6).attach(model, sgd(model), (x, y), batch_size=20)
 
 
@@ -305,7 +305,7 @@ def test_a_replayable_secret_is_stamped():
     for _ in range(2):
         model, x, y = world()
         private = DPSGD(noise_multiplier=1.0, delta=1e-6).attach(
-            model, optimizer := sgd(model), (x, y), batch_size=20, secret_seed=3
+            model, optimizer := sgd(model), (x, y), batch_size=20, insecure_seed=3
         )
         epoch(private, model, optimizer)
         ends.append(values(model))

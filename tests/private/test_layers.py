@@ -11,8 +11,8 @@ from torch import nn
 
 from tacit.errors import BadParameter
 from tacit.private import without_batch_norm
-from tacit.private.ghost import Ghost, automatic, flat, unclipped
-from tacit.private.layers import KINDS, Functional, layers_of
+from tacit.private.ghost import GhostClipping, automatic_factors, flat_factors, unit_factors
+from tacit.private.layers import KINDS, FunctionalRule, find_layers
 
 from .reference import clipped_sum, close, each_gradient
 
@@ -166,7 +166,7 @@ def made(name):
 
 
 def sums(model, x, y, factors, groups="flat", method="auto"):
-    ghost = Ghost(model, factors, groups, method)
+    ghost = GhostClipping(model, factors, groups, method)
     F.cross_entropy(model(x), y).backward()
     out = dict(zip(map(id, ghost.parameters), ghost.take()))
     ghost.close()
@@ -179,13 +179,13 @@ def test_the_clipped_sum_equals_one_example_at_a_time(name, kind):
     model, x, y = made(name)
     each = each_gradient(model, x, y)
     order = {id(p): k for k, p in enumerate(p for p in model.parameters() if p.requires_grad)}
-    ghost = Ghost(model, unclipped, "per-layer")
+    ghost = GhostClipping(model, unit_factors, "per-layer")
     groups = [
         [
             order[id(p)]
             for i, layer in enumerate(ghost.layers)
             if ghost.group[i] == g
-            for p in layer.mine.values()
+            for p in layer.parameters.values()
         ]
         for g in range(len(ghost.layers))
     ]
@@ -196,10 +196,10 @@ def test_the_clipped_sum_equals_one_example_at_a_time(name, kind):
     ]  # examples on both sides of the bound
     want = clipped_sum(each, None if kind == "none" else clip, kind, 0.01, groups)
     factors = {
-        "flat": flat(clip),
-        "automatic": automatic(clip, 0.01),
-        "per-layer": flat(clip),
-        "none": unclipped,
+        "flat": flat_factors(clip),
+        "automatic": automatic_factors(clip, 0.01),
+        "per-layer": flat_factors(clip),
+        "none": unit_factors,
     }[kind]
     got, _ = sums(model, x, y, factors, "per-layer" if kind == "per-layer" else "flat")
     assert close(got, want, 1e-5)
@@ -209,7 +209,7 @@ def test_the_clipped_sum_equals_one_example_at_a_time(name, kind):
 def test_the_whole_model_by_torch_func_gives_the_same(name):
     model, x, y = made(name)
     want = clipped_sum(each_gradient(model, x, y), 0.7)
-    got, ghost = sums(model, x, y, flat(0.7), method="functional")
+    got, ghost = sums(model, x, y, flat_factors(0.7), method="functional")
     assert close(got, want, 1e-5)
     assert len(ghost.layers) == 1
 
@@ -224,7 +224,7 @@ def test_every_kind_of_layer_with_a_rule_is_among_those_tested():
 def test_no_clipped_gradient_is_longer_than_the_bound():
     model, x, y = made("conv2d")
     for i in range(ROWS):
-        got, _ = sums(copy.deepcopy(model), x[i : i + 1] * 50, y[i : i + 1], flat(0.7))
+        got, _ = sums(copy.deepcopy(model), x[i : i + 1] * 50, y[i : i + 1], flat_factors(0.7))
         assert sum(float(g.double().square().sum()) for g in got) ** 0.5 <= 0.7
 
 
@@ -233,7 +233,7 @@ def test_a_pass_computes_no_gradient_of_a_weight():
     never happens.
     """
     model, x, y = made("conv2d")
-    ghost = Ghost(model, flat(1.0))
+    ghost = GhostClipping(model, flat_factors(1.0))
     seen = []
     for p in model.parameters():
         assert not p.requires_grad
@@ -248,12 +248,12 @@ def test_a_pass_computes_no_gradient_of_a_weight():
 
 def test_a_gradient_penalty_is_refused():
     model, x, _ = made("linear")
-    ghost = Ghost(model, flat(1.0))
+    ghost = GhostClipping(model, flat_factors(1.0))
     x.requires_grad_()
     out = model(x).sum()
     with pytest.raises(
         BadParameter,
-        match=r"a gradient of a gradient \(create_graph=True\) reaches the weights past the layers' outputs",
+        match=r"second-order gradients \(create_graph=True\) reach the weights without passing the layers' outputs",
     ):
         torch.autograd.grad(out, x, create_graph=True)
     with ghost.paused():
@@ -264,7 +264,7 @@ def test_an_example_whose_gradient_is_not_finite_counts_as_nothing():
     model, x, y = made("conv2d")
     want = clipped_sum(each_gradient(model, x[1:], y[1:]), 0.7)
     x[0] = float("inf")
-    got, _ = sums(model, x, y, flat(0.7))
+    got, _ = sums(model, x, y, flat_factors(0.7))
     assert all(torch.isfinite(g).all() for g in got)
     assert close(got, want, 1e-5)
 
@@ -276,24 +276,24 @@ def test_batch_norm_is_refused_with_the_fix_and_the_fix_works():
         match=r"'1' is a BatchNorm2d, which mixes the "
         r"examples.*nn.GroupNorm.*tacit.private.without_batch_norm\(model\)",
     ):
-        layers_of(model)
+        find_layers(model)
     assert isinstance(without_batch_norm(model)[1], nn.GroupNorm)
-    assert len(layers_of(model)) == 3
+    assert len(find_layers(model)) == 3
 
 
 @pytest.mark.parametrize(
     ("layer", "words"),
     [
         (nn.InstanceNorm2d(3, track_running_stats=True), "InstanceNorm2d, which mixes"),
-        (nn.LSTM(3, 3, num_layers=2, dropout=0.5), "drops out, inside a layer that is run again"),
+        (nn.LSTM(3, 3, num_layers=2, dropout=0.5), "has dropout inside a layer that is run again"),
         (nn.Embedding(5, 3, max_norm=1.0), "max_norm, scale_grad_by_freq or sparse"),
         (nn.Embedding(5, 3, scale_grad_by_freq=True), "max_norm, scale_grad_by_freq or sparse"),
-        (nn.ReLU(), "no parameter that learns"),
+        (nn.ReLU(), "no trainable parameter"),
     ],
 )
 def test_layers_that_cannot_be_private_are_refused(layer, words):
     with pytest.raises(BadParameter, match=words):
-        layers_of(nn.Sequential(layer))
+        find_layers(nn.Sequential(layer))
 
 
 def test_a_layer_vmap_cannot_express_goes_example_by_example_and_says_so():
@@ -310,7 +310,7 @@ def test_a_layer_vmap_cannot_express_goes_example_by_example_and_says_so():
         torch.randint(0, 3, (ROWS,)),
     )
     want = clipped_sum(each_gradient(model, x, y), 0.5)
-    got, ghost = sums(model, x, y, flat(0.5))
+    got, ghost = sums(model, x, y, flat_factors(0.5))
     assert close(got, want)
     assert "1" in ghost.looped
-    assert any(isinstance(layer, Functional) for layer in ghost.layers)
+    assert any(isinstance(layer, FunctionalRule) for layer in ghost.layers)

@@ -47,7 +47,9 @@ def test_every_release_lies_on_the_grid_whatever_was_released():
     lowest bits say nothing about the sum.
     """
     for value in (0.0, 1.0, 1 / 3, 1e-7):
-        (out,) = noise.noisy([torch.full((500,), value, dtype=torch.float64)], 1.0, noise.keystream(Secret()))
+        (out,) = noise.add_noise(
+            [torch.full((500,), value, dtype=torch.float64)], 1.0, noise.keystream(Secret())
+        )
         whole = out * wide.SIGMA
         assert torch.equal(whole, whole.round())
 
@@ -59,7 +61,7 @@ def test_the_lowest_bits_of_two_sums_cannot_be_told_apart():
     source = noise.keystream(Secret())
     counts = []
     for value in (0.0, 1 / 3):
-        (out,) = noise.noisy([torch.full((64_000,), value, dtype=torch.float64)], 1.0, source)
+        (out,) = noise.add_noise([torch.full((64_000,), value, dtype=torch.float64)], 1.0, source)
         counts.append(np.bincount((out * wide.SIGMA).to(torch.int64).numpy() & 63, minlength=64))
     a, b = counts
     assert ((a - b) ** 2 / (a + b)).sum() < 125
@@ -72,8 +74,8 @@ def test_sigma_pays_for_rounding():
     assert 1e-5 < sigma / 0.5 - 1 < 2e-5
     with pytest.raises(
         BadParameter,
-        match=r"noise_multiplier is 1000000.0; it must be at most .* for 100,000,000 parameters, whose "
-        r"rounding adds up",
+        match=r"noise_multiplier is 1000000.0; it must be at most .* for 100,000,000 parameters, "
+        r"because of rounding",
     ):
         noise.deviation(1e6, 1.0, 10**8)
 

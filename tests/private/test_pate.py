@@ -148,7 +148,7 @@ def test_a_published_epsilon_is_noisy_and_never_below_what_publishing_costs():
         (lambda: GNMax(-1.0), "GNMax: sigma is -1.0; it must be a number above 0"),
         (
             lambda: ConfidentGNMax(200.0, 30.0, 40.0),
-            r"ConfidentGNMax: sigma1 is 30.0; it must be at least sigma2 = 40. Every question pays for the "
+            r"ConfidentGNMax: sigma1 is 30.0; it must be at least sigma2 = 40. Every query pays for the "
             r"check",
         ),
     ],

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tacit import data, models
-from tacit.private.pate_student import Student, moved, nearest, smoothness
+from tacit.private.pate_student import Student, median_distance, shift_images, smoothness_loss
 
 
 @pytest.fixture
@@ -60,10 +60,10 @@ def test_unlabelled_rows_earn_their_place(one_thread):
 
 
 def test_it_goes_semi_supervised_by_itself_where_unlabelled_rows_abound():
-    assert Student().semi(100, 9000)
-    assert not Student().semi(100, 350)
-    assert not Student(method="supervised").semi(100, 9000)
-    assert Student(method="vat").semi(100, 0)
+    assert Student().uses_unlabeled(100, 9000)
+    assert not Student().uses_unlabeled(100, 350)
+    assert not Student(method="supervised").uses_unlabeled(100, 9000)
+    assert Student(method="vat").uses_unlabeled(100, 0)
 
 
 def test_the_same_seed_gives_the_same_student_and_leaves_the_callers_random_state():
@@ -83,7 +83,7 @@ def test_a_prediction_that_nothing_changes_has_no_smoothness_to_gain():
     flat = nn.Linear(2, 2)
     nn.init.zeros_(flat.weight)
     nn.init.zeros_(flat.bias)
-    found = smoothness(flat, torch.randn(7, 2), 0.5, torch.Generator().manual_seed(0))
+    found = smoothness_loss(flat, torch.randn(7, 2), 0.5, torch.Generator().manual_seed(0))
     assert found.item() == pytest.approx(math.log(2), abs=1e-5)
 
 
@@ -98,7 +98,7 @@ def test_the_worst_direction_of_a_linear_model_is_along_its_weights():
     g = torch.Generator().manual_seed(1)
     plain = linear(x)
     entropy = -(plain.softmax(1) * plain.log_softmax(1)).sum()
-    found = smoothness(linear, x, 0.2, g) - entropy
+    found = smoothness_loss(linear, x, 0.2, g) - entropy
     along = 0.2 * w / w.norm()
     worst = max(
         nn.functional.kl_div(
@@ -113,14 +113,14 @@ def test_the_worst_direction_of_a_linear_model_is_along_its_weights():
 def test_images_are_moved_by_whole_pixels_within_the_shift():
     x = torch.zeros(200, 1, 9, 9)
     x[:, :, 4, 4] = 1
-    out = moved(x, 2, torch.Generator().manual_seed(0))
+    out = shift_images(x, 2, torch.Generator().manual_seed(0))
     places = out.flatten(1).argmax(1)
     rows, columns = places // 9 - 4, places % 9 - 4
     assert out.flatten(1).sum(1).eq(1).all(), "moved, not blurred"
     assert set(rows.tolist()) == set(columns.tolist()) == {-2, -1, 0, 1, 2}
-    assert torch.equal(moved(x, 0, torch.Generator()), x)
+    assert torch.equal(shift_images(x, 0, torch.Generator()), x)
 
 
 def test_the_unit_of_the_radius_is_the_distance_to_the_nearest_row():
     grid = torch.stack(torch.meshgrid(torch.arange(6.0), torch.arange(6.0), indexing="ij"), -1).reshape(-1, 2)
-    assert nearest(3 * grid, 0) == pytest.approx(3.0, rel=1e-4)
+    assert median_distance(3 * grid, 0) == pytest.approx(3.0, rel=1e-4)

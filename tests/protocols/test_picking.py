@@ -327,7 +327,7 @@ def with_kits(programs, folder, more=None, **how):
     """
     torch.set_num_threads(1)
     for k in range(4):
-        members.deal(fed(), k, folder / str(k))
+        members.save_rows(fed(), k, folder / str(k))
 
     async def play():
         async with Net.of("server", *fed().parties) as net, asyncio.timeout(100):
@@ -342,7 +342,7 @@ def with_kits(programs, folder, more=None, **how):
 
             def start(k, name):
                 def honest(me):
-                    return members.member(me, {"dealt": str(folder / str(k))}, str(folder / f"state-{k}"))
+                    return members.member(me, {"folder": str(folder / str(k))}, str(folder / f"state-{k}"))
 
                 return asyncio.create_task(net.party(name, programs.get(name, honest)))
 
@@ -376,7 +376,7 @@ def test_a_party_with_a_kit_that_states_what_is_no_score_or_not_its_own_is_refus
     last = fed().parties[-1]
 
     async def liar(me):
-        work = members.Work(me.name, {"dealt": str(tmp_path / "3")}, tmp_path / "state", "")
+        work = members.ClientWork(me.name, {"folder": str(tmp_path / "3")}, tmp_path / "state", "")
 
         async def play():
             await work.prepared.wait()
@@ -390,7 +390,7 @@ def test_a_party_with_a_kit_that_states_what_is_no_score_or_not_its_own_is_refus
                     )
                 await me.scope(joining.SCOPE).send("server", joining.Free())
 
-        await members.beside(play(), joining.attend(me, "server", tacit.__version__, work.prepare))
+        await members.run_alongside(play(), joining.attend(me, "server", tacit.__version__, work.prepare))
 
     run, ended = with_kits({last: liar}, tmp_path, dict(rounds=2, evaluate_every=0), deadline=3.0, at_least=3)
     assert words in str(ended.pop(last))

@@ -16,7 +16,7 @@ from . import made
 
 def test_a_finished_run_is_read_whole(tmp_path: Path) -> None:
     record = read_run(made.run(tmp_path / "r", rounds=5))
-    assert (record.label, record.seed, record.done, record.planned, record.finished) == (
+    assert (record.label, record.seed, record.done, record.planned, record.is_finished) == (
         "FedAvg",
         0,
         5,
@@ -55,7 +55,7 @@ def test_a_torn_line_is_said_and_the_best_so_far_is_still_known(tmp_path: Path) 
         == "The last line of events.jsonl (line 7) was cut short, as when a run is killed while writing; it "
         "is left out."
     )
-    assert not record.finished
+    assert not record.is_finished
     assert record.done == 4
     assert record.metrics["best_accuracy"] == max(e["accuracy"] for e in record.rounds)
 

@@ -80,7 +80,7 @@ class Cast:
             "hub": replace(hub, listen=f"127.0.0.1:{port}")
         }
         for k in range(CLIENTS):
-            members.deal(self.fed, k, folder / f"rows-{k}")
+            members.save_rows(self.fed, k, folder / f"rows-{k}")
         self.roles = ("hub", *self.fed.parties, "server")
         self.pids: dict[str, int] = {}
 
@@ -118,7 +118,7 @@ class Cast:
         async with Link(self.kits[name]) as link:
             await link.run(
                 lambda me: members.member(
-                    me, data={"dealt": str(self.folder / f"rows-{k}")}, state=str(self.folder / f"state-{k}")
+                    me, data={"folder": str(self.folder / f"rows-{k}")}, state=str(self.folder / f"state-{k}")
                 )
             )
 

@@ -22,7 +22,7 @@ from tacit.jobs.train import deployed, guards
 from tacit.jobs.train.contract import Contract
 from tacit.jobs.train.elsewhere import Deployed
 from tacit.jobs.train.hidden_sums import HiddenSum
-from tacit.jobs.train.member import Work, member
+from tacit.jobs.train.member import ClientWork, member
 from tacit.jobs.train.plan import make_plan, make_task
 from tacit.parties.party import Party
 from tacit.protocols import joining, rounds
@@ -193,7 +193,7 @@ def refusals(ended: dict[str, Any]) -> list[str]:
 
 def update_of(name: str, folder: Path, attacker: Attacker, r: int, down: State) -> torch.Tensor:
     """What one party alone would contribute to a hidden sum: the number the attacker is after."""
-    work = Work(name, {"table": str(folder / f"{name}.csv")}, folder / f"oracle-{name}", "")
+    work = ClientWork(name, {"table": str(folder / f"{name}.csv")}, folder / f"oracle-{name}", "")
     work.prepare(joining.Work(attacker.contract.text, "oracle"))
     assert work.hidden is not None
     return work.hidden.guard.unpack(work.local(r, down)[1], r)

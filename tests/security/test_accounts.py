@@ -401,7 +401,13 @@ def test_train_private_writes_neither_the_number_of_rows_nor_the_labels_counts(t
     digits = tacit.data.digits()
     n, labels = len(digits.rows.y), torch.bincount(digits.rows.y).tolist()
     run = tacit.train_private(
-        digits, model="logistic", epsilon=3.0, epochs=1, evaluate_every=0, secret_seed=2, out=tmp_path / "run"
+        digits,
+        model="logistic",
+        epsilon=3.0,
+        epochs=1,
+        evaluate_every=0,
+        insecure_seed=2,
+        out=tmp_path / "run",
     )
     run.report()
     for name, text in {**written(run), "printed": f"{run} {run.ledger} {run.events}"}.items():
@@ -442,7 +448,7 @@ def test_train_private_on_neighbors_writes_the_same_but_for_the_model(tmp_path, 
             epsilon=3.0,
             epochs=2,
             public_size=declared,
-            secret_seed=1,
+            insecure_seed=1,
             out=tmp_path / name,
         )
         for name, d in (("whole", digits), ("less", fewer))

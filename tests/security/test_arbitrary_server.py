@@ -221,7 +221,9 @@ def run(actions: list[Any]) -> tuple[list[Seen], Ledger]:
 
         async def program(me: Any) -> None:
             for _ in range(len(actions) + 1):  # its owner restarts it after a refusal
-                work = members.Work(NAMES[k], {"dealt": str(folder / "rows")}, folder / "state", "", ours)
+                work = members.ClientWork(
+                    NAMES[k], {"folder": str(folder / "rows")}, folder / "state", "", ours
+                )
                 work.prepare(joining.Work(CONTRACT.text, "run"))
                 assert work.hidden is not None
                 assert work.counted is not None
@@ -247,7 +249,7 @@ def run(actions: list[Any]) -> tuple[list[Seen], Ledger]:
     with tempfile.TemporaryDirectory() as place:
         clients = {}
         for k, name in enumerate(NAMES):
-            members.deal(FED, k, Path(place) / str(k) / "rows")
+            members.save_rows(FED, k, Path(place) / str(k) / "rows")
             clients[name] = client(k, Path(place) / str(k))
         InProcess().run_sync({"server": server, **clients}, ledger=ledger)
     return sums, ledger

@@ -133,7 +133,7 @@ def test_1_a_party_that_hides_its_updates_is_not_asked_for_them_in_the_clear(tmp
         ({"parties": ["a", "evil"]}, "names another parties than this party's kit"),
         (
             {"pace": {"name": "FedBuff", "buffer": 2, "staleness": {"name": "Polynomial", "a": 0.5}}},
-            "does not go with FedBuff",
+            "cannot be combined with FedBuff",
         ),
         ({"train__surprise": 1}, "cannot be used|not in canonical form"),
     ],
@@ -569,7 +569,7 @@ def test_13_and_15_nobody_is_told_anothers_rows_and_no_figure_is_one_partys(tmp_
     write_files(tmp_path)
     (tmp_path / "job.toml").write_text(GUARDED)
     seen: list[set[str]] = []
-    admit = members.Work.admit
+    admit = members.ClientWork.admit
 
     def look(self: Any, kind: str, r: int, sent: Any) -> bool:
         seen.append(set(sent.vectors))
@@ -598,7 +598,7 @@ def test_13_and_15_nobody_is_told_anothers_rows_and_no_figure_is_one_partys(tmp_
             return result
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(members.Work, "admit", look)
+        patch.setattr(members.ClientWork, "admit", look)
         result = asyncio.run(run())
     assert set().union(*seen) == {
         "w",

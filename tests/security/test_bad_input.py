@@ -20,7 +20,7 @@ from tacit.errors import BadData, BadJob, MissingFiles, ProtocolError
 from tacit.jobs.train import member as members
 from tacit.jobs.train import networked
 from tacit.jobs.train.contract import Contract
-from tacit.jobs.train.member import Work, beside, member, own, read_layout
+from tacit.jobs.train.member import ClientWork, member, read_layout, read_rows, run_alongside
 from tacit.protocols import buffered, joining, rounds
 from tacit.runtimes.inprocess import InProcess
 from tests.runtimes.net import Net
@@ -46,7 +46,7 @@ def run_with(evil: Callable[..., Any], tmp_path: Path, **more: Any) -> tuple[tac
     torch.set_num_threads(1)
     fed = federation()
     for k in range(3):
-        members.deal(fed, k, tmp_path / str(k))
+        members.save_rows(fed, k, tmp_path / str(k))
 
     async def play() -> tuple[tacit.Result, Any]:
         async with Net.of("server", *fed.parties) as net, asyncio.timeout(100):
@@ -62,7 +62,7 @@ def run_with(evil: Callable[..., Any], tmp_path: Path, **more: Any) -> tuple[tac
             honest = [
                 asyncio.create_task(
                     net.party(
-                        f"p{k}", lambda me, k=k: member(me, {"dealt": str(tmp_path / str(k))}, str(tmp_path))
+                        f"p{k}", lambda me, k=k: member(me, {"folder": str(tmp_path / str(k))}, str(tmp_path))
                     )
                 )
                 for k in (0, 1)
@@ -85,7 +85,7 @@ def sends(
     """A client that is honest but for what it does to its second update."""
 
     async def evil(me: Any, folder: str) -> None:
-        work = Work(me.name, {"dealt": folder}, Path(folder), "")
+        work = ClientWork(me.name, {"folder": folder}, Path(folder), "")
 
         def local(r: int, down: Any) -> Any:
             weight, vectors = work.local(r, down)
@@ -94,7 +94,7 @@ def sends(
         async def free() -> None:
             await me.scope(joining.SCOPE).send("server", joining.Free())
 
-        await beside(
+        await run_alongside(
             rounds.client(me, local, work.test, done=free),
             joining.attend(me, "server", __version__, work.prepare),
         )
@@ -151,17 +151,17 @@ def answers(
     """The same where training does not go by rounds: honest but for its second answer."""
 
     async def evil(me: Any, folder: str) -> None:
-        work = Work(me.name, {"dealt": folder}, Path(folder), "")
+        work = ClientWork(me.name, {"folder": folder}, Path(folder), "")
 
         async def local(number: int, version: int, down: Any) -> Any:
-            weight, vectors = await work.local_beside(number, version, down)
+            weight, vectors = await work.local_in_thread(number, version, down)
             return change(weight, vectors) if number == 1 else (weight, vectors)
 
         async def play() -> None:
             await work.prepared.wait()
             await buffered.client(me, local, work.test)
 
-        await beside(play(), joining.attend(me, "server", __version__, work.prepare))
+        await run_alongside(play(), joining.attend(me, "server", __version__, work.prepare))
 
     return evil
 
@@ -214,9 +214,9 @@ def test_another_model_is_refused_at_the_door(tmp_path: Path) -> None:
 def test_data_that_do_not_fit_are_said_at_both_ends(tmp_path: Path) -> None:
     rows = federation()
     narrow = data.from_arrays(rows.rows.x[:, :2].numpy(), rows.rows.y.numpy(), classes=3).split(1, seed=0)
-    members.deal(narrow, 0, tmp_path / "narrow")
+    members.save_rows(narrow, 0, tmp_path / "narrow")
     result, ended = run_with(
-        lambda me, folder: member(me, {"dealt": str(tmp_path / "narrow")}, str(tmp_path)), tmp_path
+        lambda me, folder: member(me, {"folder": str(tmp_path / "narrow")}, str(tmp_path)), tmp_path
     )
     assert isinstance(ended, BadData)
     assert "the rows of 'p2' have the shape [2] and 3 classes; the job is for [4] and 3" in str(ended)
@@ -231,7 +231,7 @@ def test_bytes_that_are_no_message_do_not_stop_the_server(tmp_path: Path) -> Non
     async def noise(me: Any, folder: str) -> None:
         for scope in ("door", "round 0", "test -1", ""):
             await me.transport.deliver(me.name, "server", scope, b"TCT\x01\xff\xff\xff\xff nonsense")
-        await member(me, {"dealt": folder}, folder)
+        await member(me, {"folder": folder}, folder)
 
     result, _ = run_with(noise, tmp_path)
     assert len(result.history) == ROUNDS
@@ -256,7 +256,7 @@ def table(tmp_path: Path, **columns: Any) -> Path:
 
 
 def test_a_good_file_is_encoded_by_the_agreed_layout_and_its_own_statistics(tmp_path: Path) -> None:
-    fed = own("a", table(tmp_path), LAYOUT, 0)
+    fed = read_rows("a", table(tmp_path), LAYOUT, 0)
     assert fed.columns == ("age", "chol", "sex=f", "sex=m")
     assert (len(fed.train.index), len(fed.held.index)) == (3, 1)
     assert torch.allclose(fed.rows.x[fed.train.index, :2].mean(0), torch.zeros(2), atol=1e-6)
@@ -296,7 +296,7 @@ def test_the_server_is_not_told_what_stands_in_a_partys_file(
     async def client(me: Any) -> None:
         with pytest.raises((BadData, MissingFiles)) as error:
             # return-value]
-            await joining.attend(me, "server", __version__, lambda job: own("a", file, LAYOUT, 0))  # type: ignore[arg-type,
+            await joining.attend(me, "server", __version__, lambda job: read_rows("a", file, LAYOUT, 0))  # type: ignore[arg-type,
         assert str(file) in str(error.value)
         assert ("Mrs Smith" in str(error.value)) == ("Mrs Smith" in str(columns))
 
@@ -329,7 +329,7 @@ def test_a_file_without_what_was_agreed_on_is_refused_before_anything_is_sent(
     columns: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
     with pytest.raises(BadData, match=words):
-        own("a", table(tmp_path, **columns), LAYOUT, 0)
+        read_rows("a", table(tmp_path, **columns), LAYOUT, 0)
 
 
 @pytest.mark.parametrize(

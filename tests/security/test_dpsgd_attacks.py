@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from tacit.errors import BadParameter
 from tacit.private import DPSGD
-from tacit.private.ghost import Ghost, flat
+from tacit.private.ghost import GhostClipping, flat_factors
 from tests.private.reference import clipped_sum, close, each_gradient
 
 torch.set_num_threads(1)
@@ -32,8 +32,8 @@ def total(model, x, y):
     """The clipped sum that the code forms for squared errors summed over each row's outputs, as one float64
     vector.
     """
-    ghost = Ghost(model, flat(CLIP))
-    ghost.mean = False
+    ghost = GhostClipping(model, flat_factors(CLIP))
+    ghost.is_mean = False
     (model(x).flatten(1) - y).square().sum().backward()
     out = torch.cat([t.double().flatten() for t in ghost.take()])
     ghost.close()
@@ -222,13 +222,13 @@ def table():
     return torch.randn(N, 6), y
 
 
-def attach(data, model=None, batch_size=30, secret_seed=None, **more):
+def attach(data, model=None, batch_size=30, insecure_seed=None, **more):
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)) if model is None else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     more = {"noise_multiplier": 1.0, "delta": 1e-4, "sampling": "shuffle", **more}
     return (
-        DPSGD(**more).attach(model, optimizer, data, batch_size=batch_size, secret_seed=secret_seed),
+        DPSGD(**more).attach(model, optimizer, data, batch_size=batch_size, insecure_seed=insecure_seed),
         model,
         optimizer,
     )
@@ -316,7 +316,7 @@ def test_a_reduced_loss_is_refused_on_drawn_rows():
     rows = private.draw()
     F.cross_entropy(model(x[rows]), y[rows], weight=WEIGHTS).backward()
     with pytest.raises(
-        BadParameter, match=r"a loss that had been reduced.*private.backward\(losses\) with one loss per row"
+        BadParameter, match=r"a reduced loss.*private.backward\(losses\) with one loss per row"
     ):
         optimizer.step()
 
@@ -326,7 +326,7 @@ def test_losses_that_are_not_one_for_each_row_are_refused(shape):
     x, y = table()
     private, model, _ = attach(N)
     losses = F.cross_entropy(model(x[private.draw()]), y[:30], reduction="none")
-    with pytest.raises(BadParameter, match=r"losses of shape .*; it must be one loss for each row, \[rows\]"):
+    with pytest.raises(BadParameter, match=r"losses of shape .*; expected one loss per row, \[rows\]"):
         private.backward(losses.mean() if not shape else losses[:, None].expand(*shape))
 
 
@@ -334,7 +334,7 @@ def test_more_rows_than_were_drawn_are_refused():
     x, y = table()
     private, model, _ = attach(N, batch_size=10)
     private.draw()
-    with pytest.raises(BadParameter, match="10 rows were drawn and 60 came through the model"):
+    with pytest.raises(BadParameter, match="10 rows were drawn and 60 passed through the model"):
         private.backward(F.cross_entropy(model(x), y, reduction="none"))
 
 
@@ -353,13 +353,11 @@ def test_a_batch_without_a_step_is_refused_before_the_next_is_charged(drawn):
         else:
             for a, b in private:
                 private.backward(F.cross_entropy(model(a), b, reduction="none"))
-                if not private.checking:
+                if not private.is_checking:
                     break
 
     one()
-    with pytest.raises(
-        BadParameter, match=r"no optimizer.step\(\) followed.*larger batch_size with micro_batch"
-    ):
+    with pytest.raises(BadParameter, match=r"without optimizer.step\(\).*larger batch_size with micro_batch"):
         one()
     assert private.account.spent == 1
 
@@ -415,7 +413,7 @@ def test_a_penalty_on_weights_in_the_loss_is_refused():
     private, model, _ = attach(N)
     rows = private.draw()
     penalty = sum(p.square().sum() for p in model.parameters())
-    with pytest.raises(BadParameter, match="a penalty on weights in the loss belongs in the optimizer"):
+    with pytest.raises(BadParameter, match="move a penalty on weights from the loss to the optimizer"):
         private.backward(F.cross_entropy(model(x[rows]), y[rows], reduction="none") + penalty)
 
 
@@ -441,8 +439,8 @@ def test_weighted_losses_keep_to_the_clip():
     model_sums = []
     for left_out in (None, 0, 20, 55, 59):
         kept = [i for i in range(N) if i != left_out]
-        ghost = Ghost(model, flat(CLIP))
-        ghost.mean = False
+        ghost = GhostClipping(model, flat_factors(CLIP))
+        ghost.is_mean = False
         F.cross_entropy(model(x[kept]), y[kept], weight=WEIGHTS, reduction="none").sum().backward()
         model_sums.append(torch.cat([t.double().flatten() for t in ghost.take()]))
         ghost.close()
@@ -506,7 +504,7 @@ def test_a_model_compiled_after_attach_takes_the_same_steps():
     ends = []
     for backend in (None, "eager"):
         private, model, optimizer = attach(
-            table(), noise_multiplier=0.0, clip=0.1, sampling="poisson", secret_seed=0
+            table(), noise_multiplier=0.0, clip=0.1, sampling="poisson", insecure_seed=0
         )
         called = model if backend is None else torch.compile(model, backend=backend)
         for _ in range(2):  # four steps, of which the first two are compared with torch's own gradients
@@ -525,7 +523,7 @@ def test_a_step_whose_gradients_went_past_the_layers_is_refused():
     F.cross_entropy(other(x), y).backward()
     with pytest.raises(
         BadParameter,
-        match="did not reach the layers that were attached, so that the step would be noise alone",
+        match="did not reach the attached layers, so the step would be noise alone",
     ):
         next(batches)
 

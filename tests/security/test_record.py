@@ -86,7 +86,7 @@ def test_a_line_cut_short_by_a_crash_is_as_if_it_had_not_been_and_a_damaged_one_
     assert again.commit("update", 1).reveal()
     assert [json.loads(line)["round"] for line in record.file.read_text().splitlines()] == [0, 1]
     record.file.write_text(record.file.read_text().replace("reveal", "r3veal", 1))
-    with pytest.raises(BadRun, match=r"It says what this party has answered\. Put it back from a copy"):
+    with pytest.raises(BadRun, match=r"It records what this party has answered\. Restore it from a copy"):
         Record(tmp_path, "p", "c")
 
 

@@ -11,7 +11,7 @@ from tacit.parties.secret import SeededSecret
 from tacit.synth.aim import AIM, aim, candidates
 from tacit.synth.graphical import tree_cells
 from tacit.synth.marginals import Curator
-from tacit.synth.private import unpacked
+from tacit.synth.private import unpack_model
 
 from .counted import DOMAIN, adult, people, two_way_error
 
@@ -41,8 +41,8 @@ def test_it_spends_its_whole_budget_and_no_more_and_keeps_its_model_small():
 
 def test_it_learns_the_pair_that_depends_and_leaves_the_one_that_does_not():
     frame = people()
-    fitted = AIM(epsilon=2.0, seed=0, steps=30).fit(frame, DOMAIN)
-    model, support = unpacked(fitted.learned)
+    fitted = AIM(epsilon=2.0, insecure_seed=0, steps=30).fit(frame, DOMAIN)
+    model, support = unpack_model(fitted.state)
     assert support is None
     assert any({2, 3} <= set(c) for c in model.tree.cliques)  # job and pay
     made = fitted.sample(4000)
@@ -56,7 +56,11 @@ def test_more_budget_comes_nearer():
     errors = [
         two_way_error(
             frame.to_numpy(),
-            AIM(epsilon=e, seed=0, steps=30).fit(frame, domain).sample(len(frame)).astype(int).to_numpy(),
+            AIM(epsilon=e, insecure_seed=0, steps=30)
+            .fit(frame, domain)
+            .sample(len(frame))
+            .astype(int)
+            .to_numpy(),
             sizes,
         )
         for e in (0.05, 5.0)
@@ -77,5 +81,11 @@ def test_adult_at_epsilon_one_is_no_worse_than_mst():
     """Nine columns, ε = 1: MST reaches about .037 here; smartnoise's AIM did not finish in 560 s."""
     frame, domain = adult()
     sizes = [len(c.values) for c in domain.values()]
-    made = AIM(epsilon=1.0, delta=1e-9, seed=0).fit(frame, domain).sample(len(frame)).astype(int).to_numpy()
+    made = (
+        AIM(epsilon=1.0, delta=1e-9, insecure_seed=0)
+        .fit(frame, domain)
+        .sample(len(frame))
+        .astype(int)
+        .to_numpy()
+    )
     assert two_way_error(frame.to_numpy(), made, sizes) < 0.025

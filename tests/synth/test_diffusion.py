@@ -9,14 +9,14 @@ import torch
 
 from tacit.synth import TabDDPM, Table
 from tacit.synth.conformance import example
-from tacit.synth.diffusion import Columns, Noise
+from tacit.synth.diffusion import DiffusionColumns, DiffusionSchedule
 from tacit.synth.encode import Layout
 
 torch.set_num_threads(1)
 
 
 def test_the_schedule_goes_from_nearly_all_to_nearly_nothing():
-    noise = Noise(50, [3], torch.device("cpu"))
+    noise = DiffusionSchedule(50, [3], torch.device("cpu"))
     assert float(noise.total[0]) > 0.99
     assert float(noise.total[-1]) < 0.01
     assert (noise.total[1:] < noise.total[:-1]).all()
@@ -26,7 +26,7 @@ def test_the_schedule_goes_from_nearly_all_to_nearly_nothing():
 
 def test_the_posterior_of_a_category_is_bayes_rule_on_the_forward_steps():
     """q(x_{t−1} = j | x_t, x_0) = q(x_t | j) q(j | x_0) / q(x_t | x_0), each written out for K = 3."""
-    noise = Noise(10, [3], torch.device("cpu"))
+    noise = DiffusionSchedule(10, [3], torch.device("cpu"))
     t, now, first = 4, 1, 2
     a, b, total = float(noise.alpha[t]), float(noise.before[t]), float(noise.total[t])
     by_hand = np.array([(a * (now == j) + (1 - a) / 3) * (b * (first == j) + (1 - b) / 3) for j in range(3)])
@@ -37,7 +37,7 @@ def test_the_posterior_of_a_category_is_bayes_rule_on_the_forward_steps():
 
 
 def test_at_the_first_step_the_posterior_is_the_row_itself():
-    noise = Noise(10, [3], torch.device("cpu"))
+    noise = DiffusionSchedule(10, [3], torch.device("cpu"))
     hot = torch.eye(3)
     assert torch.allclose(
         noise._posterior(hot[[0, 1]], hot[[0, 2]], torch.zeros(2, dtype=torch.long)), hot[[0, 2]]
@@ -46,11 +46,11 @@ def test_at_the_first_step_the_posterior_is_the_row_itself():
 
 def test_columns_come_back_with_their_spikes_and_their_missing_values():
     frame, table = example()
-    x = table.numbers(frame)
-    layout = Layout(table.settled(x))
-    v = layout.forward(x)
-    columns = Columns.of_data(layout, v)
-    back = columns.back(*columns.forward(v))
+    x = table.to_numbers(frame)
+    layout = Layout(table.resolve_constraints(x))
+    v = layout.encode(x)
+    columns = DiffusionColumns.from_data(layout, v)
+    back = columns.decode(*columns.encode(v))
     names = [var.name for var in layout.variables]
     assert np.array_equal(np.isnan(back), np.isnan(v))
     income = names.index("income")
@@ -68,7 +68,7 @@ def test_places_are_normal():
     frame = pd.DataFrame({"x": rng.lognormal(0, 1, 2000)})
     table = Table.infer(frame)
     layout = Layout(table)
-    places, _ = Columns.of_data(layout, table.numbers(frame)).forward(table.numbers(frame))
+    places, _ = DiffusionColumns.from_data(layout, table.to_numbers(frame)).encode(table.to_numbers(frame))
     assert abs(places.mean()) < 0.05
     assert abs(places.std() - 1) < 0.05
 

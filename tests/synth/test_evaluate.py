@@ -11,7 +11,7 @@ import pytest
 from tacit import synth
 from tacit.errors import BadData, BadParameter
 from tacit.synth import evaluate, rank
-from tacit.synth.evaluate import GUARDS
+from tacit.synth.evaluate import PRIVACY_CHECKS
 
 from .clinic import patients, shuffled
 
@@ -41,25 +41,24 @@ def test_a_copy_wins_fidelity_and_loses_privacy_and_both_stand_in_one_table(seen
     assert table.loc[("privacy", "exact copies"), "value"] == 1
     assert table.loc[("privacy", "membership AUC"), "low"] > 0.7
     assert (
-        "100.0% of the synthetic rows are copies of training rows; of unseen real rows 0.0% are."
+        "100.0% of the synthetic rows are copies of training rows, compared with 0.0% of unseen real rows."
         in copy.warnings
     )
-    assert any(w.startswith("membership AUC") and "better than by chance" in w for w in copy.warnings)
+    assert any(w.startswith("membership AUC") and "better than chance" in w for w in copy.warnings)
     assert not any("copies of training" in w for w in fresh.warnings)
 
 
 def test_utility_is_never_shown_without_the_copies_and_the_membership(seen):
     for evaluation in seen.values():
         shown = evaluation.table("utility")
-        assert set(GUARDS) <= set(shown.index.get_level_values("metric"))
+        assert set(PRIVACY_CHECKS) <= set(shown.index.get_level_values("metric"))
         text = str(evaluation)
         assert ("TSTR" in text) == ("exact copies" in text) == ("membership AUC" in text)
     without = evaluate(REAL, patients(500, 2), target="ill")
     assert not [s for s in without.scores if s.metric.facet == "utility"]
     assert "exact copies" in str(without)
     assert without.warnings == [
-        "Without a holdout neither membership nor any other attack was tried, and no utility is shown: give "
-        "holdout=…."
+        "Without a holdout no attack was run and no utility computed: give holdout=…."
     ]
 
 
@@ -147,12 +146,12 @@ def test_a_column_that_is_all_missing_stops_nothing(tmp_path):
         (
             {"synthetic": REAL.iloc[:1]},
             BadData,
-            "the synthetic table has 1 row; at least 2 are needed to compare anything.",
+            "the synthetic table has 1 row; at least 2 are needed.",
         ),
-        ({"synthetic": [[1]]}, BadData, "the synthetic table is a list. Give a pandas DataFrame."),
-        ({"target": "sick"}, BadData, "there is no column 'sick' to look at."),
+        ({"synthetic": [[1]]}, BadData, "the synthetic table is a list; expected a pandas DataFrame."),
+        ({"target": "sick"}, BadData, "there is no column 'sick'."),
         ({"keys": []}, BadParameter, "keys is []; it must be a list of at least one column."),
-        ({"keys": ["ages"]}, BadData, "there is no column 'ages' to look at. Did you mean 'age'?"),
+        ({"keys": ["ages"]}, BadData, "there is no column 'ages'. Did you mean 'age'?"),
         ({"seed": -1}, BadParameter, "seed is -1; it must be a whole number of at least 0."),
     ],
 )

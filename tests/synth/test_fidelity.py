@@ -13,7 +13,7 @@ from scipy import stats
 
 from tacit.synth import fidelity
 from tacit.synth.scores import tvd
-from tacit.synth.views import View, Views, nearest, nearest_without
+from tacit.synth.views import View, Views, nearest_rows, nearest_rows_without
 
 
 def mixed(n: int = 600, seed: int = 0, shift: float = 0.0) -> pd.DataFrame:
@@ -35,14 +35,16 @@ def test_the_ks_complement_is_scipys():
     rng = np.random.default_rng(0)
     for _ in range(20):
         a, b = rng.normal(size=rng.integers(2, 80)).round(1), rng.normal(0.3, 1, rng.integers(2, 80)).round(1)
-        assert fidelity.complement(a, b) == pytest.approx(1 - stats.ks_2samp(a, b, method="asymp").statistic)
+        assert fidelity.ks_complement(a, b) == pytest.approx(
+            1 - stats.ks_2samp(a, b, method="asymp").statistic
+        )
 
 
 def test_missing_values_are_left_out_of_the_ks_complement_and_all_missing_is_the_worst():
     a = np.array([1.0, 2.0, np.nan])
-    assert fidelity.complement(a, np.array([1.0, 2.0])) == 1
-    assert fidelity.complement(a, np.array([np.nan])) == 0
-    assert fidelity.complement(np.array([np.nan]), np.array([np.nan])) == 1
+    assert fidelity.ks_complement(a, np.array([1.0, 2.0])) == 1
+    assert fidelity.ks_complement(a, np.array([np.nan])) == 0
+    assert fidelity.ks_complement(np.array([np.nan]), np.array([np.nan])) == 1
 
 
 def test_total_variation_by_hand():
@@ -110,7 +112,7 @@ def test_a_constant_column_and_a_new_category_are_no_stumbling_block():
     real = pd.DataFrame({"k": [1.5] * 50, "c": ["a", "b"] * 25, "x": np.arange(50) / 7})
     made = pd.DataFrame({"k": [1.5] * 40, "c": ["a", "z"] * 20, "x": np.arange(40) / 7})
     views = Views(real, made, None)
-    assert views.levels[views.at("c")] == ["a", "b", "z"]
+    assert views.levels[views.column_index("c")] == ["a", "b", "z"]
     score, (columns, numbers, _) = fidelity.quality(views, views.synthetic)
     assert columns["c"] == 0.5
     assert "k × x" not in numbers
@@ -125,13 +127,13 @@ def test_neighbours_are_those_of_a_plain_search():
     views = Views(real, made, None)
     a, b = views.points(views.real), views.points(views.synthetic)
     plain = np.sqrt(((a[:, None] - b[None]) ** 2).sum(2))
-    far, where = nearest(a, b, 3)
+    far, where = nearest_rows(a, b, 3)
     assert np.allclose(far, np.sort(plain, axis=1)[:, :3], atol=1e-5)
     assert np.allclose(np.take_along_axis(plain, where, 1), far, atol=1e-9)
-    own = nearest(a, a, 1, skip_self=True)[0][:, 0]
+    own = nearest_rows(a, a, 1, skip_self=True)[0][:, 0]
     square = np.sqrt(((a[:, None] - a[None]) ** 2).sum(2)) + np.diag(np.full(300, np.inf))
     assert np.allclose(own, square.min(1), atol=1e-5)
-    for j, place in nearest_without(views, views.real, views.synthetic):
+    for j, place in nearest_rows_without(views, views.real, views.synthetic):
         others = [k for k in range(4) if k != j]
         p, q = views.points(views.real, others), views.points(views.synthetic, others)
         reached = np.sqrt(((p - q[place]) ** 2).sum(1))
@@ -141,9 +143,9 @@ def test_neighbours_are_those_of_a_plain_search():
 def test_two_categories_are_one_apart_and_a_number_runs_from_0_to_1():
     frame = pd.DataFrame({"c": ["a", "b"] * 100, "x": np.linspace(0, 1, 200)})
     views = Views(frame, frame.copy(), None)
-    c = views.points(View("r", views.real.x[:2]), [views.at("c")])
+    c = views.points(View("r", views.real.x[:2]), [views.column_index("c")])
     assert np.linalg.norm(c[0] - c[1]) == pytest.approx(1)
-    x = views.points(views.real, [views.at("x")])
+    x = views.points(views.real, [views.column_index("x")])
     assert x.min() == pytest.approx(-0.01, abs=0.02)
     assert x.max() == pytest.approx(1.01, abs=0.02)
 

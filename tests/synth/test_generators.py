@@ -34,6 +34,26 @@ def test_every_parameter_is_explained(name):
     assert all(doc for _, _, doc in describe(synth.ALL[name]))
 
 
+@pytest.mark.parametrize("name", synth.ALL)
+def test_only_private_generators_have_an_insecure_seed_and_they_have_no_other(name):
+    fields = {f.name for f in dataclasses.fields(synth.ALL[name])}
+    assert fields & {"seed", "insecure_seed"} == ({"insecure_seed"} if synth.ALL[name].private else {"seed"})
+
+
+def test_fit_returns_the_generator_and_fitting_again_replaces_what_was_learned():
+    frame, table = example()
+    generator = synth.Independent(seed=0)
+    assert not generator.is_fitted
+    with pytest.raises(BadParameter, match=r"Independent is not fitted yet\. Call fit\(frame\) first\."):
+        generator.sample(3)
+    assert generator.fit(frame, table) is generator
+    assert generator.is_fitted
+    first = generator.state
+    generator.fit(frame.iloc[:50], table)
+    assert generator.state is not first
+    assert not dataclasses.replace(generator).is_fitted  # a copy of the parameters alone
+
+
 @dataclass(frozen=True)
 class Remembers(synth.Independent):
     """The trap of the best-known CTGAN: rows, or lists of row numbers by category, kept with the model."""
@@ -42,26 +62,26 @@ class Remembers(synth.Independent):
     seed: int = whole(0, least=0, doc="seed")
 
     def learn(self, v, layout, rng, watch):
-        learned = super().learn(v, layout, rng, watch)
+        state = super().learn(v, layout, rng, watch)
         match self.what:
             case 0:
-                learned.tensors["kept"] = torch.from_numpy(v[:50].copy())
+                state.tensors["kept"] = torch.from_numpy(v[:50].copy())
             case 1:
-                learned.tensors["kept"] = torch.from_numpy(np.argsort(v[:, 1]))
+                state.tensors["kept"] = torch.from_numpy(np.argsort(v[:, 1]))
             case 2:
-                learned.facts["kept"] = example()[0]["name"][7]
+                state.metadata["kept"] = example()[0]["name"][7]
             case 3:
-                learned.tensors["kept"] = torch.from_numpy(v[:390, 0].astype(np.uint8))
-        return learned
+                state.tensors["kept"] = torch.from_numpy(v[:390, 0].astype(np.uint8))
+        return state
 
 
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        (0, "its file holds row"),
+        (0, "its file contains row"),
         (1, "kept is as long as the training table"),
-        (2, "holds the identifier secret-00007"),
-        (3, "its file holds age of rows 0 to 7"),
+        (2, "contains the identifier secret-00007"),
+        (3, "its file contains age of rows 0 to 7"),
     ],
 )
 def test_a_generator_that_keeps_training_rows_or_their_order_does_not_conform(what, words):
@@ -73,13 +93,13 @@ def test_a_generator_that_keeps_training_rows_or_their_order_does_not_conform(wh
 class Careless(synth.Independent):
     seed: int = whole(0, least=0, doc="seed")
 
-    def draw(self, learned, layout, n, rng, given):
+    def draw(self, state, layout, n, rng, conditions):
         torch.rand(1)
-        return super().draw(learned, layout, n, rng, given)
+        return super().draw(state, layout, n, rng, conditions)
 
 
 def test_a_generator_that_draws_from_the_global_state_does_not_conform():
-    with pytest.raises(AssertionError, match="touches the process's random state"):
+    with pytest.raises(AssertionError, match="changes the process's random state"):
         check_generator(Careless())
 
 
@@ -88,7 +108,7 @@ def test_what_is_learnt_does_not_depend_on_the_order_of_rows(name):
     """Nothing of which row stood where can be in a file that comes out the same for every order of them."""
     frame, table = example()
     here, there = (
-        quick(name).fit(f, table).learned.tensors
+        quick(name).fit(f, table).state.tensors
         for f in (frame, frame.sample(frac=1, random_state=1).reset_index(drop=True))
     )
     assert {k: t.shape for k, t in here.items()} == {k: t.shape for k, t in there.items()}
@@ -132,28 +152,32 @@ def test_rows_are_asked_for_in_whole_numbers():
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "words"),
+    ("conditions", "error", "words"),
     [
-        ({"sx": "F"}, BadParameter, "there is no column 'sx' to be fixed. Did you mean 'sex'?"),
-        ({"sex": "X"}, BadData, "'X' is no value of the column 'sex'. It has: 'F', 'M'"),
+        ({"sx": "F"}, BadParameter, "there is no modeled column 'sx'. Did you mean 'sex'?"),
+        ({"sex": "X"}, BadData, "'X' is not a value of the column 'sex'. Allowed: 'F', 'M'"),
         ({"age": (60, 30)}, BadParameter, r"age=\(60, 30\) is an empty interval"),
-        ({"name": "Ann"}, BadParameter, "no column 'name' to be fixed"),
-        ({"age": 17}, BadData, r"only 0 of 10 rows satisfy .*given=\{'age': 17\} after [\d,]+ were drawn"),
+        ({"name": "Ann"}, BadParameter, "no modeled column 'name'"),
+        (
+            {"age": 17},
+            BadData,
+            r"only 0 of 10 rows satisfy .*conditions=\{'age': 17\} after [\d,]+ were drawn",
+        ),
     ],
 )
-def test_conditions_that_cannot_be_met_are_refused(given, error, words):
+def test_conditions_that_cannot_be_met_are_refused(conditions, error, words):
     frame, table = example()
     with pytest.raises(error, match=words):
-        synth.Independent().fit(frame, table).sample(10, given=given)
+        synth.Independent().fit(frame, table).sample(10, conditions=conditions)
 
 
 @pytest.mark.parametrize("name", ["Bayes", "Cart", "CTGAN", "GaussianCopula"])
 def test_conditions_may_be_lists_missing_values_and_combined_columns(name):
     frame, table = example()
     fitted = quick(name).fit(frame, table)
-    assert set(fitted.sample(30, given={"grade": ["low", "high"]})["grade"]) <= {"low", "high"}
-    assert fitted.sample(20, given={"job": None})["job"].isna().all()
-    french = fitted.sample(30, given={"country": "FR"})
+    assert set(fitted.sample(30, conditions={"grade": ["low", "high"]})["grade"]) <= {"low", "high"}
+    assert fitted.sample(20, conditions={"job": None})["job"].isna().all()
+    french = fitted.sample(30, conditions={"country": "FR"})
     assert set(french["city"]) <= {"Lyon", "Lille"}
 
 
@@ -182,7 +206,7 @@ def test_a_sample_is_its_chunks_and_only_one_of_them_is_in_memory():
 )
 def test_a_file_that_is_no_generator_is_refused(tmp_path, content):
     (tmp_path / "g").write_bytes(content)
-    with pytest.raises(BadData, match="is no generator that tacit saved"):
+    with pytest.raises(BadData, match="is not a generator saved by tacit"):
         synth.load(tmp_path / "g")
     with pytest.raises(BadData, match="cannot be read: No such file"):
         synth.load(tmp_path / "nothing")
@@ -191,7 +215,7 @@ def test_a_file_that_is_no_generator_is_refused(tmp_path, content):
 def test_a_file_cut_off_is_refused(tmp_path):
     path = synth.Bayes().fit(example()[0]).save(tmp_path / "g")
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(BadData, match="is no generator that tacit saved"):
+    with pytest.raises(BadData, match="is not a generator saved by tacit"):
         synth.load(path)
 
 

@@ -15,18 +15,18 @@ from tacit.errors import BadParameter
 from tacit.synth.graphical import (
     JunctionTree,
     Measurement,
-    calibrated,
-    cells,
-    estimated_total,
-    fit,
-    triangulated,
+    count_cells,
+    estimate_total,
+    fit_model,
+    propagate_beliefs,
+    triangulate,
 )
 
 SIZES = (2, 3, 2, 4, 3)
 
 
 def joint_of(potentials) -> np.ndarray:
-    """exp(Σ θ) over all cells, normalised: the definition, with no tree in it."""
+    """exp(Σ θ) over all count_cells, normalised: the definition, with no tree in it."""
     log = np.zeros(SIZES)
     for clique, theta in potentials.items():
         log += theta.reshape([SIZES[c] if c in clique else 1 for c in range(len(SIZES))])
@@ -53,7 +53,7 @@ cliques = st.lists(
 def test_every_marginal_of_any_field_is_that_of_the_joint_table(sets, seed):
     rng = np.random.default_rng(seed)
     potentials = {c: rng.normal(0, 2, [SIZES[i] for i in c]) for c in sets}
-    model = calibrated(JunctionTree.over(potentials, SIZES), SIZES, potentials, 1.0)
+    model = propagate_beliefs(JunctionTree.over(potentials, SIZES), SIZES, potentials, 1.0)
     joint = joint_of(potentials)
     for r in range(1, 4):
         for columns in itertools.permutations(range(5), r):
@@ -75,9 +75,9 @@ def test_a_junction_tree_holds_every_set_and_runs_in_one_piece(sets):
 
 
 def test_a_cycle_is_triangulated_and_a_tree_is_left_alone():
-    assert triangulated([(0, 1), (1, 2), (2, 3)], (2,) * 4) == [(0, 1), (1, 2), (2, 3)]
-    assert all(len(c) == 3 for c in triangulated([(0, 1), (1, 2), (2, 3), (0, 3)], (2,) * 4))
-    assert cells(range(80), [10] * 80) == 10**80  # a Python integer, not an overflow
+    assert triangulate([(0, 1), (1, 2), (2, 3)], (2,) * 4) == [(0, 1), (1, 2), (2, 3)]
+    assert all(len(c) == 3 for c in triangulate([(0, 1), (1, 2), (2, 3), (0, 3)], (2,) * 4))
+    assert count_cells(range(80), [10] * 80) == 10**80  # a Python integer, not an overflow
 
 
 def test_exact_marginals_are_fitted_exactly_and_the_rest_has_maximum_entropy():
@@ -88,7 +88,7 @@ def test_exact_marginals_are_fitted_exactly_and_the_rest_has_maximum_entropy():
     joint = rng.dirichlet(np.ones(24)).reshape(2, 3, 4)
     sizes = (2, 3, 4)
     measured = [Measurement(c, summed(joint, c) * 1000, 1.0) for c in ((0, 1), (1, 2))]
-    model = fit(measured, sizes, steps=3000, tolerance=0)
+    model = fit_model(measured, sizes, steps=3000, tolerance=0)
     assert model.total == pytest.approx(1000)
     for c in ((0, 1), (1, 2)):
         assert np.abs(model.marginal(c) - summed(joint, c)).max() < 1e-4
@@ -106,13 +106,13 @@ def test_noisy_marginals_that_disagree_are_reconciled_by_their_precision():
         Measurement((0,), np.array([60.0, 40.0]), 1.0),
         Measurement((0,), np.array([50.0, 50.0]), 4.0),
     ]
-    model = fit(measured, (2,), steps=2000, tolerance=0)
+    model = fit_model(measured, (2,), steps=2000, tolerance=0)
     assert model.marginal((0,))[0] == pytest.approx(0.58, abs=1e-4)
-    assert estimated_total(measured) == pytest.approx(100)
+    assert estimate_total(measured) == pytest.approx(100)
 
 
 def test_negative_counts_become_no_negative_probabilities():
-    model = fit([Measurement((0, 1), np.array([[-20.0, 60.0], [40.0, -5.0]]), 100.0)], (2, 2))
+    model = fit_model([Measurement((0, 1), np.array([[-20.0, 60.0], [40.0, -5.0]]), 100.0)], (2, 2))
     assert (model.marginal((0, 1)) >= 0).all()
     assert model.marginal((0, 1)).sum() == pytest.approx(1)
 
@@ -129,7 +129,7 @@ def test_a_sample_follows_the_model_also_where_nothing_was_measured():
         (3,): rng.normal(0, 1, 4),
     }
     sizes = (6, 5, 7, 4)
-    model = calibrated(JunctionTree.over(potentials, sizes), sizes, potentials, 1.0)
+    model = propagate_beliefs(JunctionTree.over(potentials, sizes), sizes, potentials, 1.0)
     rows = model.sample(40_000, rng)
     for r in (1, 2, 3):
         for columns in itertools.combinations(range(4), r):
@@ -146,7 +146,7 @@ def test_a_sample_in_order_would_be_caught():
     """
     rng = np.random.default_rng(3)
     potentials = {(0,): np.zeros(4), (1,): np.zeros(4)}
-    model = calibrated(JunctionTree.over(potentials, (4, 4)), (4, 4), potentials, 1.0)
+    model = propagate_beliefs(JunctionTree.over(potentials, (4, 4)), (4, 4), potentials, 1.0)
     good = model.sample(4000, rng)
     bad = np.sort(good, axis=0)
 
@@ -159,18 +159,20 @@ def test_a_sample_in_order_would_be_caught():
 
 
 def test_columns_that_do_not_exist_and_fits_of_nothing_are_refused():
-    model = fit([Measurement((0,), np.array([1.0, 2.0]), 1.0)], (2, 2))
+    model = fit_model([Measurement((0,), np.array([1.0, 2.0]), 1.0)], (2, 2))
     with pytest.raises(
-        BadParameter, match=r"columns are \(0, 7\); they must be different numbers from 0 to 1"
+        BadParameter, match=r"columns are \(0, 7\); they must be distinct numbers from 0 to 1"
     ):
         model.marginal((0, 7))
-    with pytest.raises(BadParameter, match="there is no measurement; at least one noisy marginal is needed"):
-        fit([], (2,))
+    with pytest.raises(
+        BadParameter, match="there are no measurements; at least one noisy marginal is needed"
+    ):
+        fit_model([], (2,))
 
 
 def test_more_columns_than_numpy_has_letters():
     sizes = (2,) * 70
     measured = [Measurement((k, k + 1), np.array([[30.0, 20.0], [20.0, 30.0]]), 1.0) for k in range(69)]
-    model = fit(measured, sizes, steps=300)
+    model = fit_model(measured, sizes, steps=300)
     assert model.marginal((0, 69)).sum() == pytest.approx(1)
     assert model.marginal((0, 1))[0, 0] == pytest.approx(0.3, abs=0.01)

@@ -1,4 +1,4 @@
-"""Mode-specific normalisation, the two networks, and what CTGAN adds to them."""
+"""Mode-specific normalization, the two networks, and what CTGAN adds to them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,20 @@ import torch
 
 from tacit import synth
 from tacit.errors import BadParameter
-from tacit.synth.adversarial import Critic, Duel, Maker, Rows, activated, penalty, seeded, state_of
+from tacit.synth.adversarial import (
+    Critic,
+    EncodedRows,
+    GANTrainer,
+    GeneratorNet,
+    activate,
+    get_weights,
+    gradient_penalty,
+    torch_seed,
+)
 from tacit.synth.conditions import Conditions
-from tacit.synth.ctgan import Conditioned
+from tacit.synth.ctgan import ConditionalRows
 from tacit.synth.encode import Layout
-from tacit.synth.modes import Encoding, mixture
+from tacit.synth.modes import Encoding, fit_mixture
 
 
 def test_the_mixture_finds_three_modes_and_drops_the_others():
@@ -22,7 +31,7 @@ def test_the_mixture_finds_three_modes_and_drops_the_others():
     """
     rng = np.random.default_rng(0)
     which = rng.choice(3, 20_000, p=[0.5, 0.3, 0.2])
-    found = mixture(rng.normal(np.array([-6.0, 0, 5])[which], np.array([1.0, 0.5, 0.7])[which]))
+    found = fit_mixture(rng.normal(np.array([-6.0, 0, 5])[which], np.array([1.0, 0.5, 0.7])[which]))
     big = np.argsort(found.mean)[found.weight[np.argsort(found.mean)] > 0.05]
     assert found.weight[big].sum() > 0.95
     assert {round(float(m)) for m in found.mean[big]} == {-6, 0, 5}
@@ -43,14 +52,14 @@ def table() -> tuple[Layout, np.ndarray, pd.DataFrame]:
     )
     made = synth.Table.infer(frame)
     layout = Layout(made)
-    return layout, layout.forward(made.numbers(frame)), frame
+    return layout, layout.encode(made.to_numbers(frame)), frame
 
 
 def test_encoded_rows_come_back_spikes_and_missing_values_exactly():
     layout, v, _ = table()
     encoding = Encoding.fit(layout, v)
-    rows = encoding.forward(v, np.random.default_rng(0)).numpy()
-    back = encoding.back(rows)
+    rows = encoding.encode(v, np.random.default_rng(0)).numpy()
+    back = encoding.decode(rows)
     assert np.array_equal(np.isnan(back[:, 1]), np.isnan(v[:, 1]))
     assert np.array_equal(back[:, 0] == 0, v[:, 0] == 0)
     assert np.array_equal(back[:, 2:], v[:, 2:])
@@ -67,7 +76,7 @@ def test_encoded_rows_come_back_spikes_and_missing_values_exactly():
 def test_what_the_maker_gives_is_a_row_of_places_and_indicators():
     layout, v, _ = table()
     encoding = Encoding.fit(layout, v)
-    out = activated(torch.randn(50, encoding.width) * 5, encoding)
+    out = activate(torch.randn(50, encoding.width) * 5, encoding)
     assert out.shape == (50, encoding.width)
     for b in encoding.blocks:
         assert torch.allclose(out[:, b.indicators].sum(dim=1), torch.ones(50), atol=1e-5)
@@ -78,7 +87,7 @@ def test_levels_are_drawn_by_log_frequency_and_real_rows_have_the_level_asked_fo
     """20,000 draws; 0.02 is five standard errors of a share."""
     layout, v, frame = table()
     encoding = Encoding.fit(layout, v)
-    rows = Conditioned(encoding.forward(v, np.random.default_rng(0)), encoding)
+    rows = ConditionalRows(encoding.encode(v, np.random.default_rng(0)), encoding)
     torch.manual_seed(0)
     condition, real, real_condition, (column, level) = rows.batch(20_000)
     assert condition.shape == (20_000, 5)
@@ -94,7 +103,7 @@ def test_levels_are_drawn_by_log_frequency_and_real_rows_have_the_level_asked_fo
 def test_the_condition_loss_is_zero_only_when_the_maker_obeys():
     layout, v, _ = table()
     encoding = Encoding.fit(layout, v)
-    rows = Conditioned(encoding.forward(v, np.random.default_rng(0)), encoding)
+    rows = ConditionalRows(encoding.encode(v, np.random.default_rng(0)), encoding)
     chosen = torch.tensor([[0, 1], [2, 0]])  # column 0 level 2; column 1 level 0
     obeyed = torch.zeros(2, encoding.width)
     obeyed[0, encoding.discrete[0].indicators.start + 2] = 50
@@ -109,13 +118,13 @@ def test_the_penalty_of_a_linear_critic_by_hand():
     critic = Critic(3, (), pac=2, dropout=0.0)
     with torch.no_grad():
         critic.layers[0].weight.copy_(torch.tensor([[3.0, 0, 0, 0, 4.0, 0]]))
-    assert penalty(critic, torch.randn(8, 3), torch.randn(8, 3), 10.0).item() == pytest.approx(
+    assert gradient_penalty(critic, torch.randn(8, 3), torch.randn(8, 3), 10.0).item() == pytest.approx(
         10 * (5 - 1) ** 2, rel=1e-5
     )
 
 
 def test_the_maker_lays_every_hidden_layer_beside_its_input():
-    maker = Maker(4, (8, 6), 3)
+    maker = GeneratorNet(4, (8, 6), 3)
     assert [linear.in_features for linear in maker.linear] == [4, 12]
     assert maker.last.in_features == 18
 
@@ -167,23 +176,21 @@ def test_ctgan_learns_the_same_and_is_told_what_to_make():
     holds_together(fitted)
     layout = Layout(fitted.table)
     v = fitted.generator.draw(
-        fitted.learned, layout, 1000, np.random.default_rng(0), Conditions.of(fitted.table, {"kind": "new"})
+        fitted.state, layout, 1000, np.random.default_rng(0), Conditions.parse(fitted.table, {"kind": "new"})
     )
-    assert (v[:, 0] == fitted.table.modelled[0].values.index("new")).mean() > 0.8
+    assert (v[:, 0] == fitted.table.modeled[0].values.index("new")).mean() > 0.8
 
 
 def test_a_mixture_of_checkpoints_is_equal_parts_of_its_makers():
     frame = separated(400)
     fitted = synth.CTGAN(epochs=8, checkpoints=4).fit(frame)
-    assert len({key.split(".")[1] for key in fitted.learned.tensors if key.startswith("maker.")}) == 4
+    assert len({key.split(".")[1] for key in fitted.state.tensors if key.startswith("maker.")}) == 4
     last = synth.CTGAN(epochs=8).fit(frame)
     kept = {
-        key.removeprefix("maker."): t
-        for key, t in fitted.learned.tensors.items()
-        if key.startswith("maker.3.")
+        key.removeprefix("maker."): t for key, t in fitted.state.tensors.items() if key.startswith("maker.3.")
     }
     assert all(
-        torch.equal(t, last.learned.tensors[f"maker.0.{key.removeprefix('3.')}"]) for key, t in kept.items()
+        torch.equal(t, last.state.tensors[f"maker.0.{key.removeprefix('3.')}"]) for key, t in kept.items()
     )
     assert len(fitted.sample(101)) == 101
 
@@ -194,9 +201,9 @@ def test_rows_come_from_the_moving_mean_of_the_makers_weights():
     """
     layout, v, _ = table()
     encoding = Encoding.fit(layout, v, 3)
-    rows = Conditioned(encoding.forward(v, np.random.default_rng(0)), encoding)
+    rows = ConditionalRows(encoding.encode(v, np.random.default_rng(0)), encoding)
     torch.manual_seed(0)
-    duel = Duel(rows, synth.CTGAN(epochs=1, batch=100, width=16, noise=8, average=0.3).plan)
+    duel = GANTrainer(rows, synth.CTGAN(epochs=1, batch=100, width=16, noise=8, average=0.3).plan)
     mean, steps, step = [p.detach().clone() for p in duel.maker.parameters()], 0, duel.optimise[0].step
 
     def watched(*args):
@@ -220,20 +227,20 @@ def test_rows_come_from_the_moving_mean_of_the_makers_weights():
     assert torch.allclose(
         kept["norm.0.running_mean"], expected, atol=0.06
     )  # 5,000 draws of 8 normals with weights below 0.35: deviation below 0.014
-    assert set(kept) == set(state_of(duel.maker))
+    assert set(kept) == set(get_weights(duel.maker))
 
 
 def test_a_mean_of_nothing_is_the_maker_itself():
     frame = separated(200)
-    plain, mean = (synth.GAN(epochs=2, average=average).fit(frame).learned.tensors for average in (0.0, 0.9))
+    plain, mean = (synth.GAN(epochs=2, average=average).fit(frame).state.tensors for average in (0.0, 0.9))
     assert plain.keys() == mean.keys()
     assert not torch.equal(plain["maker.0.last.weight"], mean["maker.0.last.weight"])
     layout = Layout(synth.Table.infer(frame))
-    v = layout.forward(synth.Table.infer(frame).numbers(frame))
+    v = layout.encode(synth.Table.infer(frame).to_numbers(frame))
     encoding = Encoding.fit(layout, v, 10)
-    with seeded(0, torch.device("cpu")):
-        duel = Duel(
-            Rows(encoding.forward(v, np.random.default_rng([0, 0])), encoding),
+    with torch_seed(0, torch.device("cpu")):
+        duel = GANTrainer(
+            EncodedRows(encoding.encode(v, np.random.default_rng([0, 0])), encoding),
             synth.GAN(epochs=2, average=0.0).plan,
         )
         duel.epoch()

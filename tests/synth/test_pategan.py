@@ -17,7 +17,7 @@ from tacit.errors import BadParameter
 from tacit.parties.secret import Secret, SeededSecret
 from tacit.private.pate import GNMax, LNMax
 from tacit.synth import PATEGAN, categorical
-from tacit.synth.pategan import Kernel, Teachers, hard, raked, student
+from tacit.synth.pategan import Kernel, Teachers, fit_student, harden, rake
 
 SIZES = (3, 4, 2)
 SHARES = [np.array([0.5, 0.3, 0.2]), np.array([0.4, 0.3, 0.2, 0.1]), np.array([0.6, 0.4])]
@@ -89,7 +89,7 @@ def test_votes_are_exact_so_the_order_of_rows_and_the_size_of_blocks_do_not_reac
     rng = np.random.default_rng(1)
     rows, made = indicators(dependent(200, rng)), indicators(independent(300, rng))
     kernel = Kernel(SHARES)
-    alike = kernel(kernel.spread(rows), kernel.spread(made))
+    alike = kernel(kernel.center(rows), kernel.center(made))
     assert torch.equal(alike, alike.round())
     teachers = Teachers(rows, 7, Secret(), kernel)
     first = teachers.votes(made, made)
@@ -102,7 +102,7 @@ def test_votes_are_exact_so_the_order_of_rows_and_the_size_of_blocks_do_not_reac
 def test_the_kernel_is_the_sum_over_pairs_of_columns():
     rng = np.random.default_rng(2)
     kernel = Kernel(SHARES)
-    a, b = (kernel.spread(indicators(independent(5, rng))) for _ in range(2))
+    a, b = (kernel.center(indicators(independent(5, rng))) for _ in range(2))
     each = [x @ y.T for x, y in zip(a.split(list(SIZES), 1), b.split(list(SIZES), 1))]
     by_hand = 2 * (each[0] * each[1] + each[0] * each[2] + each[1] * each[2])
     assert torch.equal(kernel(a, b), by_hand)
@@ -126,27 +126,31 @@ def test_a_student_of_noise_says_nothing_and_one_of_signal_says_what_was_said():
     asked, fresh = indicators(independent(300, rng)), indicators(independent(300, rng))
     spreads = [
         float(
-            student(kernel, asked, torch.from_numpy(0.5 + 0.1 * rng.standard_normal(300)), 0.01)(fresh).std()
+            fit_student(kernel, asked, torch.from_numpy(0.5 + 0.1 * rng.standard_normal(300)), 0.01)(
+                fresh
+            ).std()
         )
         for _ in range(20)
     ]
     assert max(spreads) < 0.033
     assert np.median(spreads) < 0.01
     truth = lambda rows: 0.3 * ((rows[:, 3:7].argmax(1) > 1) == (rows[:, 8] > 0)).double()  # noqa: E731
-    verdict = student(kernel, asked, truth(asked) + 0.1 * torch.from_numpy(rng.standard_normal(300)), 0.01)
+    verdict = fit_student(
+        kernel, asked, truth(asked) + 0.1 * torch.from_numpy(rng.standard_normal(300)), 0.01
+    )
     assert float(torch.corrcoef(torch.stack([verdict(fresh), truth(fresh)]))[0, 1]) > 0.8
 
 
 def test_weights_are_put_right_until_columns_have_their_shares():
     rng = np.random.default_rng(5)
     rows = indicators(np.column_stack([rng.integers(0, size, 500) for size in SIZES]))
-    weight = raked(torch.rand(500, dtype=torch.float64) + 0.1, rows, SHARES)
+    weight = rake(torch.rand(500, dtype=torch.float64) + 0.1, rows, SHARES)
     assert float(weight.sum()) == pytest.approx(1)
     assert np.allclose((weight @ rows).numpy(), np.concatenate(SHARES), atol=1e-6)
 
 
 def test_whole_cells_are_the_largest_of_each_column():
-    assert hard(torch.tensor([[0.1, 0.7, 0.2, 0.4, 0.6]]), (3, 2)).tolist() == [[0, 1, 0, 0, 1]]
+    assert harden(torch.tensor([[0.1, 0.7, 0.2, 0.4, 0.6]]), (3, 2)).tolist() == [[0, 1, 0, 0, 1]]
 
 
 def test_votes_teach_what_single_columns_cannot_at_an_epsilon_of_1():

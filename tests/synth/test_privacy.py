@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from tacit.synth import privacy
-from tacit.synth.scores import area, excess, wilson
+from tacit.synth.scores import auc_with_interval, excess_risk, wilson_interval
 from tacit.synth.views import Views
 
 from .clinic import patients, shuffled
@@ -18,7 +18,7 @@ from .clinic import patients, shuffled
 
 def attacked(made: pd.DataFrame, n: int = 700, seed: int = 0) -> dict:
     views = Views(patients(n, 0), made, patients(n, 1))
-    keys = [views.at(c) for c in ("age", "smokes", "ward")]
+    keys = [views.column_index(c) for c in ("age", "smokes", "ward")]
     return {s.name: s for s in privacy.measure(views, keys, np.random.default_rng(seed))}
 
 
@@ -131,15 +131,15 @@ def test_delongs_interval_is_right_about_as_often_as_it_says():
     truth = stats.norm.cdf(1 / np.sqrt(2))
     held = 0
     for _ in range(400):
-        _, low, high = area(rng.normal(1, 1, 60), rng.normal(0, 1, 80))
+        _, low, high = auc_with_interval(rng.normal(1, 1, 60), rng.normal(0, 1, 80))
         held += low <= truth <= high
     assert held / 400 > 0.9
 
 
 def test_the_area_counts_ties_as_half_and_perfect_separation_keeps_some_doubt():
     """By hand: of 4 pairs (1>0, 1=1, 2>0, 2>1) three win and one ties: 3.5/4."""
-    assert area(np.array([1.0, 2.0]), np.array([0.0, 1.0]))[0] == pytest.approx(3.5 / 4)
-    auc, low, high = area(np.ones(50), np.zeros(50))
+    assert auc_with_interval(np.array([1.0, 2.0]), np.array([0.0, 1.0]))[0] == pytest.approx(3.5 / 4)
+    auc, low, high = auc_with_interval(np.ones(50), np.zeros(50))
     assert (auc, high) == (1, 1)
     assert low == pytest.approx(1 - 3 / 50)
 
@@ -148,9 +148,9 @@ def test_wilson_and_the_excess_risk_by_hand():
     """Wilson for 0 of 10: centre z²/2n / (1 + z²/n) = .1388, from 0 to .2775. Excess: (.6 − .2)/(1 − .2) =
     .5.
     """
-    assert wilson(0, 10) == pytest.approx((0.13877, 0.0, 0.27753), abs=1e-4)
-    value, low, high = excess((0.6, 0.55, 0.65), (0.2, 0.15, 0.25))
+    assert wilson_interval(0, 10) == pytest.approx((0.13877, 0.0, 0.27753), abs=1e-4)
+    value, low, high = excess_risk((0.6, 0.55, 0.65), (0.2, 0.15, 0.25))
     assert value == pytest.approx(0.5)
     assert high - value == pytest.approx(np.hypot(0.05 / 0.8, 0.05 * 0.4 / 0.64))
     assert low < value
-    assert excess((0.1, 0.05, 0.15), (0.3, 0.25, 0.35))[0] == 0
+    assert excess_risk((0.1, 0.05, 0.15), (0.3, 0.25, 0.35))[0] == 0

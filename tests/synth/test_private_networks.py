@@ -14,7 +14,7 @@ import torch
 from tacit.errors import BadData, BadParameter
 from tacit.parties.secret import Secret
 from tacit.synth import DPCTGAN, DPGAN, PATEGAN, Table, categorical, integer
-from tacit.synth.dpgan import COUNTING, SURE, at_least
+from tacit.synth.dpgan import COUNTING, SURE, overestimate_count
 
 torch.set_num_threads(1)
 TABLE = {"kind": categorical(["a", "b", "c"]), "age": integer(0, 99)}
@@ -46,17 +46,17 @@ def test_the_ledger_holds_what_was_asked_for_and_the_unit(name):
     assert spent.delta == generator.delta
     assert spent.unit == "record (one row added or removed)"
     assert made.ledger.stamps == []
-    replayed = dataclasses.replace(generator, seed=3).fit(people(300), TABLE)
+    replayed = dataclasses.replace(generator, insecure_seed=3).fit(people(300), TABLE)
     assert replayed.ledger.stamps[0].startswith("NOT PRIVATE")
 
 
 @pytest.mark.parametrize("name", SHORT)
 def test_a_seed_repeats_a_run_and_its_absence_does_not(name):
-    generator = dataclasses.replace(SHORT[name], seed=1)
-    one, two = (generator.fit(people(300), TABLE).learned.tensors for _ in range(2))
+    generator = dataclasses.replace(SHORT[name], insecure_seed=1)
+    one, two = (generator.fit(people(300), TABLE).state.tensors for _ in range(2))
     assert all(torch.equal(one[k], two[k]) for k in one)
-    free = dataclasses.replace(generator, seed=None)
-    one, two = (free.fit(people(300), TABLE).learned.tensors for _ in range(2))
+    free = dataclasses.replace(generator, insecure_seed=None)
+    one, two = (free.fit(people(300), TABLE).state.tensors for _ in range(2))
     assert not all(torch.equal(one[k], two[k]) for k in one)
 
 
@@ -86,7 +86,7 @@ def test_a_private_gan_learns_marginals_and_their_dependence_at_a_large_epsilon(
     and half of the a's below 50.
     """
     made = (
-        DPGAN(epsilon=50.0, epochs=40, batch=200, lr=2e-3, bins=10, seed=0)
+        DPGAN(epsilon=50.0, epochs=40, batch=200, lr=2e-3, bins=10, insecure_seed=0)
         .fit(people(), TABLE)
         .sample(3000, seed=0)
     )
@@ -100,7 +100,7 @@ def test_the_number_of_rows_is_never_below_the_truth_and_has_the_noise_it_is_pai
     """300 draws: below n with probability 300 · 10⁻¹² in all; the spread of a discrete Laplace of scale 20 is
     28, and its estimate from 300 draws within 40% of that but for a probability below 10⁻⁴.
     """
-    drawn = np.array([at_least(5000, 0.05, Secret()) for _ in range(300)])
+    drawn = np.array([overestimate_count(5000, 0.05, Secret()) for _ in range(300)])
     assert drawn.min() >= 5000
     assert 0.6 * 28 < drawn.std() < 1.4 * 28
     assert abs(drawn.mean() - (5000 + np.ceil(20 * np.log(1 / SURE)))) < 10  # six standard errors

@@ -12,7 +12,7 @@ from tacit import synth
 from tacit.errors import BadData
 from tacit.synth import bayes, cart
 from tacit.synth.conditions import Conditions
-from tacit.synth.encode import Cells, Layout, uniforms, uniforms_within
+from tacit.synth.encode import Discretizer, Layout, uniforms, uniforms_within
 
 
 def normals(n: int = 1000, rho: float = 0.5, seed: int = 0) -> pd.DataFrame:
@@ -124,7 +124,7 @@ def chain(n: int = 4000) -> pd.DataFrame:
 def test_the_tree_is_the_chain_the_rows_came_from():
     frame = chain()
     table = synth.Table.infer(frame)
-    codes = table.numbers(frame).astype(int)
+    codes = table.to_numbers(frame).astype(int)
     order, parent = bayes.tree(codes, [3, 3, 3, 2])
     edges = {frozenset((i, p)) for i, p in enumerate(parent) if p >= 0}
     assert {frozenset((0, 1)), frozenset((1, 2))} <= edges
@@ -134,15 +134,15 @@ def test_the_tree_is_the_chain_the_rows_came_from():
 
 def test_mutual_information_by_hand():
     """Two fair coins that always agree: log 2, less (2−1)(2−1)/(2·8) for chance."""
-    assert bayes.information(np.array([[4.0, 0], [0, 4.0]])) == pytest.approx(np.log(2) - 1 / 16)
+    assert bayes.mutual_information(np.array([[4.0, 0], [0, 4.0]])) == pytest.approx(np.log(2) - 1 / 16)
 
 
 def test_conditions_go_through_the_tree_exactly():
     """P(a | c = c1, d = x), from the tables by brute force, and from 50,000 draws: five standard errors are 0.011. No draw is in vain."""
     frame = chain()
     fitted = synth.Bayes(even=False).fit(frame)
-    layout, t = Layout(fitted.table), fitted.learned.tensors
-    cells = Cells.from_tensors(layout.variables, t)
+    layout, t = Layout(fitted.table), fitted.state.tensors
+    cells = Discretizer.from_tensors(layout.variables, t)
     order, parent = t["order"].tolist(), t["parent"].tolist()
     weight = np.zeros(3)
     for row in product(*(range(s) for s in cells.sizes)):
@@ -152,8 +152,8 @@ def test_conditions_go_through_the_tree_exactly():
                 share = t[f"share.{i}"].numpy()
                 p *= share[row[i]] if parent[i] < 0 else share[row[parent[i]], row[i]]
             weight[row[0]] += p
-    given = Conditions.of(fitted.table, {"c": "c1", "d": "x"})
-    v = fitted.generator.draw(fitted.learned, layout, 50_000, np.random.default_rng(0), given)
+    conditions = Conditions.parse(fitted.table, {"c": "c1", "d": "x"})
+    v = fitted.draw(fitted.state, layout, 50_000, np.random.default_rng(0), conditions)
     assert (v[:, 2] == 1).all()
     assert (v[:, 3] == 0).all()
     assert np.bincount(v[:, 0].astype(int), minlength=3) / 50_000 == pytest.approx(
@@ -189,11 +189,11 @@ def test_trees_with_small_leaves_are_kept_from_copying(leaf):
     both = repeated(6000)
     train, holdout = both.iloc[:3000].reset_index(drop=True), both.iloc[3000:].reset_index(drop=True)
     table = synth.Table.infer(both, columns=dict.fromkeys(both, "categorical"))
-    x, fresh = table.numbers(train), table.numbers(holdout)
+    x, fresh = table.to_numbers(train), table.to_numbers(holdout)
     natural = cart.copy_rate(x, fresh)
     free = synth.Cart(leaf=leaf, copies=None).fit(train, table)
     guarded = synth.Cart(leaf=leaf).fit(train, table)
-    rates = [cart.copy_rate(x, table.numbers(f.sample(6000, seed=9))) for f in (free, guarded)]
+    rates = [cart.copy_rate(x, table.to_numbers(f.sample(6000, seed=9))) for f in (free, guarded)]
     assert guarded.history[-1]["copies"] <= 2 * guarded.history[-1]["natural"]
     assert (
         rates[1] <= 2.1 * natural
@@ -215,8 +215,8 @@ def test_the_guard_really_grows_leaves_where_rows_are_learnt_by_heart():
     assert free.history[0]["copies"] > 5 * free.history[0]["natural"]
     assert guarded.history[-1]["leaf"] > 1
     assert guarded.history[-1]["copies"] <= 2 * guarded.history[-1]["natural"]
-    x = table.numbers(frame)
-    assert cart.copy_rate(x, table.numbers(guarded.sample(4000, seed=5))) <= 2.5 * cart.natural_rate(x)
+    x = table.to_numbers(frame)
+    assert cart.copy_rate(x, table.to_numbers(guarded.sample(4000, seed=5))) <= 2.5 * cart.natural_rate(x)
 
 
 def test_a_table_that_can_only_be_copied_is_refused():
@@ -254,7 +254,7 @@ def test_trees_copy_no_more_than_fresh_rows_do_in_small_tables_either(rows):
     """
     everything = repeated(25_000)
     table = synth.Table.infer(everything, columns=dict.fromkeys(everything, "categorical"))
-    x = table.numbers(everything)
+    x = table.to_numbers(everything)
     ratios = []
     for seed in range(5):
         mixed = np.random.default_rng(seed).permutation(len(x))
@@ -264,6 +264,6 @@ def test_trees_copy_no_more_than_fresh_rows_do_in_small_tables_either(rows):
             .fit(everything.iloc[mine].reset_index(drop=True), table)
             .sample(10_000, seed=seed)
         )
-        ratios.append(cart.copy_rate(x[mine], table.numbers(made)) / cart.copy_rate(x[mine], x[fresh]))
+        ratios.append(cart.copy_rate(x[mine], table.to_numbers(made)) / cart.copy_rate(x[mine], x[fresh]))
     assert np.mean(ratios) <= 2
     assert max(ratios) <= 3

@@ -19,7 +19,7 @@ def test_stated_intervals_hold_the_truth_as_often_as_they_say():
     frame = people(2000)
     hits = []
     for seed in range(20):
-        released = Statistics(WORKLOAD, epsilon=1.0, seed=seed).release(frame, DOMAIN)
+        released = Statistics(WORKLOAD, epsilon=1.0, insecure_seed=seed).release(frame, DOMAIN)
         for columns in WORKLOAD:
             answers = released.table(*columns)
             if columns == ("age", "job"):
@@ -47,7 +47,7 @@ def test_stated_intervals_hold_the_truth_as_often_as_they_say():
 
 def test_the_budget_is_dealt_by_the_root_of_the_cells():
     """ρ_r ∝ √n_r, so variances are as 1/√n_r: 2 cells against 96 cells, √48 apart."""
-    table = Statistics([("sex",), ("age", "job")], seed=0).release(people(100), DOMAIN).errors()
+    table = Statistics([("sex",), ("age", "job")], insecure_seed=0).release(people(100), DOMAIN).errors()
     assert (table["standard error"][0] / table["standard error"][1]) ** 2 == pytest.approx(
         np.sqrt(48), rel=0.02
     )
@@ -55,7 +55,7 @@ def test_the_budget_is_dealt_by_the_root_of_the_cells():
 
 
 def test_consistent_answers_agree_with_each_other_and_are_never_negative():
-    released = Statistics(WORKLOAD, seed=1, consistent=True).release(people(2000), DOMAIN)
+    released = Statistics(WORKLOAD, insecure_seed=1, consistent=True).release(people(2000), DOMAIN)
     sex = released.table("sex").set_index("sex")["consistent"]
     both = released.table("sex", "job").groupby("sex")["consistent"].sum()
     assert np.allclose(sex.sort_index(), both.sort_index())
@@ -65,7 +65,7 @@ def test_consistent_answers_agree_with_each_other_and_are_never_negative():
 
 
 def test_it_is_in_the_ledger_and_a_seed_is_stamped():
-    ledger = Statistics(WORKLOAD, epsilon=0.5, seed=0).release(people(100), DOMAIN).ledger
+    ledger = Statistics(WORKLOAD, epsilon=0.5, insecure_seed=0).release(people(100), DOMAIN).ledger
     assert [s.epsilon for s in ledger.spent] == [0.5]
     assert ledger.stamps == [NOT_PRIVATE]
     assert Statistics(WORKLOAD).release(people(100), DOMAIN).ledger.stamps == []
@@ -88,8 +88,8 @@ def test_bad_workloads_are_refused(workload, says):
 
 
 def test_what_was_not_released_is_not_there_and_what_is_too_large_is_not_made():
-    released = Statistics([("sex",)], seed=0).release(people(50), DOMAIN)
-    with pytest.raises(BadParameter, match=r"the marginal of job was not released. Released: sex."):
+    released = Statistics([("sex",)], insecure_seed=0).release(people(50), DOMAIN)
+    with pytest.raises(BadParameter, match=r"the marginal of job was not released. ReleasedStatistics: sex."):
         released.table("job")
     wide = DOMAIN | {"age": integer(0, 10**6)}
     with pytest.raises(
@@ -97,6 +97,6 @@ def test_what_was_not_released_is_not_there_and_what_is_too_large_is_not_made():
         match=r"the marginal of age, sex, job, pay has 6,291,456 cells, more than 5,000,000; nearly all of "
         r"it would be noise",
     ):
-        Statistics([("age", "pay", "job", "sex")], bins=1024, seed=0).release(people(50), wide)
+        Statistics([("age", "pay", "job", "sex")], bins=1024, insecure_seed=0).release(people(50), wide)
     with pytest.raises(BadData, match=r"Statistics needs declared domains"):
         Statistics([("sex",)]).release(people(50))

@@ -53,22 +53,27 @@ def test_a_table_in_a_table_out_in_every_format(folder, capsys, real, made):
     assert not list(folder.glob(".*"))  # no temporary file is left
 
 
-def test_a_private_model_is_private_unless_a_seed_is_asked_for(folder, capsys):
+def test_a_private_model_stays_private_with_a_seed_and_is_stamped_with_an_insecure_one(folder, capsys):
     (folder / "columns.toml").write_text(
         'age = {kind = "integer", low = 0, high = 120}\nsex = {kind = "categorical", values = ["F", "M"]}\n'
     )
     pd.read_csv("table.csv")[["age", "sex"]].to_csv("real.csv", index=False)
     common = ["real.csv", "--model", "mst", "--columns", "columns.toml", "--rows", "200"]
     for name in ("one", "two"):
-        code, out, _ = said(capsys, *common, "--out", f"{name}.csv")
+        code, out, _ = said(capsys, *common, "--out", f"{name}.csv", "--seed", "3")
         assert code == 0
         assert "NOT PRIVATE" not in out
         assert "privacy    ε = 1, δ = 1e-09, record (one row added or removed)" in out
     assert (
         Path("one.csv").read_bytes() != Path("two.csv").read_bytes()
     )  # noise of the operating system: 200 rows the same by chance will not be
-    code, out, _ = said(capsys, *common, "--out", "three.csv", "--seed", "3")
-    assert "NOT PRIVATE: secrets came from a seed that can be replayed" in out
+    for name in ("three", "four"):
+        code, out, _ = said(capsys, *common, "--out", f"{name}.csv", "--insecure-seed", "3")
+        assert "NOT PRIVATE: secrets came from a seed that can be replayed" in out
+    assert Path("three.csv").read_bytes() == Path("four.csv").read_bytes()
+    code, _, error = said(capsys, "real.csv", "--out", "five.csv", "--insecure-seed", "3")
+    assert code == 2
+    assert "--insecure-seed is for private models, and cart is not private. Use --seed." in error
 
 
 def test_a_private_model_gives_away_neither_how_many_rows_there_are_nor_that_one_has_a_gap(folder, capsys):
@@ -122,10 +127,7 @@ def test_a_private_model_gives_away_neither_how_many_rows_there_are_nor_that_one
         capsys, "real.csv", "--model", "mst", "--columns", "columns.toml", "--rows", "30", "--out", "more.csv"
     )
     assert code
-    assert (
-        "columns.toml does not say what the column 'sex' is. Declare it, or leave it out with --drop sex."
-        in err
-    )
+    assert "columns.toml does not declare the column 'sex'. Declare it, or drop it with --drop sex." in err
 
 
 def test_the_command_of_the_manual_trains_with_a_progress_line_and_answers_in_json(folder, capsys):
@@ -140,9 +142,9 @@ def test_the_command_of_the_manual_trains_with_a_progress_line_and_answers_in_js
         "s.csv",
         "--save",
         "g.tacit",
-        "--given",
+        "--condition",
         "sex=F",
-        "--given",
+        "--condition",
         "age=30..60",
         "--seed",
         "4",
@@ -153,7 +155,7 @@ def test_the_command_of_the_manual_trains_with_a_progress_line_and_answers_in_js
     assert answer["model"] == "CTGAN"
     assert [row["epoch"] for row in answer["history"]] == [1, 2, 3]
     assert "NOT DIFFERENTIALLY PRIVATE" in answer["ledger"]["stamps"][0]
-    assert "epoch 3/3  maker loss" in err
+    assert "epoch 3/3  generator loss" in err
     rows = pd.read_csv("s.csv")
     assert (rows["sex"] == "F").all()
     assert rows["age"].between(30, 60).all()
@@ -203,14 +205,14 @@ def test_a_columns_file_declares_domains_and_constraints(folder, capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ((), "give either a table to learn from"),
-        (("table.csv",), "nothing is asked for. Give --out FILE"),
-        (("table.csv", "--load", "g", "--out", "o.csv"), "not both and not neither"),
+        ((), "give either a table to fit"),
+        (("table.csv",), "there is no output. Give --out FILE"),
+        (("table.csv", "--load", "g", "--out", "o.csv"), "or a saved generator with --load"),
         (("nothing.csv", "--out", "o.csv"), "there is no file nothing.csv"),
-        (("table.csv", "--out", "o.xlsx"), "--out o.xlsx ends in neither .csv, .csv.gz nor .parquet"),
+        (("table.csv", "--out", "o.xlsx"), "--out o.xlsx must end in .csv, .csv.gz or .parquet"),
         (("table.csv", "--out", "table.csv"), "--out is the real table itself"),
         (("table.csv", "--out", "../{here}/table.csv", "--force"), "--out is the real table itself"),
-        (("table.csv", "--out", "no/o.csv"), "--out no/o.csv: there is no such folder"),
+        (("table.csv", "--out", "no/o.csv"), "--out no/o.csv: the directory does not exist"),
         *(
             (
                 ("table.csv", option, "semi.csv"),
@@ -240,26 +242,35 @@ def test_a_columns_file_declares_domains_and_constraints(folder, capsys):
             ("table.csv", "--out", "o.csv", "--drop", "agee"),
             "--drop agee: there is no such column. Did you mean 'age'?",
         ),
-        (("table.csv", "--out", "o.csv", "--given", "sex"), "--given sex is no COLUMN=VALUE"),
-        (("table.csv", "--out", "o.csv", "--given", "sex=X"), "'X' is no value of the column 'sex'"),
-        (("table.csv", "--out", "o.csv", "--given", "age=old"), "age is a number; give one, or LOW..HIGH"),
         (
-            ("table.csv", "--out", "o.csv", "--given", "agee=3"),
-            "there is no column 'agee' to be modelled. Did you mean 'age'?",
+            ("table.csv", "--out", "o.csv", "--condition", "sex"),
+            "--condition: expected COLUMN=VALUE, got sex",
         ),
-        (("table.csv", "--out", "o.csv", "--given", "age=60..30"), "age=(60.0, 30.0) is an empty interval"),
+        (("table.csv", "--out", "o.csv", "--condition", "sex=X"), "'X' is not a value of the column 'sex'"),
+        (
+            ("table.csv", "--out", "o.csv", "--condition", "age=old"),
+            "age is numeric; give a number, or LOW..HIGH",
+        ),
+        (
+            ("table.csv", "--out", "o.csv", "--condition", "agee=3"),
+            "there is no modeled column 'agee'. Did you mean 'age'?",
+        ),
+        (
+            ("table.csv", "--out", "o.csv", "--condition", "age=60..30"),
+            "age=(60.0, 30.0) is an empty interval",
+        ),
         (
             ("table.csv", "--out", "o.csv", "--report", "r.html", "--target", "sx"),
             "--target sx: there is no such column. Did you mean 'sex'?",
         ),
-        (("table.csv", "--out", "o.csv", "--target", "sex"), "--target is for the report"),
+        (("table.csv", "--out", "o.csv", "--target", "sex"), "--target needs --report FILE"),
         (
             ("table.csv", "--out", "o.csv", "--model", "mst", "--rows", "9"),
-            "MST is private and reads no domain off the data. Declare every column in a file",
+            "MST is private and does not infer domains from the data. Declare every column in a file",
         ),
         (
             ("table.csv", "--out", "o.csv", "--model", "pategan", "--columns", "c.toml"),
-            "would give away how many that is. Ask for a round number with --rows",
+            "would reveal that number. Choose a round number with --rows",
         ),
         (
             ("table.csv", "--out", "o.csv", "--holdout", "2"),
@@ -275,12 +286,12 @@ def test_a_columns_file_declares_domains_and_constraints(folder, capsys):
             ("more.csv", "--out", "o.csv"),
             "more.csv has more cells in its rows than names in its first line (2)",
         ),
-        (("--load", "table.csv", "--rows", "5", "--out", "o.csv"), "is no generator that tacit saved"),
+        (("--load", "table.csv", "--rows", "5", "--out", "o.csv"), "is not a generator saved by tacit"),
         (
             ("--load", "nothing.tacit", "--out", "o.csv"),
             "there is no file nothing.tacit. Give --load the file that --save wrote",
         ),
-        (("--load", "table.csv", "--out", "o.csv"), "say how many to draw with --rows"),
+        (("--load", "table.csv", "--out", "o.csv"), "give the number of rows to sample with --rows"),
         (("table.csv", "--out", "o.csv", "--columns", "broken.csv"), "broken.csv cannot be read"),
     ],
 )
@@ -319,8 +330,7 @@ def test_a_place_that_may_not_be_written_to_is_told_before_anything_is_learnt(
     code, _, err = said(capsys, "table.csv", option, "o.csv")
     assert (code, err) == (
         2,
-        f"tacit: synth: {option} o.csv cannot be written: permission denied. Choose a place you may write "
-        "to.\n",
+        f"tacit: synth: {option} o.csv cannot be written: permission denied. Choose a writable location.\n",
     )
 
 

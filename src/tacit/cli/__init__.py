@@ -420,7 +420,7 @@ def _report(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     path = report.write(
         args.output or (Path(args.run[0]) if len(args.run) == 1 else Path()) / "report.html", runs, comparison
     )
-    value = {"report": str(path), "runs": len(runs), "finished": all(r.finished for r in runs)}
+    value = {"report": str(path), "runs": len(runs), "finished": all(r.is_finished for r in runs)}
     return value, lambda console: console.print(str(path), highlight=False, markup=False, soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""tacit data: the data sets there are, and how one lies with parties."""
+"""tacit data: list the data sets, and show how one is partitioned across parties."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .terminal import grid, heat_map
 
 
 def add(verb: Callable[..., Any]) -> None:
-    lists = verb("list", _list, "The data sets and skews there are.")
-    lists.add_argument("--data-dir", metavar="DIR", help="where their files lie")
+    lists = verb("list", _list, "List the data sets and skews.")
+    lists.add_argument("--data-dir", metavar="DIR", help="the directory of their files")
     show = verb(
         "show",
         _show,
-        "Who holds what: labels × parties, sizes, feature shift.",
+        "Show how a data set is partitioned: labels × parties, sizes, feature shift.",
         epilog="Any parameter of the data set or the skew may follow as --NAME VALUE, like --alpha 0.5 or "
         "--images true.",
     )
@@ -32,10 +32,10 @@ def add(verb: Callable[..., Any]) -> None:
     show.add_argument(
         "--skew",
         metavar="NAME",
-        help="how the rows lie with the parties: IID, Dirichlet, … (`tacit data list`)",
+        help="how the rows are partitioned across the parties: IID, Dirichlet, … (`tacit data list`)",
     )
-    show.add_argument("--data-dir", metavar="DIR", help="where the data set's files lie")
-    show.add_argument("--plot", metavar="FILE.svg", help="draw it into a file too")
+    show.add_argument("--data-dir", metavar="DIR", help="the directory of the data set's files")
+    show.add_argument("--plot", metavar="FILE.svg", help="also draw it into a file")
 
 
 def _list(args: Any) -> tuple[Any, Callable[[Any], None]]:
@@ -107,9 +107,9 @@ def _show(args: Any) -> tuple[Any, Callable[[Any], None]]:
         here = own is not None and key in own.__dataclass_fields__
         owners = [name for name, kind in data.SKEWS.items() if key in kind.__dataclass_fields__]
         if owners and others and not here and key not in others and (own is not None or args.skew is None):
-            asked = "no skew was asked for" if own is None else f"the skew is {own.__name__}"
+            reason = "no skew was given" if own is None else f"the skew is {own.__name__}"
             raise BadParameter(
-                f"data show: --{key} belongs to {' and '.join(owners)}, and {asked}. Add --skew "
+                f"data show: --{key} belongs to {' and '.join(owners)}, and {reason}. Add --skew "
                 f"{owners[0]}, or leave --{key} out."
             )
         (skew if here else table)[key] = value
@@ -140,7 +140,7 @@ def _show(args: Any) -> tuple[Any, Callable[[Any], None]]:
 
 
 def _pairs(rest: Sequence[str]) -> list[tuple[str, Any]]:
-    """--alpha 0.5 and --alpha=0.5 as ("alpha", 0.5)."""
+    """Return pairs: --alpha 0.5 and --alpha=0.5 become ("alpha", 0.5)."""
     from ..config.toml import value_of
 
     words, pairs = (
@@ -151,15 +151,14 @@ def _pairs(rest: Sequence[str]) -> list[tuple[str, Any]]:
         key, *words = words
         if not key.startswith("--") or not words:
             raise BadParameter(
-                f"data show: {key!r} is not understood. Parameters of the data set or the skew are written "
-                "as --NAME VALUE."
+                f"data show: expected --NAME VALUE, a parameter of the data set or the skew, got {key!r}."
             )
         pairs.append((key[2:].replace("-", "_"), value_of(words.pop(0))))
     return pairs
 
 
 def _groups(table: dict[str, Any]) -> Any:
-    """The columns that tell parties apart, of a data set that has any."""
+    """Return the group columns of a data set that has any."""
     from ..config import job as config
 
     return config.from_tables({"data": {**table, "parties": 1}}, Path("data show")).dataset().groups

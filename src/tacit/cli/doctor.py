@@ -1,4 +1,4 @@
-"""What tacit finds on this machine, and whether it computes here what it should."""
+"""tacit doctor: what is installed on this machine, and whether it computes correctly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..report.numbers import size
 
 
 def examine() -> dict[str, Any]:
-    """Everything as plain values; `lines` says the same for people."""
+    """Return all findings as plain values; `lines` formats them."""
     import torch
 
     import tacit
@@ -79,14 +79,15 @@ def examine() -> dict[str, Any]:
 
 
 def extra_packages() -> dict[str, list[str]]:
-    """The optional packages by extra, from tacit's own metadata, or from pyproject.toml when it runs from its
-    sources.
+    """Return the optional packages by extra.
+
+    They come from the installed metadata, or from pyproject.toml in a source checkout.
     """
     try:
-        wanted = [
-            (r.split(";")[0], found[1])
+        requirements = [
+            (r.split(";")[0], match[1])
             for r in importlib.metadata.requires("tacit") or []
-            if (found := re.search(r"extra\s*==\s*['\"](.+?)['\"]", r))
+            if (match := re.search(r"extra\s*==\s*['\"](.+?)['\"]", r))
         ]
     except importlib.metadata.PackageNotFoundError:
         file = Path(__file__).parents[3] / "pyproject.toml"
@@ -95,19 +96,19 @@ def extra_packages() -> dict[str, list[str]]:
             if file.is_file()
             else {}
         )
-        wanted = [(package, extra) for extra, packages in tables.items() for package in packages]
+        requirements = [(package, extra) for extra, packages in tables.items() for package in packages]
     extras: dict[str, list[str]] = {}
-    for package, extra in wanted:
+    for package, extra in requirements:
         name = re.split(r"[^\w.-]", package.strip())[0]
-        if extra != "dev" and name != "tacit":  # dev is for those who change tacit, not for those who use it
+        if extra != "dev" and name != "tacit":  # dev is for developers of tacit
             extras.setdefault(extra, []).append(name)
     return extras
 
 
 def place_of(name: str, data_dir: str | None = None) -> dict[str, Any]:
-    """Where a data set's files are.
+    """Return where a data set's files are.
 
-    Only looked at, not read: that would take seconds and gigabytes for the large ones.
+    They are not read, which would take seconds and gigabytes for large ones.
     """
     from .. import data
     from ..data.sources import folders
@@ -117,20 +118,21 @@ def place_of(name: str, data_dir: str | None = None) -> dict[str, Any]:
     if "data_dir" not in options or shipped:
         return {"found": True, "folder": None, "text": "needs none"}
     first = folders(name, data_dir)[0]
-    found = first.is_dir() and any(first.iterdir())
+    has_files = first.is_dir() and any(first.iterdir())
     text = (
         f"in {first}"
-        if found
+        if has_files
         else f"not in {first}; "
         f"{'downloaded when first used' if 'download' in options else 'put its file there'}, or set "
         "TACIT_DATA"
     )
-    return {"found": found, "folder": str(first), "text": text}
+    return {"found": has_files, "folder": str(first), "text": text}
 
 
 def self_test() -> dict[str, Any]:
-    """Two rounds of FedAvg with one full-batch step each must be two rounds of FedSGD, here and on the GPU if
-    there is one.
+    """Check that FedAvg with one full-batch step equals FedSGD over two rounds.
+
+    On the CPU, and on the GPU if there is one.
     """
     import torch
 
@@ -148,7 +150,7 @@ def self_test() -> dict[str, Any]:
             for a in (algorithms.FedAvg(lr=0.1), algorithms.FedSGD(lr=0.1))
         ]
         models = [torch.cat([p.detach().flatten().cpu() for p in r.model.parameters()]) for r in results]
-    except Exception as error:  # whatever it is, it is what the doctor was asked to find
+    except Exception as error:  # any error is a finding
         return {
             "ok": False,
             "text": f"training stopped with {type(error).__name__}: {error}",

@@ -1,11 +1,13 @@
-"""tacit pate: a student from a noisy vote of teachers, as a job file says.
+"""`tacit pate`: train a student on the noisy votes of teachers, from a job file.
 
-[data]           name = "mnist": its rows are dealt out to the teachers; with `parties` or `by`, those parties are the teachers
-[model]          name = "cnn": of the teachers, and of the student where there is no [student_model]
-[aggregator]     name = "ConfidentGNMax", threshold = 200, sigma1 = 150, sigma2 = 40
-[lessons]        epochs = 50, …                   how a teacher learns
-[student]        method = "vat", steps = 2000, …  how the student does
-[pate]           teachers = 250, queries = 640, epsilon = 3.0, …   the arguments of `tacit.pate`; runtime = "processes" makes the teachers parties
+[data]         name = "mnist": its rows are divided among the teachers; with `parties` or `by`, those
+               parties are the teachers
+[model]        name = "cnn": of the teachers, and of the student without a [student_model]
+[aggregator]   name = "ConfidentGNMax", threshold = 200, sigma1 = 150, sigma2 = 40
+[lessons]      epochs = 50, …                   how a teacher is trained
+[student]      method = "vat", steps = 2000, …  how the student is trained
+[pate]         teachers = 250, queries = 640, epsilon = 3.0, …   the arguments of `tacit.pate`;
+               runtime = "processes" makes the teachers parties
 """
 
 from __future__ import annotations
@@ -37,18 +39,18 @@ WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "
 
 
 def add(verb: Callable[..., Any]) -> None:
-    made = verb(
+    parser = verb(
         "pate",
         _pate,
-        "Label public rows by a noisy vote of teachers on private ones, and train a student on them.",
+        "Label public rows by the noisy votes of teachers with private rows, and train a student on them.",
     )
-    made.add_argument("job", help="a job file (TOML) with [data] and [pate]")
-    made.add_argument(
+    parser.add_argument("job", help="a job file (TOML) with [data] and [pate]")
+    parser.add_argument(
         "--out",
         metavar="DIR",
-        help="where the student, its labels and its ledger go (default: a new directory in runs/)",
+        help="directory for the student, labels and ledger (default: a new directory in runs/)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--set",
         action="append",
         default=[],
@@ -56,44 +58,45 @@ def add(verb: Callable[..., Any]) -> None:
         dest="changes",
         help="change a value of the job file, like pate.queries=50; may be given several times",
     )
-    made.add_argument(
+    parser.add_argument(
         "--confidential",
         action="store_true",
         help="also print the ε computed from the votes, which must not be published",
     )
-    made.add_argument("--quiet", action="store_true", help="no summary")
+    parser.add_argument("--quiet", action="store_true", help="no summary")
 
 
 def _pate(args: Any) -> tuple[Any, Callable[[Any], None]]:
-    dataset, told = load(args.job, args.changes)
+    dataset, arguments = load(args.job, args.changes)
     from ..jobs.pate.pate import pate
     from ..runs import next_directory
 
     out = Path(args.out) if args.out else next_directory(args.job)
-    done = pate(dataset, **told, out=out)
-    value = {"run": str(out), "report": str(out / "report.html"), **done.to_dict()}
+    result = pate(dataset, **arguments, out=out)
+    value = {"run": str(out), "report": str(out / "report.html"), **result.to_dict()}
     lines = [
-        f"student  accuracy {done.metrics['accuracy']:.4f}"
-        if "accuracy" in done.metrics
-        else "student  not measured: there are no test rows",
-        f"privacy  ε = {done.epsilon:.4g}, δ = {done.delta:g}",
-        f"answers  {int((done.labels >= 0).sum()):,} of {len(done.labels):,} questions",
+        f"student  accuracy {result.metrics['accuracy']:.4f}"
+        if "accuracy" in result.metrics
+        else "student  not tested: there are no test rows",
+        f"privacy  ε = {result.epsilon:.4g}, δ = {result.delta:g}",
+        f"answers  {int((result.labels >= 0).sum()):,} of {len(result.labels):,} queries",
     ]
-    if args.confidential and "epsilon" in done.confidential:
-        value["confidential"] = {"epsilon": done.confidential["epsilon"], "note": done.confidential["note"]}
+    if args.confidential and "epsilon" in result.confidential:
+        value["confidential"] = {
+            "epsilon": result.confidential["epsilon"],
+            "note": result.confidential["note"],
+        }
         lines.append(
-            f"         ε = {done.confidential['epsilon']:.4g} by the votes ({done.confidential['note']})"
+            f"         ε = {result.confidential['epsilon']:.4g} by the votes ({result.confidential['note']})"
         )
-    lines += [*(f"note     {n}" for n in done.notes), f"run      {out}", f"report   {out / 'report.html'}"]
+    lines += [*(f"note     {n}" for n in result.notes), f"run      {out}", f"report   {out / 'report.html'}"]
     return value, lambda console: console.print(
         "\n".join(lines), highlight=False, markup=False, soft_wrap=True
     )
 
 
 def load(path: str | Path, changes: list[str] | tuple[str, ...] = ()) -> tuple[Any, dict[str, Any]]:
-    """(the data set or federation, the arguments of `tacit.pate`) that a job file asks for, everything
-    checked.
-    """
+    """Return the data set or federation of a job file, and the arguments of `tacit.pate`."""
     from .. import models, private
     from ..config import job as config
     from ..config import toml
@@ -107,7 +110,7 @@ def load(path: str | Path, changes: list[str] | tuple[str, ...] = ()) -> tuple[A
         toml.change(tables, change)
     for key, table in tables.items():
         if key not in TABLES:
-            raise BadJob(f"{file}: {key!r} is not known here. {nearest(key, list(TABLES))}")
+            raise BadJob(f"{file}: {key!r} is not a known table. {nearest(key, list(TABLES))}")
         if not isinstance(table, Mapping) and key not in ("model", "student_model", "aggregator"):
             raise BadJob(str(bad(str(file), key, table, f"a table, written as [{key}]")))
     settings = _settings(tables.get("pate", {}), file)
@@ -122,10 +125,10 @@ def load(path: str | Path, changes: list[str] | tuple[str, ...] = ()) -> tuple[A
     )
     if isinstance(job.model, models.Pretrained):
         raise BadJob(
-            f"{file}, model: weights are for `tacit run` and `tacit compare`; teachers begin anew. Leave "
-            "them out."
+            f"{file}, model: pretrained weights are for `tacit run` and `tacit compare`; teachers start from "
+            "scratch. Remove them."
         )
-    told: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "model": job.model,
         "data_job": {
             k: v for k, v in job.resolved()["data"].items() if parties or k not in ("parties", "skew")
@@ -134,10 +137,10 @@ def load(path: str | Path, changes: list[str] | tuple[str, ...] = ()) -> tuple[A
     try:
         for key, members in (("student_model", models.ALL), ("aggregator", aggregators.ALL)):
             if key in tables:
-                told[key] = from_table(tables[key], members, f"{file}, {key}")
+                arguments[key] = from_table(tables[key], members, f"{file}, {key}")
         for key, kind in (("lessons", private.Lessons), ("student", private.Student)):
             if key in tables:
-                told[key] = from_table(
+                arguments[key] = from_table(
                     {"name": kind.__name__, **tables[key]}, {kind.__name__: kind}, f"{file}, {key}"
                 )
     except BadParameter as error:
@@ -150,13 +153,13 @@ def load(path: str | Path, changes: list[str] | tuple[str, ...] = ()) -> tuple[A
         from ..runtimes.inprocess import InProcess
 
         settings["runtime"] = InProcess()
-    return job.federations()[0] if parties else job.dataset(), {**told, **settings}
+    return job.federations()[0] if parties else job.dataset(), {**arguments, **settings}
 
 
 def _settings(table: Mapping[str, Any], file: Path) -> dict[str, Any]:
     for key, value in table.items():
         if key not in SETTINGS:
-            raise BadJob(f"{file}, pate: {key!r} is not known here. {nearest(key, list(SETTINGS))}")
+            raise BadJob(f"{file}, pate: {key!r} is not a known key. {nearest(key, list(SETTINGS))}")
         kind = SETTINGS[key]
         if not (
             isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""`tacit train-private`: train one model with differential privacy, as a job file says."""
+"""`tacit train-private`: train one model with differential privacy, from a job file."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ SHORT = ("epsilon", "delta", "epochs", "clip", "batch_size", "device")
 
 
 def add(verb: Callable[..., Any]) -> None:
-    made = verb(
+    parser = verb(
         "train-private",
         _train,
-        "Train one model on one holder's rows with differential privacy (DP-SGD), as a job file says.",
+        "Train one model on one holder's rows with differential privacy (DP-SGD), from a job file.",
         epilog='A job file: [data] name = "digits"; [model] name = "mlp"; [private] epsilon = 3.0, delta = '
         "1e-5, epochs = 20, …: the arguments of "
         "tacit.train_private.",
     )
-    made.add_argument("job", help="a job file (TOML) with a [private] table")
-    made.add_argument(
-        "--out", metavar="DIR", help="where the run is kept (default: a new directory in runs/)"
-    )
-    made.add_argument(
+    parser.add_argument("job", help="a job file (TOML) with a [private] table")
+    parser.add_argument("--out", metavar="DIR", help="run directory (default: a new directory in runs/)")
+    parser.add_argument(
         "--set",
         action="append",
         default=[],
@@ -31,18 +29,18 @@ def add(verb: Callable[..., Any]) -> None:
         help="change a value of the job file, like private.lr=0.1",
     )
     for name in SHORT:
-        made.add_argument(
+        parser.add_argument(
             f"--{name.replace('_', '-')}", metavar="VALUE", help=f"short for --set private.{name}=VALUE"
         )
-    made.add_argument("--data-dir", metavar="DIR", help="where the data set's files lie")
-    made.add_argument("--quiet", action="store_true", help="no progress and no summary")
+    parser.add_argument("--data-dir", metavar="DIR", help="directory of the data set's files")
+    parser.add_argument("--quiet", action="store_true", help="no progress and no summary")
 
 
 def _train(args: Any) -> tuple[Any, Callable[[Any], None]]:
     from ..jobs.train_private_file import load
     from ..runs import next_directory
 
-    short = [f"private.{name}={given}" for name in SHORT if (given := getattr(args, name)) is not None]
+    short = [f"private.{name}={value}" for name in SHORT if (value := getattr(args, name)) is not None]
     job = load(args.job, [*args.changes, *short], args.data_dir)
     out = Path(args.out) if args.out is not None else next_directory(args.job)
     from ..config.toml import named

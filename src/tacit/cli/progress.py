@@ -1,6 +1,4 @@
-"""A run's events as they are written: a line that moves in a terminal, plain lines elsewhere, nothing when
-quiet. All of it on stderr.
-"""
+"""Show a run's events on stderr while it runs."""
 
 from __future__ import annotations
 
@@ -17,9 +15,9 @@ WORDS = {"accuracy": "accuracy", "loss": "loss", "r2": "R²", "epsilon": "ε"}
 
 
 def summary(values: dict[str, Any]) -> str:
-    """'accuracy 91.3% loss 0.301', of what was measured.
+    """Format metrics: 'accuracy 91.3%  loss 0.301'.
 
-    A noisy figure with its standard error, 'accuracy 91.3% ± 2.0%'.
+    A noisy metric has its standard error, 'accuracy 91.3% ± 2.0%'.
     """
 
     def figure(key: str) -> str:
@@ -30,9 +28,9 @@ def summary(values: dict[str, Any]) -> str:
 
 
 class Watch:
-    """Give it to a job as `watch`.
+    """Shows the events of a job: pass it as `watch`.
 
-    `rounds` is known beforehand when a run is resumed; `began` is called once the run can be resumed.
+    `rounds` is the number of rounds of a resumed run; `began` is called once the run can be resumed.
     """
 
     def __init__(
@@ -99,7 +97,7 @@ class Watch:
             self._line(f"round {r}/{self.rounds}  {self._said}{eta}")
 
     def _begin(self, labels: list[str]) -> None:
-        """The runs of a comparison come in stacks: all their starts, then their rounds."""
+        """Announce runs that are trained together: their start events come before their rounds."""
         name = plain(" and ".join(dict.fromkeys(labels))) + (
             f", {len(labels)} runs side by side" if len(labels) > 1 else ""
         )

@@ -209,12 +209,13 @@ def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     from ..jobs.study import file as study_file
     from ..jobs.study import run
     from ..jobs.study import table as study_table
+    from ..jobs.study.study import default_directory, write_result
 
     changes = {k: getattr(args, k) for k in ("seeds", "rounds", "rows")}
     asked = study_file.load(
         args.name, quick=args.quick, data_dir=args.data_dir, device=args.device, **changes
     )
-    out = Path(args.out) if args.out else Path("runs") / f"study-{asked.name}{'-quick' if args.quick else ''}"
+    out = Path(args.out) if args.out else default_directory(asked)
     given = [
         f"--{k} {shlex.quote(str(v))}"
         for k, v in (("data-dir", args.data_dir), ("device", args.device), *changes.items())
@@ -240,22 +241,14 @@ def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
 
     from ..report import study as page
 
-    def tables(store: run.Store) -> tuple[dict[str, Any], list[Path]]:
-        lines = store.lines()
-        found = study_table.summary(asked, lines)
-        with store.writing():
-            return found, [
-                *study_table.write_files(out, asked, lines),
-                page.write(out / "report.html", found, study_table.finished(asked, lines)),
-            ]
-
     try:
-        found, files = tables(run.study(asked, out, only=args.only, say=say))
+        result = write_result(asked, run.study(asked, out, only=args.only, say=say), out)
     except KeyboardInterrupt:
         if (out / "study.json").exists() and (store := run.Store(out, asked)).done():
-            tables(store)
+            write_result(asked, store, out)
             args.left = lambda: f" What is done is in {out / 'report.html'}. Go on with: {args.resume_with}"
         raise
+    found, files = result.summary, result.files
 
     def show(console: Any) -> None:
         from .terminal import grid

@@ -1,4 +1,4 @@
-"""`tacit synth`: a synthetic table from a real one, or from a generator that was saved."""
+"""`tacit synth`: sample a synthetic table from a real one, or from a saved generator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..data.table_files import read_header, read_table
 from ..errors import BadData, BadParameter, MissingFiles
 from ..files import check_new
 from ..parameters import check, from_table, nearest
@@ -19,33 +18,30 @@ from ..progress import Progress
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from ..synth import Fitted, Table
+    from ..synth import Generator, Table
 
-# of the rows are kept from the generator when a report is asked for: without them copying looks like quality
+# share of the rows held out for a report: without held-out rows, copying looks like quality
 HOLDOUT = 0.2
-COLUMNS = (
-    "a TOML file: a table for each column you know better (kind, low, high, values, missing, faker), "
-    "and `constraints`"
-)
+COLUMNS = "a TOML file that declares columns (kind, low, high, values, missing, faker) and `constraints`"
 
 
 def add(verb: Callable[..., Any]) -> None:
-    made = verb(
+    parser = verb(
         "synth",
         _synth,
-        "Learn a generator from a table and draw a synthetic one.",
-        epilog="Any parameter of the generator may be given with --set, like --set leaf=20. A report keeps "
-        "a part of the rows from the generator.",
+        "Fit a generator to a table and sample a synthetic table.",
+        epilog="Any parameter of the generator can be set with --set, like --set leaf=20. A report holds out "
+        "part of the rows.",
     )
-    made.add_argument("table", nargs="?", help="a .csv or .parquet file; not needed with --load")
-    made.add_argument(
+    parser.add_argument("table", nargs="?", help="a .csv or .parquet file; not needed with --load")
+    parser.add_argument(
         "--model",
         default="cart",
         help="cart (default), gaussiancopula, bayes, independent, ctgan, tvae, wgan, gan or tabddpm; "
         "private, with --columns and --rows: mst, aim, pategan, dpctgan or dpgan; case does not matter",
     )
-    made.add_argument("--epochs", type=int, help="short for --set epochs=N, for models that have epochs")
-    made.add_argument(
+    parser.add_argument("--epochs", type=int, help="short for --set epochs=N, for models that have epochs")
+    parser.add_argument(
         "--set",
         action="append",
         default=[],
@@ -53,76 +49,84 @@ def add(verb: Callable[..., Any]) -> None:
         dest="changes",
         help="a parameter of the model; may be given several times",
     )
-    made.add_argument("--columns", metavar="FILE", help=COLUMNS)
-    made.add_argument(
+    parser.add_argument("--columns", metavar="FILE", help=COLUMNS)
+    parser.add_argument(
         "--drop",
         action="append",
         default=[],
         metavar="COLUMN",
         help="leave this column out; may be given several times",
     )
-    made.add_argument(
+    parser.add_argument(
         "--rows",
         type=int,
         metavar="N",
-        help="rows to draw (default: as many as the generator learnt from; a private model must be told)",
+        help="rows to sample (default: as many as the generator was fitted to; required for a private model)",
     )
-    made.add_argument(
-        "--given",
+    parser.add_argument(
+        "--condition",
         action="append",
         default=[],
         metavar="COLUMN=VALUE",
-        help="only such rows; for a number also COLUMN=LOW..HIGH",
+        dest="conditions",
+        help="sample only such rows; for a number also COLUMN=LOW..HIGH; may be given several times",
     )
-    made.add_argument(
+    parser.add_argument(
         "--seed",
         type=int,
-        help="of fitting and of drawing (default: 0; a private model fits with secrets of the operating "
-        "system)",
+        help="random seed of the fit and of sampling (default: 0; of sampling only for a private model)",
     )
-    made.add_argument("--out", metavar="FILE", help="the synthetic table, .csv or .parquet")
-    made.add_argument("--save", metavar="FILE", help="keep the generator, to draw from it later")
-    made.add_argument("--load", metavar="FILE", help="draw from a generator that was kept")
-    made.add_argument(
-        "--report", metavar="FILE", help="write what the table is good for and what it gives away, as HTML"
+    parser.add_argument(
+        "--insecure-seed",
+        type=int,
+        metavar="N",
+        help="for tests only: makes the noise of a private model replayable; stamps the result NOT PRIVATE",
     )
-    made.add_argument(
+    parser.add_argument("--out", metavar="FILE", help="the synthetic table, .csv or .parquet")
+    parser.add_argument("--save", metavar="FILE", help="save the fitted generator, to sample from it later")
+    parser.add_argument("--load", metavar="FILE", help="sample from a saved generator")
+    parser.add_argument(
+        "--report", metavar="FILE", help="evaluate utility and privacy, and write an HTML report"
+    )
+    parser.add_argument(
         "--target", metavar="COLUMN", help="for the report: the column that models are trained to predict"
     )
-    made.add_argument(
+    parser.add_argument(
         "--holdout",
         type=float,
         metavar="SHARE",
-        help=f"of the rows, kept from the generator for the report (default: {HOLDOUT} with --report)",
+        help=f"share of the rows held out for the report (default: {HOLDOUT} with --report)",
     )
-    made.add_argument("--force", action="store_true", help="write over files that are there")
-    made.add_argument("--quiet", action="store_true", help="no progress and no summary")
+    parser.add_argument("--force", action="store_true", help="overwrite existing files")
+    parser.add_argument("--quiet", action="store_true", help="no progress and no summary")
 
 
 def _synth(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
+    from ..data.table_files import read_table
+
     _check(args)
-    began, seed = time.monotonic(), args.seed or 0
+    started, seed = time.monotonic(), args.seed or 0
     frame = holdout = None
     with Progress(args.quiet) as progress:
         if args.load:
             from ..synth import load
 
-            fitted, rows = load(args.load), args.rows
+            generator, rows = load(args.load), args.rows
         else:
-            generator = model_of(args)
-            _private(args, generator)
-            frame, holdout = _parts(read_table(args.table).drop(columns=_known(args)), args)
+            generator = make_generator(args, insecure_seed=args.insecure_seed)
+            _check_private(args, generator)
+            frame, holdout = _split_holdout(read_table(args.table).drop(columns=_columns_to_drop(args)), args)
             rows = args.rows or len(frame)
             table = _table(frame, args.columns, generator.private)
-            _fits(frame, table, args)
-            fitted = generator.fit(frame, table, watch=show_event(progress))
-            fit_seconds = time.monotonic() - began
-        given = wanted(fitted.table, args.given)
+            _check_names(frame, table, args)
+            generator.fit(frame, table, watch=show_event(progress))
+            fit_seconds = time.monotonic() - started
+        conditions = parse_conditions(generator.table, args.conditions)
         if args.save:
-            fitted.save(args.save)
+            generator.save(args.save)
         if args.out:
-            write(fitted, rows, given, seed, Path(args.out), progress)
-    name = type(fitted.generator).__name__
+            write(generator, rows, conditions, seed, Path(args.out), progress)
+    name = type(generator).__name__
     value: dict[str, Any] = {
         "model": name,
         "rows": rows if args.out else 0,
@@ -130,21 +134,19 @@ def _synth(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
         "save": args.save,
         "report": args.report,
         "seed": seed,
-        "ledger": fitted.ledger.to_dict(),
-        "history": fitted.history,
-        "seconds": time.monotonic() - began,
+        "ledger": generator.ledger.to_dict(),
+        "history": generator.history,
+        "seconds": time.monotonic() - started,
     }
     lines = [
-        *fitted.ledger.stamps,
-        *(f"privacy    ε = {s.epsilon:.4g}, δ = {s.delta:g}, {s.unit}" for s in fitted.ledger.spent),
+        *generator.ledger.stamps,
+        *(f"privacy    ε = {s.epsilon:.4g}, δ = {s.delta:g}, {s.unit}" for s in generator.ledger.spent),
         *([f"{rows:,} rows   {args.out}"] if args.out else []),
         *([f"generator  {args.save}"] if args.save else []),
     ]
     if not args.load:
         value["fit_seconds"] = fit_seconds
-        if (
-            not fitted.generator.private
-        ):  # how many rows there are is a fact about them that ε did not pay for
+        if not generator.private:  # the number of rows is private, and ε does not cover it
             value["trained_on"] = len(frame)  # type: ignore[arg-type]
     if args.report:
         from ..synth.evaluate import evaluate
@@ -152,10 +154,10 @@ def _synth(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
         assert frame is not None
         scores = evaluate(
             frame,
-            fitted.sample(len(frame), seed=seed),
+            generator.sample(len(frame), seed=seed),
             holdout,
             args.target,
-            table=fitted.table,
+            table=generator.table,
             name=name,
             seed=seed,
         )
@@ -168,32 +170,38 @@ def _synth(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """What can be wrong is said before anything is read or learnt."""
+    """Check the options before anything is read or fitted."""
     if bool(args.table) == bool(args.load):
         raise BadParameter(
-            "synth: give either a table to learn from (`tacit synth table.csv --out …`) or a generator with "
-            "--load, not both and not neither."
+            "synth: give either a table to fit (`tacit synth table.csv --out …`) or a saved generator with "
+            "--load."
         )
     if not (args.out or args.save or args.report):
         raise BadParameter(
-            "synth: nothing is asked for. Give --out FILE for a synthetic table, --save FILE for the "
+            "synth: there is no output. Give --out FILE for a synthetic table, --save FILE for the "
             "generator, or --report FILE."
         )
     if args.rows is not None and args.rows < 1:
         raise BadParameter(f"synth: --rows is {args.rows}; it must be at least 1.")
     if args.load and (
-        args.report or args.columns or args.epochs or args.changes or args.drop or args.holdout
+        args.report
+        or args.columns
+        or args.epochs
+        or args.changes
+        or args.drop
+        or args.holdout
+        or args.insecure_seed is not None
     ):
         raise BadParameter(
-            "synth: with --load the generator is what it is; leave out --report, --columns, --epochs, "
-            "--set, --drop and --holdout."
+            "synth: --load uses a fitted generator; remove --report, --columns, --epochs, --set, --drop, "
+            "--holdout and --insecure-seed."
         )
     if args.load and not Path(args.load).exists():
         raise MissingFiles(f"synth: there is no file {args.load}. Give --load the file that --save wrote.")
     if args.load and args.out and args.rows is None:
         raise BadParameter(
-            "synth: a loaded generator does not know how many rows it learnt from; say how many to draw "
-            "with --rows."
+            "synth: a saved generator does not contain the number of training rows; give the number of rows "
+            "to sample with --rows."
         )
     check_targets(
         "synth",
@@ -202,13 +210,12 @@ def _check(args: argparse.Namespace) -> None:
         "the real table itself",
         args.force,
     )
-    if args.out and ending(args.out) is None:
+    if args.out and file_format(args.out) is None:
         raise BadParameter(
-            f"synth: --out {args.out} ends in neither .csv, .csv.gz nor .parquet; its ending says what to "
-            "write."
+            f"synth: --out {args.out} must end in .csv, .csv.gz or .parquet, which determines the format."
         )
     if args.target is not None and not args.report:
-        raise BadParameter("synth: --target is for the report. Give --report FILE, too, or leave it out.")
+        raise BadParameter("synth: --target needs --report FILE. Add it, or remove --target.")
     if args.holdout is not None and not 0 < args.holdout < 1:
         raise BadParameter(f"synth: --holdout is {args.holdout}; it must be above 0 and below 1, like 0.2.")
 
@@ -216,8 +223,9 @@ def _check(args: argparse.Namespace) -> None:
 def check_targets(
     who: str, targets: Mapping[str, str | None], tables: Sequence[str], whose: str, force: bool
 ) -> None:
-    """Places to write to, by option. No file is written over unless asked for, no table that is read at all,
-    and none of these over another.
+    """Check the output paths, by option.
+
+    Existing files are kept unless `force`; input tables are never overwritten; no two outputs are one file.
     """
     taken: dict[Path, str] = {}
     for option, target in targets.items():
@@ -225,14 +233,16 @@ def check_targets(
             continue
         file = Path(target).resolve()
         if not file.parent.is_dir():
-            raise BadParameter(f"{who}: --{option} {target}: there is no such folder. Make it first.")
+            raise BadParameter(f"{who}: --{option} {target}: the directory does not exist. Create it first.")
         if not os.access(file.parent, os.W_OK):
             raise BadParameter(
-                f"{who}: --{option} {target} cannot be written: permission denied. Choose a place you may "
-                "write to."
+                f"{who}: --{option} {target} cannot be written: permission denied. Choose a writable "
+                "location."
             )
         if file in {Path(t).resolve() for t in tables}:
-            raise BadParameter(f"{who}: --{option} is {whose}, which would be lost. Choose another name.")
+            raise BadParameter(
+                f"{who}: --{option} is {whose}, which would be overwritten. Choose another name."
+            )
         check_new(target, force)
         one = taken.setdefault(file, option)
         if one != option:
@@ -242,45 +252,46 @@ def check_targets(
             )
 
 
-def _private(args: argparse.Namespace, generator: Any) -> None:
-    """A private model needs what only its user can say, and on the command line it is said by options."""
+def _check_private(args: argparse.Namespace, generator: Any) -> None:
+    """Check the options that a private model requires."""
     name = type(generator).__name__
     if generator.private and args.columns is None:
         raise BadParameter(
-            f"synth: {name} is private and reads no domain off the data. Declare every column in a file and "
-            "give it with --columns: "
-            'a line each, like age = {kind = "integer", low = 0, high = 120}, from what is publicly known.'
+            f"synth: {name} is private and does not infer domains from the data. Declare every column in a "
+            "file, from public knowledge, and give it with --columns: one line each, like "
+            'age = {kind = "integer", low = 0, high = 120}.'
         )
     if generator.private and args.out and args.rows is None:
         raise BadParameter(
-            f"synth: {name} is private, and as many rows as the table has would give away how many that is. "
-            "Ask for a round number with --rows."
+            f"synth: {name} is private, and sampling as many rows as the table has would reveal that number. "
+            "Choose a round number with --rows."
         )
 
 
-def _fits(frame: DataFrame, table: Table | None, args: argparse.Namespace) -> None:
-    """A slip in --given or --target is told before the generator learns, which may take hours."""
+def _check_names(frame: DataFrame, table: Table | None, args: argparse.Namespace) -> None:
+    """Check --condition and --target before fitting, which may take hours."""
     names = [str(n) for n in frame.columns]
     if args.target is not None and args.target not in names:
         raise BadParameter(
             f"synth: --target {args.target}: there is no such column. {nearest(args.target, names)}"
         )
-    if args.given:
+    if args.conditions:
         from ..synth import Table
 
-        wanted(Table.infer(frame) if table is None else table, args.given)
+        parse_conditions(Table.infer(frame) if table is None else table, args.conditions)
 
 
-def wanted(table: Table, given: list[str]) -> dict[str, Any]:
-    """What --given asks for, if the table can have it."""
+def parse_conditions(table: Table, texts: list[str]) -> dict[str, Any]:
+    """Parse --condition options, and check them against the table."""
     from ..synth.conditions import Conditions
 
-    told = dict(condition(table, text) for text in given)
-    Conditions.of(table, told)
-    return told
+    conditions = dict(_parse_condition(table, text) for text in texts)
+    Conditions.parse(table, conditions)
+    return conditions
 
 
-def ending(path: str) -> str | None:
+def file_format(path: str) -> str | None:
+    """Return 'csv' or 'parquet' by the file name, else None."""
     name = path.lower()
     return (
         "csv"
@@ -291,7 +302,9 @@ def ending(path: str) -> str | None:
     )
 
 
-def _known(args: argparse.Namespace) -> list[str]:
+def _columns_to_drop(args: argparse.Namespace) -> list[str]:
+    from ..data.table_files import read_header
+
     names = list(read_header(args.table).names) if args.drop else []
     for name in args.drop:
         if name not in names:
@@ -299,38 +312,48 @@ def _known(args: argparse.Namespace) -> list[str]:
     return list(args.drop)
 
 
-def _parts(frame: DataFrame, args: argparse.Namespace) -> tuple[DataFrame, DataFrame | None]:
+def _split_holdout(frame: DataFrame, args: argparse.Namespace) -> tuple[DataFrame, DataFrame | None]:
     share = args.holdout if args.holdout is not None else HOLDOUT if args.report else None
     if share is None:
         return frame, None
-    mixed = frame.sample(frac=1, random_state=args.seed or 0)
-    held = round(share * len(frame))
-    if not 2 <= held <= len(frame) - 2:
+    shuffled = frame.sample(frac=1, random_state=args.seed or 0)
+    held_out = round(share * len(frame))
+    if not 2 <= held_out <= len(frame) - 2:
         raise BadParameter(
-            f"synth: {share:g} of {len(frame)} rows leaves too few to learn from or to hold out. "
-            "Give more rows, or no --report and no --holdout."
+            f"synth: holding out {share:g} of {len(frame)} rows leaves too few on one side. Give more rows, "
+            "or remove --report and --holdout."
         )
-    return mixed.iloc[held:].reset_index(drop=True), mixed.iloc[:held].reset_index(drop=True)
+    return shuffled.iloc[held_out:].reset_index(drop=True), shuffled.iloc[:held_out].reset_index(drop=True)
 
 
-def model_of(args: argparse.Namespace, among: Mapping[str, Any] | None = None) -> Any:
+def make_generator(
+    args: argparse.Namespace,
+    members: Mapping[str, type[Generator]] | None = None,
+    who: str = "synth",
+    insecure_seed: int | None = None,
+) -> Generator:
+    """Build the generator that --model, --set, --epochs and the seeds describe."""
     from ..config.job import value_of
     from ..synth import ALL
 
-    told: dict[str, Any] = {"name": args.model}
+    options: dict[str, Any] = {"name": args.model}
     for change in args.changes:
         name, equals, text = change.partition("=")
         if not equals:
-            raise BadParameter(f"synth: --set {change} is no NAME=VALUE.")
-        told[name] = value_of(text)
+            raise BadParameter(f"{who}: --set: expected NAME=VALUE, got {change}.")
+        options[name] = value_of(text)
     if args.epochs is not None:
-        told["epochs"] = args.epochs
-    made = from_table(told, ALL if among is None else among, "synth" if among is None else "synthesize")
-    if "seed" in told or (
-        args.seed is None and made.private
-    ):  # a private model whose seed is known is none: only who asks for one gets it
-        return made
-    return check(replace(made, seed=args.seed or 0))
+        options["epochs"] = args.epochs
+    generator: Any = from_table(options, ALL if members is None else members, who)
+    if insecure_seed is not None:
+        if not generator.private:
+            raise BadParameter(
+                f"{who}: --insecure-seed is for private models, and {args.model} is not private. Use --seed."
+            )
+        return check(replace(generator, insecure_seed=insecure_seed))
+    if generator.private or "seed" in options:  # --seed never replaces the secrets of a private model
+        return generator
+    return check(replace(generator, seed=args.seed or 0))
 
 
 def _table(frame: DataFrame, path: str | None, private: bool) -> Table | None:
@@ -338,21 +361,19 @@ def _table(frame: DataFrame, path: str | None, private: bool) -> Table | None:
         return None
     from ..synth import Column, Table, boolean, identifier
 
-    columns, constraints = told(path)
-    if (
-        private
-    ):  # nothing of what a column is may be read off the rows, and which columns there are is no secret
+    columns, constraints = read_columns(path)
+    if private:  # nothing may be inferred from the rows; the column names are public
         names = [str(n) for n in frame.columns]
         for name in names:
             if name not in columns:
                 raise BadData(
-                    f"synth: {path} does not say what the column {name!r} is. Declare it, or leave it out "
-                    f"with --drop {name}."
+                    f"synth: {path} does not declare the column {name!r}. Declare it, or drop it with "
+                    f"--drop {name}."
                 )
-        alone = {"id": identifier(), "boolean": boolean()}  # kinds that a word declares
+        complete = {"id": identifier(), "boolean": boolean()}  # kinds without further parameters
         return Table.declare(
             {
-                n: alone.get(c) or Column(c) if isinstance(c := columns[n], str) else c
+                n: complete.get(c) or Column(c) if isinstance(c := columns[n], str) else c
                 for n in dict.fromkeys([*names, *columns])
             },
             constraints,
@@ -360,11 +381,11 @@ def _table(frame: DataFrame, path: str | None, private: bool) -> Table | None:
     return Table.infer(frame, constraints=constraints, columns=columns)
 
 
-def told(path: str, who: str = "synth") -> tuple[dict[str, Any], list[Any]]:
-    """The columns and the constraints of a TOML file."""
+def read_columns(path: str, who: str = "synth") -> tuple[dict[str, Any], list[Any]]:
+    """Read columns and constraints from a TOML file."""
     import tomllib
 
-    from ..synth.columns import declared_from
+    from ..synth.columns import column_from_toml
     from ..synth.constraints import from_dict
 
     try:
@@ -378,18 +399,18 @@ def told(path: str, who: str = "synth") -> tuple[dict[str, Any], list[Any]]:
             from_dict({"low": None, "high": None, "strictly": False, "allowed": None, **c})
             for c in tables.pop("constraints", [])
         ]
-        return {name: declared_from(name, about) for name, about in tables.items()}, constraints
+        return {name: column_from_toml(name, about) for name, about in tables.items()}, constraints
     except KeyError as error:
         raise BadData(f"{who}: {path}: {error} is missing. It must be {COLUMNS}.") from None
     except (TypeError, ValueError) as error:
         raise BadData(f"{who}: {path}: {str(error).rstrip('.')}. It must be {COLUMNS}.") from None
 
 
-def condition(table: Table, text: str) -> tuple[str, Any]:
+def _parse_condition(table: Table, text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise BadParameter(f"synth: --given {text} is no COLUMN=VALUE.")
-    column = table.modelled[table.at(name)]
+        raise BadParameter(f"synth: --condition: expected COLUMN=VALUE, got {text}.")
+    column = table.modeled[table.column_index(name)]
     if column.is_number:
         low, dots, high = value.partition("..")
         ends = [
@@ -406,39 +427,44 @@ def _number(name: str, text: str) -> float:
         return float(text)
     except ValueError:
         raise BadParameter(
-            f"synth: --given {name}={text}: {name} is a number; give one, or LOW..HIGH."
+            f"synth: --condition {name}={text}: {name} is numeric; give a number, or LOW..HIGH."
         ) from None
 
 
 def write(
-    fitted: Fitted, rows: int, given: dict[str, Any], seed: int, path: Path, progress: Progress
+    generator: Generator,
+    rows: int,
+    conditions: dict[str, Any],
+    seed: int,
+    path: Path,
+    progress: Progress,
 ) -> None:
-    """Draw the rows and write them, a chunk at a time."""
+    """Sample the rows and write them chunk by chunk."""
     from ..data.table_files import write_table
 
     def chunks() -> Iterator[DataFrame]:
         done = 0
-        for chunk in fitted.chunks(rows, given, seed):
+        for chunk in generator.chunks(rows, conditions, seed):
             yield chunk
             done += len(chunk)
             progress.share(f"{done:,} of {rows:,} rows written", done / rows)
 
     text = [
         c.name
-        for c in fitted.table.columns
+        for c in generator.table.columns
         if c.values and all(isinstance(v, str) for v in c.values) and c.dtype != "category"
     ]
     write_table(chunks(), path, text_columns=text)
 
 
 def show_event(progress: Progress) -> Callable[[dict[str, Any]], None]:
-    """A function for a generator's `watch` that shows its events."""
+    """Return a `watch` function that shows a generator's events."""
 
     def show(event: dict[str, Any]) -> None:
         if event["kind"] == "epoch":
             losses = "  ".join(
                 f"{k.replace('_', ' ')} {event[k]:.3f}"
-                for k in ("loss", "maker_loss", "critic_loss")
+                for k in ("loss", "generator_loss", "critic_loss")
                 if k in event
             )
             progress.share(
@@ -451,8 +477,8 @@ def show_event(progress: Progress) -> Callable[[dict[str, Any]], None]:
             )
         elif event["kind"] == "guard":
             progress.line(
-                f"leaves of {event['leaf']} rows: {event['copies']:.1%} of rows are copies, "
-                f"{event['natural']:.1%} would be natural"
+                f"leaves of {event['leaf']} rows: {event['copies']:.1%} copies, natural rate "
+                f"{event['natural']:.1%}"
             )
 
     return show

@@ -1,6 +1,6 @@
-"""Tables as a terminal shows them.
+"""Tables in a terminal.
 
-Every name is text, never markup: [brackets] or escape codes in one come from somebody else's data.
+Every name is printed as text, never as markup: brackets and escape codes may come from other parties.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ MOST_PARTIES = 40  # rows of the heat map in a terminal; the plot has them all
 MOST_LABELS = 20  # and columns
 
 
-def heat_map(console: Any, seen: dict[str, Any]) -> None:
-    """A federation's summary: a party a line, a label a column."""
+def heat_map(console: Any, summary: dict[str, Any]) -> None:
+    """Print a federation's summary: one line per party, one column per label."""
     from rich.table import Table
     from rich.text import Text
 
-    counts, labels = seen["counts"], [label if label.strip() else repr(label) for label in seen["labels"]]
+    counts, labels = (
+        summary["counts"],
+        [label if label.strip() else repr(label) for label in summary["labels"]],
+    )
     if counts and len(labels) > MOST_LABELS:
         often = sorted(range(len(labels)), key=lambda c: -sum(row[c] for row in counts))[: MOST_LABELS - 1]
         counts, labels = (
@@ -26,40 +29,41 @@ def heat_map(console: Any, seen: dict[str, Any]) -> None:
             [*(labels[c] for c in often), "others"],
         )
     most = max((n for row in counts or [] for n in row), default=1) or 1
-    title = f"{seen['name']}: {len(seen['parties']):,} parties, {sum(seen['sizes']):,} rows, {seen['skew']}"
+    rows = f"{len(summary['parties']):,} parties, {sum(summary['sizes']):,} rows"
+    title = f"{summary['name']}: {rows}, {summary['skew']}"
     console.print(Text(plain(title)), soft_wrap=True)
     table = Table(box=None, pad_edge=False)
     table.add_column("party", no_wrap=True)
     for head in ("rows", "shift", *(labels if counts else ())):
         table.add_column(Text(plain(head)), justify="right", no_wrap=True)
-    for k, party in enumerate(seen["parties"][:MOST_PARTIES]):
-        shift = "–" if seen["shift"] is None else f"{seen['shift'][k]:.2f}"
+    for k, party in enumerate(summary["parties"][:MOST_PARTIES]):
+        shift = "–" if summary["shift"] is None else f"{summary['shift'][k]:.2f}"
         cells = (
             [] if counts is None else [Text(str(n) if n else "·", style=_shade(n / most)) for n in counts[k]]
         )
-        table.add_row(Text(plain(party)), f"{seen['sizes'][k]:,}", shift, *cells)
+        table.add_row(Text(plain(party)), f"{summary['sizes'][k]:,}", shift, *cells)
     console.print(table)
-    if len(seen["parties"]) > MOST_PARTIES:
+    if len(summary["parties"]) > MOST_PARTIES:
         console.print(
-            f"… and {len(seen['parties']) - MOST_PARTIES:,} more parties; --plot FILE.svg draws them all."
+            f"… and {len(summary['parties']) - MOST_PARTIES:,} more parties; --plot FILE.svg draws them all."
         )
     console.print(
-        f"{seen['test_rows']:,} test rows. Shift: how far a party's features lie from everyone's mean, in "
-        "standard deviations.",
+        f"{summary['test_rows']:,} test rows. Shift: the distance of a party's feature means from the "
+        "pooled mean, in standard deviations.",
         highlight=False,
     )
-    for note in seen["notes"]:
+    for note in summary["notes"]:
         console.print(f"note: {plain(note)}", markup=False, highlight=False)
 
 
 def _shade(share: float) -> str:
-    """Pale to deep blue, the writing always readable on it."""
+    """Return a shade of blue with readable text."""
     red, green, blue = (round(255 - share * (255 - end)) for end in (8, 64, 140))
     return f"{'white' if share > 0.45 else 'black'} on rgb({red},{green},{blue})"
 
 
 def grid(head: list[str], rows: list[list[str]]) -> Any:
-    """A table without lines around it."""
+    """Make a table without borders."""
     from rich.table import Table
     from rich.text import Text
 

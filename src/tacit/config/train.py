@@ -13,6 +13,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from .. import aggregate, algorithms, guard, models, pace, selection, speeds, topologies
 from ..algorithms.types import Algorithm
 from ..audit import poisoning
@@ -225,6 +227,8 @@ class TrainConfig:
                 raise TypeError(f"{owner}() has no option {name!r}. {nearest(name, list(fields))}")
         values = {name: options.get(name, f.default) for name, f in fields.items()}
         for name, f in fields.items():
+            if isinstance(values[name], np.ndarray):
+                values[name] = values[name].tolist()
             if f.metadata["kind"] == "component":
                 values[name] = f.metadata["take"](values[name], owner)
         return check(TrainConfig(**values), owner)

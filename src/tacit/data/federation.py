@@ -291,16 +291,16 @@ class Dataset:
         data = self
         if isinstance(skew, ByColumn):
             data = self if self.table is None else self.table.without(self, skew.column)
-            found = len(skew.names(data, 0))
-            if parties is not None and parties != found:
+            groups = len(skew.names(data, 0))
+            if parties is not None and parties != groups:
                 raise bad(
                     "split",
                     "parties",
                     parties,
-                    f"{found}, the number of different values in {skew.column!r}",
+                    f"{groups}, the number of different values in {skew.column!r}",
                     "Or leave it None.",
                 )
-            parties, min_size = found, 1 if min_size is None else min_size
+            parties, min_size = groups, 1 if min_size is None else min_size
         if not _is_whole(parties, 1, len(data)):
             raise bad(
                 "split",

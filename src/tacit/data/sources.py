@@ -59,12 +59,12 @@ def contents(
     dataset: str, files: tuple[Published, ...], places: list[Path], verify: bool, download: bool
 ) -> list[bytes]:
     """Return the unpacked bytes of all files, or raise an error that says which to put where."""
-    found = [find(f.name, places) for f in files]
-    if None in found:
-        absent = tuple(f for f, path in zip(files, found) if path is None)
+    paths = [find(f.name, places) for f in files]
+    if None in paths:
+        absent = tuple(f for f, path in zip(files, paths) if path is None)
         fetch(dataset, absent, places, download)
-        found = [find(f.name, places) for f in files]
-    return [read(dataset, f, path, verify) for f, path in zip(files, found) if path is not None]
+        paths = [find(f.name, places) for f in files]
+    return [read(dataset, f, path, verify) for f, path in zip(files, paths) if path is not None]
 
 
 def read(dataset: str, file: Published, path: Path, verify: bool) -> bytes:
@@ -89,10 +89,10 @@ def read(dataset: str, file: Published, path: Path, verify: bool) -> bytes:
 def confirm(dataset: str, path: Path | str, data: bytes, published: str) -> None:
     """Raise BadData if the md5 or sha256 (by its length) is not the published one."""
     algorithm = "md5" if len(published) == 32 else "sha256"
-    found = hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()
-    if found != published:
+    digest = hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()
+    if digest != published:
         raise BadData(
-            f"{dataset}: {path} is not the published file: its {algorithm} is {found}, not {published}. "
+            f"{dataset}: {path} is not the published file: its {algorithm} is {digest}, not {published}. "
             "Delete it and get it again, or pass verify=False if it is a file of your own in the same format."
         )
 

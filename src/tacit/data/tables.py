@@ -90,11 +90,11 @@ class Recipe:
         return cls(tuple(numbers), kinds, missing, fit)
 
     def without(self, column: str) -> Recipe:
-        kept = [i for i, name in enumerate(self.numbers) if name != column]
-        mean, std = (None if s is None else tuple(s[i] for i in kept) for s in (self.mean, self.std))
+        places = [i for i, name in enumerate(self.numbers) if name != column]
+        mean, std = (None if s is None else tuple(s[i] for i in places) for s in (self.mean, self.std))
         return replace(
             self,
-            numbers=tuple(self.numbers[i] for i in kept),
+            numbers=tuple(self.numbers[i] for i in places),
             missing=tuple(m for m in self.missing if m != column),
             categories={name: values for name, values in self.categories.items() if name != column},
             mean=mean,

@@ -94,8 +94,8 @@ def drop_repeated_ids(table: Columns, where: str, duplicates: str = "refuse") ->
     first: dict[bytes, int] = {}
     same: list[int] = []
     other: list[int] = []
-    digests, named = identify_rows(table.ids.tolist(), where)
-    for row, digest in zip(named.tolist(), (d.tobytes() for d in digests)):
+    digests, identified_rows = identify_rows(table.ids.tolist(), where)
+    for row, digest in zip(identified_rows.tolist(), (d.tobytes() for d in digests)):
         before = first.setdefault(digest, row)
         if before != row:
             (same if _equal(table, before, row) else other).append(row)

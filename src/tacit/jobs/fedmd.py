@@ -1,4 +1,4 @@
-"""tacit.fedmd: parties whose models differ in make teach each other by their answers."""
+"""`tacit.fedmd`: parties with different architectures learn from each other's predictions."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ SERVER = "server"
 
 
 @dataclass
-class Taught:
-    """Every party's own model, and what each round made of it."""
+class FedMDResult:
+    """Every party's model, and the accuracy after each round."""
 
     models: dict[str, nn.Module]
     history: list[dict[str, Any]]
@@ -36,7 +36,7 @@ class Taught:
     metrics: dict[str, float] = field(default_factory=dict)
 
     def table(self) -> pandas.DataFrame:
-        """A row a party: its accuracy on the test rows alone, and after the others taught it."""
+        """Return one row per party: its accuracy alone, and after federated distillation."""
         import pandas
 
         first, last = self.history[0]["accuracy"], self.history[-1]["accuracy"]
@@ -59,31 +59,27 @@ def fedmd(
     temperature: float = 1.0,
     batch_size: int = 32,
     seed: int = 0,
-) -> Taught:
-    """Federated transfer between different architectures: `models` is one for each party (a list, or by
-    name), `public` rows that everybody has, unlabelled.
+) -> FedMDResult:
+    """Distill between different architectures.
 
-    Each party first learns alone; then in each round all answer on the public rows, learn the mean of the
-    answers (digest), and look at their own rows again (revisit). Only scores are sent. Programs run over
-    messages, in one process.
+    `models` has one model for each party (a list, or by name), `public` are unlabeled rows that all parties
+    have. Each party first trains alone. Then, in each round, all predict the public rows, learn the mean of
+    the predictions (digest), and train on their own rows again (revisit). Only scores are sent. Programs run
+    over messages, in one process.
     """
     if not isinstance(fed, Federation) or fed.classes is None:
         raise bad(
             "fedmd",
             "fed",
-            getattr(fed, "name", type(fed).__name__),
-            "a federation with classes to tell apart",
+            fed.name if isinstance(fed, Federation) else type(fed).__name__,
+            "a federation with a classification task",
         )
     check_one_label("fedmd", fed)
     if not len(fed.test.y):
-        raise BadData(
-            f"{fed.name} has no test rows, so nothing would be known of what parties gain. Split off a test "
-            "set."
-        )
+        raise BadData(f"{fed.name} has no test rows, so the gain cannot be measured. Split off a test set.")
     if SERVER in fed.parties:
         raise BadData(
-            f"{fed.name}: a party is called 'server', which is the server's own name among the messages. "
-            "Rename the party."
+            f"{fed.name}: a party is named 'server', which is the name of the server. Rename the party."
         )
     if (
         not isinstance(public, Tensor)
@@ -111,39 +107,41 @@ def fedmd(
             raise bad("fedmd", name, number, "a number above 0")
     with torch.random.fork_rng(devices=[]), one_thread():
         torch.default_generator.manual_seed(seed)
-        pupils = [
-            Pupil(fed.party(k), m, public, lr, temperature, batch_size, seed, k)
-            for k, m in enumerate(_made(fed, models, seed))
+        parties = [
+            FedMDParty(fed.party(k), m, public, lr, temperature, batch_size, seed, k)
+            for k, m in enumerate(_build_models(fed, models, seed))
         ]
         history: list[dict[str, Any]] = []
-        for pupil in pupils:
-            pupil.own(first_epochs)
+        for party in parties:
+            party.train_on_own_rows(first_epochs)
 
-        def look(r: int) -> None:
-            each = [pupil.score(fed.test.x, fed.test.y) for pupil in pupils]
+        def evaluate(r: int) -> None:
+            each = [party.score(fed.test.x, fed.test.y) for party in parties]
             history.append({"round": r, "accuracy": each, "mean_accuracy": float(np.mean(each))})
 
-        look(0)
+        evaluate(0)
         done = [0] * rounds
 
-        def learn(pupil: Pupil) -> Any:
+        def learn(party: FedMDParty) -> Any:
             def step(r: int, scores: Tensor) -> None:
-                pupil.digest(scores, digest_epochs)
-                pupil.own(revisit_epochs)
+                party.digest(scores, digest_epochs)
+                party.train_on_own_rows(revisit_epochs)
                 done[r] += 1
-                if done[r] == len(pupils):
-                    look(r + 1)
+                if done[r] == len(parties):
+                    evaluate(r + 1)
 
             return step
 
-        ledger = _talk(fed, pupils, learn, rounds, len(public), seed)
+        ledger = _exchange(fed, parties, learn, rounds, len(public), seed)
     metrics = {"accuracy": history[-1]["mean_accuracy"], "alone": history[0]["mean_accuracy"]}
-    return Taught({name: p.model.eval() for name, p in zip(fed.parties, pupils)}, history, ledger, metrics)
+    return FedMDResult(
+        {name: p.model.eval() for name, p in zip(fed.parties, parties)}, history, ledger, metrics
+    )
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Small models on a CPU: torch's threads would wait for each other longer than they work."""
+    """Use one torch thread inside the block: small models on a CPU gain nothing from more."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -152,47 +150,49 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _talk(fed: Federation, pupils: Sequence[Pupil], learn: Any, rounds: int, rows: int, seed: int) -> Ledger:
+def _exchange(
+    fed: Federation, parties: Sequence[FedMDParty], learn: Any, rounds: int, rows: int, seed: int
+) -> Ledger:
     from ..runtimes.inprocess import InProcess
 
     assert fed.classes is not None
     ledger, classes = Ledger(), fed.classes
     programs: dict[str, Any] = {SERVER: lambda me: protocol.server(me, fed.parties, rounds, rows, classes)}
-    for name, pupil in zip(fed.parties, pupils):
-        programs[name] = lambda me, pupil=pupil: protocol.party(me, rounds, pupil.answers, learn(pupil))
+    for name, party in zip(fed.parties, parties):
+        programs[name] = lambda me, party=party: protocol.party(me, rounds, party.answers, learn(party))
     InProcess(seed=seed).run_sync(programs, ledger=ledger)
     return ledger
 
 
-def _made(fed: Federation, given: Any, seed: int) -> list[nn.Module]:
-    if isinstance(given, Mapping):
-        strange, absent = (
-            [n for n in given if n not in fed.parties],
-            [n for n in fed.parties if n not in given],
+def _build_models(fed: Federation, models: Any, seed: int) -> list[nn.Module]:
+    if isinstance(models, Mapping):
+        unknown, absent = (
+            [n for n in models if n not in fed.parties],
+            [n for n in fed.parties if n not in models],
         )
-        if strange or absent:
+        if unknown or absent:
             raise BadParameter(
                 "fedmd: models has "
-                f"{'a strange party ' + repr(strange[0]) if strange else 'none for ' + repr(absent[0])}. "
+                f"{'an unknown party ' + repr(unknown[0]) if unknown else 'none for ' + repr(absent[0])}. "
                 "Give one for each "
                 "party."
             )
-        listed = [given[name] for name in fed.parties]
-    elif isinstance(given, Sequence) and not isinstance(given, str) and len(given) == len(fed):
-        listed = list(given)
+        listed = [models[name] for name in fed.parties]
+    elif isinstance(models, Sequence) and not isinstance(models, str) and len(models) == len(fed):
+        listed = list(models)
     else:
         raise bad(
             "fedmd",
             "models",
-            given if isinstance(given, str) else type(given).__name__,
+            models if isinstance(models, str) else type(models).__name__,
             f"a model for each of the {len(fed)} parties, by name or in order",
         )
     assert fed.classes is not None
     return [kinds.build(m, tuple(fed.rows.x.shape[1:]), fed.classes, seed) for m in listed]
 
 
-class Pupil:
-    """One party: its model, its rows, the public rows."""
+class FedMDParty:
+    """One party: its model, its rows and the public rows."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class Pupil:
         rows = fed.train.of(0)
         self.x, self.y, self.public = fed.rows.x[rows], fed.rows.y[rows], public
         self.model, self.temperature, self.batch_size = model.train(), temperature, batch_size
-        self.optimiser = torch.optim.SGD(
+        self.optimizer = torch.optim.SGD(
             [p for p in model.parameters() if p.requires_grad], lr=lr, momentum=0.9
         )
         self.rng = np.random.default_rng([seed, k])
@@ -218,24 +218,24 @@ class Pupil:
             yield from torch.from_numpy(self.rng.permutation(n)).split(self.batch_size)
 
     def _step(self, loss: Tensor) -> None:
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        self.optimiser.step()
+        self.optimizer.step()
 
-    def own(self, epochs: int) -> None:
+    def train_on_own_rows(self, epochs: int) -> None:
         self.model.train()
         for i in self._batches(len(self.y), epochs):
             self._step(cross_entropy(self.model(self.x[i]), self.y[i]))
 
     def digest(self, scores: Tensor, epochs: int) -> None:
-        """Towards the agreed answers: KL divergence at the temperature, scaled back by its square."""
+        """Train towards the common scores: KL divergence at the temperature, times its square."""
         self.model.train()
-        t, wanted = self.temperature, softmax(scores / self.temperature, -1)
+        t, targets = self.temperature, softmax(scores / self.temperature, -1)
         for i in self._batches(len(self.public), epochs):
             self._step(
                 t
                 * t
-                * kl_div(log_softmax(self.model(self.public[i]) / t, -1), wanted[i], reduction="batchmean")
+                * kl_div(log_softmax(self.model(self.public[i]) / t, -1), targets[i], reduction="batchmean")
             )
 
     @torch.no_grad()
@@ -251,13 +251,11 @@ class Pupil:
         )
 
 
-def unlabelled(fed: Federation, rows: int, seed: int = 0) -> tuple[Federation, Tensor]:
-    """Sets some of the global test rows aside, without labels, as public rows: (the federation without them,
-    the rows).
-    """
+def split_public_rows(fed: Federation, rows: int, seed: int = 0) -> tuple[Federation, Tensor]:
+    """Split off some of the global test rows, without labels, as public rows."""
     if not 0 < rows < len(fed.test.y):
         raise bad(
-            "unlabelled",
+            "split_public_rows",
             "rows",
             rows,
             f"between 1 and {len(fed.test.y) - 1}, of the {len(fed.test.y)} test rows",

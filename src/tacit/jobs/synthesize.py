@@ -1,23 +1,23 @@
-"""`tacit.synthesize`: several holders of rows, one synthetic table. It runs on the rounds that train
-models, with sums nobody can look into.
+"""`tacit.synthesize`: several holders of rows fit one generator with secure sums.
 
     coordinator                                 holder k
-      |---- Down(0, hash of the job) ------------->|  has the same job, and counts its rows in cells of the declared domains
+      |---- Down(0, hash of the job) ------------->|  compares the job, counts its rows in declared cells
       |<=== secure sum: counts of each column =====|
-      |---- Down(1, totals) ---------------------->|  cells or modes follow from the totals, alike for everybody
+      |---- Down(1, totals) ---------------------->|  derives cells or modes from the totals
       |<=== secure sum: two-way counts ============|   copula: done
-      |---- Down(r, totals, weights) ------------->|  GAN: passes over its own rows
+      |---- Down(r, totals, weights) ------------->|  GAN: trains on its own rows
       |<=== secure sum: weights × share of rows ===|   …, `epochs` / `local_epochs` times
       |---- Stop() ------------------------------->|
 
-The coordinator learns the sums, and so does everybody who is sent them back: with two holders each can
-take its own part away and sees the other's. With `hide=False` the coordinator sees every holder's numbers.
-No row leaves its holder. None of it is differentially private: the sums are exact.
+The coordinator learns the sums, and so does every holder who receives them: with two holders, each can
+subtract its own part and obtain the other's. With `hide=False` the coordinator sees every holder's numbers.
+No row leaves its holder. Nothing here is differentially private: the sums are exact.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import hashlib
 import json
@@ -35,11 +35,11 @@ from ..parties.party import Party
 from ..protocols import rounds, secagg
 from ..protocols.consent import Commitment, OncePerRound
 from ..runtimes.inprocess import InProcess
-from ..synth import GAN, Fitted, GaussianCopula, Learned, Table
+from ..synth import ALL, GAN, GaussianCopula, Generator, GeneratorState, Table
 from ..synth.columns import Column
 from ..synth.constraints import Combinations
 from ..synth.encode import Layout
-from ..synth.federated import LARGEST, UNIT, Histograms, PooledGAN, pooled, seed_of
+from ..synth.federated import MOST_ROWS, Histograms, Pooled, holder_seed, pool_generator
 from ..synth.generator import NOT_PRIVATE, Watch
 from .programs import to_the_end
 
@@ -49,29 +49,29 @@ if TYPE_CHECKING:
     from ..runtimes.kits import Kit
 
 COORDINATOR = "coordinator"
-MOST_ROWS = 2**40  # counts that a secure sum makes room for
 
 
 def synthesize(
     holders: Mapping[str, pandas.DataFrame],
     table: Table | Mapping[str, Column],
-    generator: Any = None,
+    generator: Generator | None = None,
     *,
     local_epochs: int = 1,
     hide: bool = True,
     runtime: Any = None,
     watch: Watch | None = None,
-) -> Fitted:
-    """A generator that has learnt from the rows of all holders, none of which left its holder: `.sample(n)`,
-    `.save(path)`, `.ledger`.
+) -> Generator:
+    """Fit one generator on the rows of all holders, which stay where they are.
 
-    `table` declares every column's domain, since nobody may read it off everybody's rows. `generator`:
-    GaussianCopula(…), GAN(…), WGAN(…) or CTGAN(…); a GAN passes `epochs` times over each holder's rows and
-    the networks meet every `local_epochs`. `hide` adds up under masks (secure aggregation), so that the
-    coordinator sees sums alone. `runtime`: InProcess() (default), or Processes() for one process a party and
-    real sockets. `watch` hears of each round.
+    `table` declares every column's domain, because no party may read it off all rows. `generator` is
+    GaussianCopula(…), GAN(…), WGAN(…) or CTGAN(…); a GAN trains for `epochs` on each holder's rows, and the
+    weights are averaged every `local_epochs`. `hide` sums under masks (secure aggregation), so that the
+    coordinator only sees sums. `runtime` is InProcess() (default), or Processes() for one process per party
+    and real sockets. `watch` is called once per round.
+
+    Returns a fitted copy of `generator`, with `.sample(n)`, `.save(path)` and `.ledger`.
     """
-    generator, table = _checked(generator, table, local_epochs)
+    generator, table = _check(generator, table, local_epochs)
     if not isinstance(holders, Mapping) or not all(
         isinstance(n, str) and n and n != COORDINATOR for n in holders
     ):
@@ -86,23 +86,21 @@ def synthesize(
             "synthesize",
             "holders",
             list(holders),
-            "at least two holders where sums are hidden",
-            "Of one holder the sum is its own number.",
+            "at least two holders if sums are hidden",
+            "The sum of one holder is its own number.",
         )
-    numbers = {name: _numbers(table, name, frame) for name, frame in holders.items()}
+    numbers = {name: _to_numbers(table, name, frame) for name, frame in holders.items()}
     if table.constraints:
-        table = table.settled(
-            next(iter(numbers.values()))
-        )  # words of allowed combinations as numbers; nothing is read off the rows
+        # encodes the allowed combinations as numbers; nothing is read off the rows
+        table = table.resolve_constraints(next(iter(numbers.values())))
     job = _job(table, generator, local_epochs, hide, list(holders))
     ledger = Ledger()
     ledger.stamp(NOT_PRIVATE)
     runtime = to_the_end("synthesize", runtime or InProcess())
     watching: dict[str, Any] = {} if watch is None else {"watch": watch}
-    here: dict[str, Any] = (
-        {} if watch is None or isinstance(runtime, InProcess) else {"here": (COORDINATOR,)}
-    )  # who watches is in this process
-    made = runtime.run_sync(
+    # the coordinator that calls `watch` must run in this process
+    here: dict[str, Any] = {} if watch is None or isinstance(runtime, InProcess) else {"here": (COORDINATOR,)}
+    results = runtime.run_sync(
         {
             COORDINATOR: functools.partial(coordinator, **job, **watching),
             **{
@@ -113,27 +111,29 @@ def synthesize(
         ledger=ledger,
         **here,
     )
-    return _fitted(generator, table, made[COORDINATOR], ledger, COORDINATOR, list(holders), hide)
+    return _restore(generator, table, results[COORDINATOR], ledger, COORDINATOR, list(holders), hide)
 
 
 def synthesize_with(
     kit: Kit,
     frame: pandas.DataFrame | None,
     table: Table | Mapping[str, Column],
-    generator: Any = None,
+    generator: Generator | None = None,
     *,
     local_epochs: int = 1,
     hide: bool = True,
     patience: float = 300.0,
     watch: Watch | None = None,
-) -> Fitted | None:
-    """This party's part among real parties: the server coordinates, without rows, and is given the generator;
-    the clients hold the rows, and are given None. Everybody says the same table, generator, `local_epochs`
-    and `hide`; a holder whose job is another one than the coordinator's refuses it.
+) -> Generator | None:
+    """Run this party's part among real parties.
+
+    The server coordinates without rows and receives the fitted generator; the clients hold the rows and
+    receive None. All parties pass the same table, generator, `local_epochs` and `hide`; a holder whose job
+    differs from the coordinator's refuses it.
     """
     from ..runtimes.link import Link
 
-    generator, table = _checked(generator, table, local_epochs)
+    generator, table = _check(generator, table, local_epochs)
     names = [p for p in kit.parties if p != kit.server]
     if kit.role == "hub" or (kit.name == kit.server) != (frame is None):
         raise BadKit(
@@ -145,50 +145,52 @@ def synthesize_with(
             "synthesize",
             "holders",
             names,
-            "at least two holders where sums are hidden",
-            "Of one holder the sum is its own number.",
+            "at least two holders if sums are hidden",
+            "The sum of one holder is its own number.",
         )
-    x = None if frame is None else _numbers(table, kit.name, frame)
+    x = None if frame is None else _to_numbers(table, kit.name, frame)
     if table.constraints:
-        table = table.settled(np.zeros((0, len(table.modelled))))
+        table = table.resolve_constraints(np.zeros((0, len(table.modeled))))
     job = _job(table, generator, local_epochs, hide, names)
     watching: dict[str, Any] = {} if watch is None else {"watch": watch}
     program: Any = functools.partial(coordinator, **job, **watching)
     if x is not None:
         program = functools.partial(holder, x=x, place=names.index(kit.name), boss=kit.server, **job)
 
-    async def connected() -> tuple[Any, Ledger]:
+    async def connect() -> tuple[Any, Ledger]:
         async with Link(kit, patience=patience, away=patience) as link:
             return await link.run(lambda me: program(me)), link.mailbox.ledger
 
-    answer, ledger = asyncio.run(connected())
+    result, ledger = asyncio.run(connect())
     if x is not None:
         return None
     ledger.stamp(NOT_PRIVATE)
-    return _fitted(generator, table, answer, ledger, kit.name, names, hide)
+    return _restore(generator, table, result, ledger, kit.name, names, hide)
 
 
-def _checked(generator: Any, table: Any, local_epochs: int) -> tuple[Any, Table]:
+def _check(generator: Generator | None, table: Any, local_epochs: int) -> tuple[GaussianCopula | GAN, Table]:
     generator = check(GaussianCopula() if generator is None else generator)
-    if type(generator).__name__ not in models():
+    if not isinstance(generator, GaussianCopula | GAN) or type(generator) not in models().values():
         raise bad(
             "synthesize",
             "generator",
             type(generator).__name__,
             "one of " + ", ".join(models()),
-            "The others need all rows in one place.",
+            "Other generators need all rows in one place.",
         )
     if isinstance(generator, GAN) and generator.checkpoints != 1:
-        raise bad("synthesize", "checkpoints", generator.checkpoints, "1: the last common maker is kept")
+        raise bad(
+            "synthesize", "checkpoints", generator.checkpoints, "1: only the last common weights are kept"
+        )
     if isinstance(local_epochs, bool) or not isinstance(local_epochs, int) or local_epochs < 1:
         raise bad("synthesize", "local_epochs", local_epochs, "a whole number of at least 1")
-    return generator, _declared(table)
+    return generator, _check_table(table)
 
 
-def _numbers(table: Table, name: str, frame: pandas.DataFrame) -> np.ndarray:
+def _to_numbers(table: Table, name: str, frame: pandas.DataFrame) -> np.ndarray:
     try:
-        x = table.numbers(frame)
-        table.settled(x)
+        x = table.to_numbers(frame)
+        table.resolve_constraints(x)
     except BadData as error:
         raise BadData(f"the rows of {name!r}: {error}") from None
     return x
@@ -204,26 +206,26 @@ def _job(table: Table, generator: Any, local_epochs: int, hide: bool, names: lis
     }
 
 
-def _fitted(
-    generator: Any,
+def _restore(
+    generator: GaussianCopula | GAN,
     table: Table,
-    answer: dict[str, Any],
+    result: dict[str, Any],
     ledger: Ledger,
     who: str,
     names: Sequence[str],
     hide: bool,
-) -> Fitted:
-    for what in _learnt(generator):
-        ledger.record(who, "all holders together" if hide else "each holder", *what)
+) -> Generator:
+    """Return a fitted copy of the generator, and record who saw which sums."""
+    sums = _describe_sums(generator)
+    for kind, reveals in sums:
+        ledger.record(who, "all holders together" if hide else "each holder", kind, reveals)
     others = "and so of the other one" if len(names) == 2 else "and so of the others together"
-    for name in (
-        names if len(names) > 1 else ()
-    ):  # the message that brings them says "model", as it does in training
-        for kind, told in (
-            _learnt(generator)[:1] if isinstance(generator, GaussianCopula) else _learnt(generator)
-        ):
-            ledger.record(name, who, kind, f"{told}; of all holders, {others}, its own being known to it")
-    return Fitted(generator, table, Learned(answer["tensors"], history=answer["history"], ledger=ledger))
+    returned = sums[:1] if isinstance(generator, GaussianCopula) else sums  # what holders receive back
+    for name in names if len(names) > 1 else ():  # the message that carries them is of kind "model"
+        for kind, reveals in returned:
+            ledger.record(name, who, kind, f"{reveals}; of all holders, {others}, its own being known to it")
+    state = GeneratorState(result["tensors"], history=result["history"], ledger=ledger)
+    return copy.copy(generator).restore(table, state)
 
 
 async def coordinator(
@@ -236,26 +238,27 @@ async def coordinator(
     names: Sequence[str],
     watch: Watch = lambda event: None,
 ) -> dict[str, Any]:
-    work = _Work(table, generator, local_epochs, hide, names)
+    """Coordinate the rounds; return the tensors of the generator and the history."""
+    work = _Computation(table, generator, local_epochs, hide, names)
     history: list[dict[str, Any]] = []
 
-    async def merge(r: int, came: Any) -> None:
-        if came is None:
+    async def merge(r: int, result: Any) -> None:
+        if result is None:
             raise SumAborted(
-                f"round {r + 1} was lost: a holder left after sums had been masked. Start again.", spent=True
+                f"round {r + 1} failed: a holder left after sums had been masked. Restart the job.",
+                spent=True,
             )
-        total = came.total if isinstance(came, rounds.SumResult) else sum(v["sum"] for _, v in came.values())
+        is_sum = isinstance(result, rounds.SumResult)
+        total = result.total if is_sum else sum(v["sum"] for _, v in result.values())
         work.merge(r, np.asarray(total).astype(np.int64))
-        history.append(
-            {"round": r, "holders": len(came.included if isinstance(came, rounds.SumResult) else came)}
-        )
+        history.append({"round": r, "holders": len(result.included if is_sum else result)})
         watch({"kind": "round", "rounds": work.rounds, **history[-1]})
 
     async def no_model(r: int) -> None:
         """Nothing is tested on held-out rows."""
 
-    async def untested(r: int, counts: Any) -> None:
-        raise AssertionError("nobody is asked to test")
+    async def no_test_results(r: int, counts: Any) -> None:
+        raise AssertionError("no evaluation is requested")
 
     await rounds.server(
         me,
@@ -265,8 +268,8 @@ async def coordinator(
         work.down,
         merge,
         no_model,
-        untested,
-        hidden=_Masked(work) if hide else None,
+        no_test_results,
+        hidden=_SecureSum(work) if hide else None,
     )
     return {"tensors": work.tensors(), "history": history}
 
@@ -283,125 +286,118 @@ async def holder(
     names: Sequence[str],
     boss: str = COORDINATOR,
 ) -> None:
-    work = _Work(table, generator, local_epochs, hide, names)
-    v = work.layout.forward(np.asarray(x, dtype=np.float64))
+    """Contribute this holder's rows to every sum."""
+    work = _Computation(table, generator, local_epochs, hide, names)
+    v = work.layout.encode(np.asarray(x, dtype=np.float64))
 
     def local(r: int, vectors: dict[str, Tensor]) -> tuple[float, dict[str, Tensor]]:
-        work.hear(r, vectors)
+        work.receive(r, vectors)
         return 1.0, {"sum": torch.from_numpy(work.local(r, v, place))}
 
-    def untested(r: int, vectors: dict[str, Tensor]) -> dict[str, Tensor]:
-        raise AssertionError("nobody is asked to test")
+    def no_test(r: int, vectors: dict[str, Tensor]) -> dict[str, Tensor]:
+        raise AssertionError("no evaluation is requested")
 
     await rounds.client(
         me,
         local,
-        untested,
+        no_test,
         boss,
-        hidden=lambda: _Masked(work) if hide else None,
+        hidden=lambda: _SecureSum(work) if hide else None,
         consent=OncePerRound(work.rounds),
     )
 
 
-class _Work:
-    """What both sides know of the job: the table, the generator, and since round 1 the totals."""
+class _Computation:
+    """What both sides know: the table, the generator, and from round 1 on the totals."""
 
     def __init__(
         self, table: str, generator: dict[str, Any], local_epochs: int, hide: bool, names: Sequence[str]
     ):
-        told = json.dumps([table, generator, local_epochs, hide, list(names)], sort_keys=True)
-        self.digest = hashlib.sha256(told.encode()).hexdigest()
+        contract = json.dumps([table, generator, local_epochs, hide, list(names)], sort_keys=True)
+        self.digest = hashlib.sha256(contract.encode()).hexdigest()
         self.job = torch.tensor(list(bytes.fromhex(self.digest)), dtype=torch.uint8)
         self.layout = Layout(Table.from_dict(json.loads(table)))
-        self.generator: Any = from_table(generator, models(), "synthesize")
-        self.epochs, self.names = local_epochs, names
+        self.generator: GaussianCopula | GAN = from_table(generator, models(), "synthesize")
+        self.local_epochs, self.names = local_epochs, names
         self.histograms = Histograms(self.layout)
         self.totals: np.ndarray | None = None
-        self.pooled: Any = None
-        self.state: Tensor | None = None
-        self.learned: dict[str, Tensor] = {}
+        self._pooled: Pooled | None = None
+        self.weights: Tensor | None = None
+
+    @property
+    def pooled(self) -> Pooled:
+        assert self._pooled is not None  # from round 1 on
+        return self._pooled
 
     @property
     def rounds(self) -> int:
-        return (
-            2 if isinstance(self.generator, GaussianCopula) else 1 + -(-self.generator.epochs // self.epochs)
-        )
+        if isinstance(self.generator, GaussianCopula):
+            return 2
+        return 1 + -(-self.generator.epochs // self.local_epochs)
 
     def length(self, r: int) -> int:
         return self.histograms.length if r == 0 else self.pooled.length
 
+    def bound(self, r: int) -> int:
+        return MOST_ROWS if r == 0 else self.pooled.bound
+
     def down(self, r: int) -> dict[str, Tensor]:
+        """Return what the coordinator sends in round `r`."""
         if r == 0:
             return {"job": self.job}
-        return {
-            "totals": torch.from_numpy(self.totals),
-            **({} if self.state is None else {"state": self.state}),
-        }
+        weights = {} if self.weights is None else {"state": self.weights}
+        return {"totals": torch.from_numpy(self.totals), **weights}
 
-    def hear(self, r: int, vectors: dict[str, Tensor]) -> None:
+    def receive(self, r: int, vectors: dict[str, Tensor]) -> None:
+        """Check and use what a holder receives in round `r`."""
         if r == 0 and not torch.equal(vectors["job"], self.job):
             raise BadJob(
-                "the coordinator's job is another one than this holder's: the columns declared, the "
-                "generator, its parameters, local_epochs, hide or "
-                "who takes part. Sums of different cells would mean nothing. Let everybody use the same "
-                "file of columns and the same options."
+                "the coordinator's job differs from this holder's: the declared columns, the generator, its "
+                "parameters, local_epochs, hide or the participants. Sums of different cells would be "
+                "meaningless. Use the same file of columns and the same options everywhere."
             )
-        if r and self.pooled is None:
-            self._know(vectors["totals"].numpy().astype(np.int64))
-        self.state = vectors.get("state")
+        if r and self._pooled is None:
+            self._set_totals(vectors["totals"].numpy().astype(np.int64))
+        self.weights = vectors.get("state")
 
-    def _know(self, totals: np.ndarray) -> None:
-        self.totals, self.pooled = totals, pooled(self.generator, self.histograms, totals)
+    def _set_totals(self, totals: np.ndarray) -> None:
+        self.totals, self._pooled = totals, pool_generator(self.generator, self.histograms, totals)
 
     def local(self, r: int, v: np.ndarray, place: int) -> np.ndarray:
+        """Return a holder's integers for the sum of round `r`."""
         if r == 0:
             return self.histograms.count(v)
-        if not isinstance(self.pooled, PooledGAN):
-            return self.pooled.count(v)
-        assert self.state is not None
-        left = self.generator.epochs - (r - 1) * self.epochs
-        return self.pooled.local(
-            v, self.state, min(self.epochs, left), seed_of(self.generator.seed, r, place)
-        )[0]
+        epochs = self.local_epochs
+        if isinstance(self.generator, GAN):  # the last round may be shorter
+            epochs = min(epochs, self.generator.epochs - (r - 1) * epochs)
+        return self.pooled.contribute(v, self.weights, epochs, holder_seed(self.generator.seed, r, place))[0]
 
     def merge(self, r: int, total: np.ndarray) -> None:
+        """Use the sum of round `r`, at the coordinator."""
         if r == 0:
-            self._know(total)
-            self.state = self.pooled.vector() if isinstance(self.pooled, PooledGAN) else None
-        elif isinstance(self.pooled, PooledGAN):
-            self.state = self.pooled.mean(total)
-            self.pooled.take(self.state)
+            self._set_totals(total)
         else:
-            self.learned = self.pooled.learned(total)
+            self.pooled.merge(total)
+        self.weights = self.pooled.weights()
 
     def tensors(self) -> dict[str, Tensor]:
-        return self.pooled.learned() if isinstance(self.pooled, PooledGAN) else self.learned
+        return self.pooled.tensors()
 
 
-class _Masked:
-    """The rounds' hidden sum, by secure aggregation."""
+class _SecureSum:
+    """The hidden sum of a round, by secure aggregation."""
 
     tries = 1
 
-    def __init__(self, work: _Work):
-        self.work, self.enough = (
-            work,
-            len(work.names),
-        )  # all of them: a sum without one holder's rows would be another table
+    def __init__(self, work: _Computation):
+        self.work = work
+        self.enough = len(work.names)  # all of them: a sum without one holder's rows describes another table
 
     def _terms(self, r: int, sent: bytes) -> secagg.SecAggTerms:
-        bound = (
-            MOST_ROWS if r == 0 or not isinstance(self.work.pooled, PooledGAN) else int(2 * LARGEST * UNIT)
-        )
+        work = self.work
+        context = f"synthesize {work.digest}"
         return check(
-            secagg.SecAggTerms(
-                f"synthesize {self.work.digest}",
-                len(self.work.names),
-                self.work.length(r),
-                bound,
-                1.0,
-                sent=sent,
-            )
+            secagg.SecAggTerms(context, len(work.names), work.length(r), work.bound(r), 1.0, sent=sent)
         )
 
     async def server(self, me: Party, r: int, names: Sequence[str], within: float | None, sent: bytes) -> Any:
@@ -413,14 +409,12 @@ class _Masked:
         await secagg.client(me, vectors["sum"], self._terms(r, sent), None, boss, commitment)
 
 
-def models() -> dict[str, Any]:
-    """Generators that several holders can teach."""
-    from ..synth import CTGAN, WGAN
-
-    return {"GaussianCopula": GaussianCopula, "GAN": GAN, "WGAN": WGAN, "CTGAN": CTGAN}
+def models() -> dict[str, type[Generator]]:
+    """Return the generators that several holders can fit together."""
+    return {name: cls for name, cls in ALL.items() if cls.federated}
 
 
-def _declared(table: Any) -> Table:
+def _check_table(table: Any) -> Table:
     if isinstance(table, Mapping) and all(isinstance(c, Column) for c in table.values()):
         table = Table.declare(table)
     if not isinstance(table, Table):
@@ -433,25 +427,25 @@ def _declared(table: Any) -> Table:
         )
     if table.undeclared:
         raise BadData(
-            f"the domain of {', '.join(map(repr, table.undeclared))} is not declared, and no holder sees "
-            "everybody's rows. Declare it, like "
-            "age=tacit.synth.integer(0, 120) or job=tacit.synth.categorical(['cook', 'nurse'])."
+            f"the domain of {', '.join(map(repr, table.undeclared))} is not declared, and no holder sees all "
+            "rows. Declare it, like age=tacit.synth.integer(0, 120) or "
+            "job=tacit.synth.categorical(['cook', 'nurse'])."
         )
-    if not table.modelled:
+    if not table.modeled:
         raise BadData(
-            "no column is declared but identifiers, so there is nothing to learn. Declare at least one."
+            "only identifiers are declared, so there is nothing to learn. Declare at least one other column."
         )
-    open_ = [c for c in table.constraints if isinstance(c, Combinations) and c.allowed is None]
-    if open_:
-        raise BadData(f"{open_[0]!r} would be filled in from the rows. Give `allowed`.")
+    for constraint in table.constraints:
+        if isinstance(constraint, Combinations) and constraint.allowed is None:
+            raise BadData(f"{constraint!r} would be inferred from the rows. Give `allowed`.")
     return table
 
 
-def _learnt(generator: Any) -> list[tuple[str, str]]:
-    made = [("Counts", "how many rows there are in each fine cell of each column, and how many rows in all")]
+def _describe_sums(generator: GaussianCopula | GAN) -> list[tuple[str, str]]:
+    """Return (kind, what it reveals) of the sums, for the ledger."""
     if isinstance(generator, GaussianCopula):
-        return [
-            *made,
-            ("TwoWayCounts", "how many rows there are in each pair of cells of each pair of columns"),
-        ]
-    return [*made, ("Weights", "the mean of the networks' weights after each round, weighted by rows")]
+        second = ("TwoWayCounts", "how many rows there are in each pair of cells of each pair of columns")
+    else:
+        second = ("Weights", "the mean of the networks' weights after each round, weighted by rows")
+    first = "how many rows there are in each fine cell of each column, and how many rows in all"
+    return [("Counts", first), second]

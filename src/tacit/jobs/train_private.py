@@ -1,4 +1,4 @@
-"""tacit.train_private: one holder, one model, and a bound on what the model says about any one row."""
+"""`tacit.train_private`: train one model on one holder's rows with DP-SGD."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from .. import __version__, models
 from ..accounting import Release
 from ..accounting.account import FILE
-from ..data.federation import Dataset, check_one_label
+from ..data.federation import Dataset, Federation, check_one_label
 from ..engine.metrics import count, measure, of_numbers
 from ..errors import BadData
 from ..guard.stage import source
@@ -36,11 +36,10 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 RATES = {"sgd": 0.5, "adam": 5e-3}
 ENCODED = (
-    "The table's columns were read, and its numbers standardised, by looking at the private rows, which ε "
-    "does not cover; declare them "
-    "(fit=data.Recipe(…, mean=…, std=…)) where that matters."
+    "The table's columns were inferred, and its numbers standardized, from the private rows, which ε does "
+    "not cover; declare them (fit=data.Recipe(…, mean=…, std=…)) if that matters."
 )
-LOT = 256  # rows expected in a step, where there are four times as many
+LOT = 256  # expected batch size, if there are at least four times as many rows
 
 
 def train_private(
@@ -65,29 +64,27 @@ def train_private(
     seed: int = 0,
     device: str = "cpu",
     evaluate_every: int = 1,
-    secret_seed: int | None = None,
+    insecure_seed: int | None = None,
     out: str | Path | None = None,
     data_job: dict[str, Any] | None = None,
     watch: Callable[[Event], None] | None = None,
 ) -> Result:
-    """Train one model on a data set whose rows may not be told from it: DP-SGD.
+    """Train one model on one data set with DP-SGD.
 
-    With `epsilon` the noise is found for so many epochs; with `noise_multiplier` in its place, ε is what
-    comes out. `sampling` is "poisson", "shuffle", "fixed", or "order" for DP-FTRL, which needs no sampling;
-    the accountant follows. `optimizer` is "sgd" or "adam" (DP-Adam). `seed` sets the model's first values;
-    rows and noise are drawn from the operating system, so two runs differ. `secret_seed` makes them
-    replayable, for tests only; the result is stamped NOT PRIVATE.
+    With `epsilon`, the noise is calibrated to this many epochs; with `noise_multiplier` instead, ε is the
+    result. `sampling` is "poisson", "shuffle", "fixed", or "order" for DP-FTRL, which needs no sampling; the
+    accounting follows it. `optimizer` is "sgd" or "adam" (DP-Adam).
 
-    Under "poisson", ε is for a row's presence, so the exact number of rows is used for nothing that is
-    released. `public_size` declares a number that everybody may know; without it the rows are counted once
-    with noise, which is part of ε. Sampling rate and steps follow from that number.
+    `seed` affects the initial weights only. Row sampling and noise use the operating system's randomness, so
+    two runs differ. `insecure_seed` makes them replayable, for tests only; the result is stamped NOT PRIVATE.
+
+    Under "poisson", ε protects the presence of a row, so nothing that is released depends on the exact number
+    of rows. `public_size` declares a public number; without it the rows are counted once with noise, which is
+    part of ε. Sampling rate and steps are computed from that number.
     """
     if not isinstance(dataset, Dataset):
-        hint = (
-            "Parties that train together do so with tacit.train(…, private=…)."
-            if hasattr(dataset, "parties")
-            else ""
-        )
+        is_federation = isinstance(dataset, Federation)
+        hint = "To train several parties, use tacit.train(…, private=…)." if is_federation else ""
         raise bad(
             "train_private",
             "dataset",
@@ -143,7 +140,7 @@ def train_private(
             batch_size,
             f"a whole number between 1 and the number of rows, {rows:,}",
         )
-    known = _known_size(settings, rows, batch_size or 1, secret_seed)
+    known = _known_size(settings, rows, batch_size or 1, insecure_seed)
     size = min(LOT, max(1, known.rows // 4)) if batch_size is None else batch_size
     job = {
         "data": data_job or {"made_in": "python", "name": dataset.name},
@@ -169,7 +166,7 @@ def train_private(
                 seed=seed,
                 device=device,
                 evaluate_every=evaluate_every,
-                secret_seed=secret_seed,
+                insecure_seed=insecure_seed,
             ).items()
             if v is not None
         },
@@ -181,7 +178,7 @@ def train_private(
         (x, y),
         epochs=epochs,
         batch_size=size,
-        secret_seed=secret_seed,
+        insecure_seed=insecure_seed,
         earlier=() if known.release is None else (known.release,),
     )
     if out is not None:
@@ -189,9 +186,7 @@ def train_private(
     if session.account is not None:
         session.account.file = None if out is None else Path(out) / FILE
         if known.release is not None:
-            session.account.spend(
-                0, known.release
-            )  # before the first file in which anything of the count shows
+            session.account.spend(0, known.release)  # before anything that depends on the count is written
     journal = Journal.create(out, job, watch)
     notes = " ".join(note for note in (known.note, uncovered) if note)
     try:
@@ -218,46 +213,44 @@ def train_private(
         journal.close()
 
 
-class _Known(NamedTuple):
-    """What the run goes by in place of the number of rows."""
+class _KnownSize(NamedTuple):
+    """What is used in place of the exact number of rows."""
 
     rows: int
     settings: DPSGD
-    release: Release | None  # the noisy count, where there was one
+    release: Release | None  # the noisy count, if there was one
     note: str
 
 
-def _known_size(settings: DPSGD, rows: int, least: int, secret_seed: int | None) -> _Known:
+def _known_size(settings: DPSGD, rows: int, least: int, insecure_seed: int | None) -> _KnownSize:
     if not settings.private or settings.sampling != "poisson":
-        return _Known(
-            rows, settings, None, PUBLIC if settings.private else ""
-        )  # neighbors have equally many rows, or nothing is guaranteed
+        # neighboring data sets have equally many rows, or there is no guarantee
+        return _KnownSize(rows, settings, None, PUBLIC if settings.private else "")
     if settings.public_size is not None:
-        return _Known(settings.public_size, settings, None, describe_declared(settings.public_size))
+        return _KnownSize(settings.public_size, settings, None, describe_declared(settings.public_size))
     release = count_release(settings)
-    noisy = max(
-        least, noisy_count(rows, release, source(secret_seed, "number of rows"))
-    )  # a rate is at most 1
-    return _Known(noisy, replace(settings, public_size=noisy), release, describe_count(release))
+    # at least the batch size: a sampling rate is at most 1
+    noisy = max(least, noisy_count(rows, release, source(insecure_seed, "number of rows")))
+    return _KnownSize(noisy, replace(settings, public_size=noisy), release, describe_count(release))
 
 
 def _model(model: Any) -> dict[str, Any]:
-    """As a job file has it."""
+    """Return the model as a table of a job file."""
     name = next((k for k, v in models.ALL.items() if v is type(model)), None)
     return {"name": models.name_of(model)} if name is None else {**to_table(model), "name": name}
 
 
-def _settings(**given: Any) -> DPSGD:
-    if given["sampling"] == "order":
-        return check(DPFTRL(**given))
-    if given["sampling"] not in ("poisson", "shuffle", "fixed"):
+def _settings(**options: Any) -> DPSGD:
+    if options["sampling"] == "order":
+        return check(DPFTRL(**options))
+    if options["sampling"] not in ("poisson", "shuffle", "fixed"):
         raise bad(
             "train_private",
             "sampling",
-            given["sampling"],
+            options["sampling"],
             "one of 'poisson', 'shuffle', 'fixed', 'order' (DP-FTRL)",
         )
-    return check(DPSGD(**given))
+    return check(DPSGD(**options))
 
 
 def _train(
@@ -290,11 +283,11 @@ def _train(
         fingerprints={},
         model={"name": name, "parameters": parameters},
         federation=dataset.split(1, held_fraction=0.0, min_size=1).outline(),
-    )  # how many rows, and of which label, is what ε protects
+    )  # without row and label counts, which ε protects
     if notes:
         journal.event("note", text=notes)
     for layer, why in session.ghost.looped.items():
-        journal.event("note", text=f"layer {layer} goes example by example, which is slow: {why}")
+        journal.event("note", text=f"layer {layer} is processed example by example, which is slow: {why}")
     clock = time.perf_counter()
 
     def after(number: int) -> None:
@@ -351,7 +344,7 @@ def _train(
 
 @torch.no_grad()
 def _test(module: nn.Module, dataset: Dataset, device: str) -> dict[str, float]:
-    """On the data set's own test rows, which nobody trained on and no ε covers."""
+    """Return the metrics on the data set's test rows, which ε does not cover."""
     if not len(dataset.test.y):
         return {}
     module.eval()

@@ -4,8 +4,8 @@
     [model]    name = "mlp", hidden = [64]
     [private]  epsilon = 3.0, delta = 1e-5, epochs = 20, …      the arguments of `tacit.train_private`
 
-Which keys may stand where is read off the functions they are handed to. TOML has no None: where None is
-allowed, write "none".
+The allowed keys are read off the signatures of the functions. TOML has no None: where None is allowed, write
+"none".
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OURS = ("dataset", "model", "out", "data_job", "watch")
 
 @dataclass(frozen=True)
 class PrivateJob:
-    """A job file, checked."""
+    """A checked job file."""
 
     data: dict[str, Any]
     model: Any
@@ -44,17 +44,15 @@ class PrivateJob:
 
 
 def load(path: str | Path, changes: Sequence[str] = (), data_dir: str | None = None) -> PrivateJob:
-    """Read and check a job file; `changes` are lines like "private.epochs=5" that are laid over it first."""
+    """Read and check a job file; `changes` like "private.epochs=5" are applied first."""
     file = Path(path)
     if not file.is_file():
         raise BadJob(f"there is no job file {file}. Check the path.")
     tables = toml.read(file)
     if is_python_job(tables):
         raise BadJob(
-            f"{file} is the job of a run that was started from Python, with data that only that program "
-            "has. Run that program again; for the "
-            f"command line "
-            "write a job file whose [data] has a `name` or a `path`."
+            f"{file} belongs to a run that was started from Python with its own data. Run that program "
+            "again, or write a job file whose [data] has a `name` or a `path`."
         )
     for change in changes:
         toml.change(tables, change)
@@ -69,7 +67,7 @@ def load(path: str | Path, changes: Sequence[str] = (), data_dir: str | None = N
     data = dict(toml.table(where, "data", tables["data"]))
     if data_dir is not None:
         data["data_dir"] = str(Path(data_dir).expanduser().resolve())
-    for key in ("path", "data_dir"):  # relative to the job file, as in every job file
+    for key in ("path", "data_dir"):  # relative to the job file
         if isinstance(data.get(key), str):
             data[key] = str((file.parent / Path(data[key]).expanduser()).resolve())
     _, known = job.source(data, where)

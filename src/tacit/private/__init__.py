@@ -1,4 +1,4 @@
-"""One holder, provable privacy: DP-SGD for a model's training, PATE for labels."""
+"""Provable privacy for one holder: DP-SGD to train a model, PATE to label public rows."""
 
 from .dpsgd import ALL, DPFTRL, DPSGD
 from .layers import without_batch_norm

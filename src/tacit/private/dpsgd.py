@@ -1,28 +1,32 @@
-"""DP-SGD. M. Abadi, A. Chu, I. Goodfellow, H. B. McMahan, I. Mironov, K. Talwar, L. Zhang: "Deep Learning
-with Differential Privacy", CCS 2016, Algorithm 1; DP-FTRL: P. Kairouz et al., ICML 2021.
+"""DP-SGD: settings and `attach`.
 
-    private = tacit.private.DPSGD(epsilon=3.0, delta=1e-5, clip=1.0).attach(model, optimizer, loader,
-    epochs=10) for epoch in range(10):
-        for x, y in private:            # was: in loader
+M. Abadi, A. Chu, I. Goodfellow, H. B. McMahan, I. Mironov, K. Talwar, L. Zhang: *Deep Learning with
+Differential Privacy*, CCS 2016, Algorithm 1; DP-FTRL: P. Kairouz et al., ICML 2021.
+
+    private = tacit.private.DPSGD(epsilon=3.0, delta=1e-5, clip=1.0).attach(
+        model, optimizer, loader, epochs=10
+    )
+    for epoch in range(10):
+        for x, y in private:            # instead of: in loader
             optimizer.zero_grad()
             private.backward(F.cross_entropy(model(x), y, reduction="none"))
             optimizer.step()
     print(private.ledger)
 
-`DPSGD` is the settings, `attach` checks the model and finds the noise, and what it gives back (`session.py`)
-draws the rows, clips, adds noise and keeps the account. Whatever torch optimiser it was given does the step:
-with torch.optim.Adam this is DP-Adam.
+`DPSGD` has the settings; `attach` checks the model and calibrates the noise, and returns a session
+(`session.py`) that draws the rows, clips, adds noise and keeps the account. Any torch optimizer takes the
+step: with torch.optim.Adam this is DP-Adam.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import BadParameter
 from ..parameters import bad, check, choice, real, whole
@@ -35,81 +39,75 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DPSGD:
-    """Clip every example's gradient, add Gaussian noise to their sum, divide by the expected batch size."""
+    """Clip per-example gradients, add Gaussian noise to the sum, divide by the expected batch."""
 
     epsilon: float | None = real(
         None,
         above=0,
         none=True,
-        doc="ε for the whole run: the noise is found from it, and no step is taken beyond it",
+        doc="ε of the whole run: the noise is calibrated to it, and no step exceeds it",
     )
     delta: float = real(1e-5, above=0, below=1, doc="δ; well below one over the number of rows")
     noise_multiplier: float | None = real(
-        None, least=0, none=True, doc="σ/C, in place of ε; 0 adds none, which is not private"
+        None, least=0, none=True, doc="σ/C, instead of epsilon; 0 adds no noise, which is not private"
     )
     clip: float | None = real(
         1.0,
         above=0,
         none=True,
-        doc="C, the longest an example's gradient may be; None clips nothing, which is not private",
+        doc="C, the clipping norm of an example's gradient; None disables clipping, which is not private",
     )
     clipping: str = choice(
         "flat",
         ("flat", "per-layer", "automatic"),
-        doc="one factor an example; one an example and layer; every gradient to length C",
+        doc="one factor per example; one per example and layer; normalize every gradient to C",
     )
-    gamma: float = real(
-        0.01, above=0, doc="γ of automatic clipping: gradients much shorter than this stay short"
-    )
+    gamma: float = real(0.01, above=0, doc="γ of automatic clipping: much smaller gradients stay small")
     sampling: str = choice(
-        "poisson", ("poisson", "shuffle", "fixed"), doc="how rows are drawn; the accountant follows it"
+        "poisson", ("poisson", "shuffle", "fixed"), doc="how rows are drawn; determines the accounting"
     )
     accountant: str = choice(
         "auto",
         ("auto", "pld", "rdp", "gaussian"),
-        doc="how steps are composed; one that does not describe the sampling is refused",
+        doc="how steps are composed; must support the sampling",
     )
     micro_batch: int | None = whole(
         None,
         least=1,
         none=True,
-        doc="rows in memory at a time; a step is taken when the whole batch has been seen",
+        doc="rows in memory at a time; a step is taken after the whole batch",
     )
     public_size: int | None = whole(
         None,
         least=1,
         none=True,
-        doc="how many rows there are, where that is public: what the sampling rate is computed from; "
-        "in a federation, of each party",
+        doc="public number of rows, from which the sampling rate is computed; in a federation, of each party",
     )
     reduction: str = choice(
-        "mean", ("mean", "sum"), doc="what a loss that you call backward on does with the examples of a batch"
+        "mean", ("mean", "sum"), doc="reduction over the batch of a loss on which you call backward yourself"
     )
     method: str = choice(
         "auto",
         ("auto", "functional"),
-        doc="per-example gradients: the fastest for each layer, or torch.func for the whole model",
+        doc="per-example gradients: the fastest method for each layer, or torch.func for the whole model",
     )
     tree: ClassVar[bool] = False
 
     def check(self) -> None:
         if self.epsilon is None and self.noise_multiplier is None:
             raise BadParameter(
-                f"{type(self).__name__}: neither epsilon nor noise_multiplier is given. Give epsilon=3.0 "
-                "and delta=1e-5 for the whole run, or "
-                "noise_multiplier=1.0."
+                f"{type(self).__name__}: neither epsilon nor noise_multiplier is given. Give epsilon=3.0 and "
+                "delta=1e-5 for the whole run, or noise_multiplier=1.0."
             )
         if self.clip is None and self.noise_multiplier != 0:
             raise BadParameter(
-                f"{type(self).__name__}: clip is None, so an example's gradient has no bound that noise "
-                "could hide. Give clip=1.0, or "
-                "noise_multiplier=0 for training without privacy."
+                f"{type(self).__name__}: clip is None, so gradients are unbounded and no noise suffices. "
+                "Give clip=1.0, or noise_multiplier=0 for training without privacy."
             )
         if self.noise_multiplier == 0 and self.epsilon is not None:
             raise BadParameter(
                 f"{type(self).__name__}: noise_multiplier is 0 and epsilon is {self.epsilon:g}; without "
-                "noise there is no ε. Leave one "
-                f"of them out."
+                "noise there is no ε. Remove one of them."
             )
         if self.public_size is not None and self.sampling != "poisson":
             raise bad(
@@ -117,20 +115,22 @@ class DPSGD:
                 "public_size",
                 self.public_size,
                 "None unless sampling is 'poisson'",
-                f"Under {self.sampling!r} two neighbors have equally many rows, so their number is not "
-                "protected.",
+                f"Under {self.sampling!r} neighboring data sets have equally many rows, so their number is "
+                "not protected.",
             )
 
     @property
     def private(self) -> bool:
         return self.clip is not None and self.noise_multiplier != 0
 
-    def factors(self) -> Any:
-        """The rule from norms to factors."""
+    def factors(self) -> Callable[[Tensor], Tensor]:
+        """Return the function from gradient norms to clipping factors."""
         if self.clip is None:
-            return ghost.unclipped
+            return ghost.unit_factors
         return (
-            ghost.automatic(self.clip, self.gamma) if self.clipping == "automatic" else ghost.flat(self.clip)
+            ghost.automatic_factors(self.clip, self.gamma)
+            if self.clipping == "automatic"
+            else ghost.flat_factors(self.clip)
         )
 
     def attach(
@@ -142,32 +142,34 @@ class DPSGD:
         epochs: float | None = None,
         steps: int | None = None,
         batch_size: int | None = None,
-        secret_seed: int | None = None,
+        insecure_seed: int | None = None,
         file: str | Path | None = None,
         earlier: Sequence[Release] = (),
     ) -> Session:
-        """Train this model under this optimiser on these rows.
+        """Train this model with this optimizer on these rows.
 
-        `data` is your DataLoader, a torch Dataset, tensors `(x, y)`, or the number of rows for a loop that
-        draws with `Session.draw`. `epochs` or `steps` says how long the run is: with ε given, the noise is
-        for so many steps. `file` keeps the account over restarts. `secret_seed` makes secrets replayable, for
-        tests only; the ledger is stamped NOT PRIVATE. `earlier` are releases of these rows for which the same
-        ε pays: the noise leaves room for them, and whoever makes them spends them from the session's account.
+        `data` is a DataLoader, a torch Dataset, tensors `(x, y)`, or a number of rows for a loop that calls
+        `Session.draw`. `epochs` or `steps` is the length of the run; with `epsilon`, the noise is calibrated
+        to it. `file` keeps the account across restarts. `insecure_seed` makes the secret randomness
+        replayable, for tests only; the ledger is stamped NOT PRIVATE. `earlier` are releases of the same rows
+        under the same ε: the noise leaves room for them, and the caller charges them to the session's
+        account.
         """
         from .session import Session
 
         return Session(
-            check(self), model, optimizer, data, epochs, steps, batch_size, secret_seed, file, earlier
+            check(self), model, optimizer, data, epochs, steps, batch_size, insecure_seed, file, earlier
         )
 
 
 @dataclass(frozen=True)
 class DPFTRL(DPSGD):
-    """For settings in which rows cannot be sampled: they come in any order, each once in an epoch, and the
-    noise of the steps is correlated.
+    """DP-FTRL, for rows that cannot be sampled.
+
+    Rows come in a fixed order, each once per epoch, and the noise of the steps is correlated.
     """
 
-    sampling: str = choice("order", ("order",), doc="rows in the order they have, each once an epoch")
+    sampling: str = choice("order", ("order",), doc="rows in their given order, each once per epoch")
     accountant: str = choice("auto", ("auto", "gaussian"), doc="how steps are composed")
     tree: ClassVar[bool] = True
 

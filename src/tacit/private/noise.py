@@ -1,12 +1,12 @@
-"""Gaussian noise on the sums of clipped gradients, safe against the attack on floating-point noise.
+"""Gaussian noise on sums of clipped gradients, safe against floating-point attacks.
 
-Sums are rounded to whole multiples of a grid of σ/2²⁶ and discrete Gaussian numbers are added to them, whole
-numbers to whole numbers (`accounting/wide.py`). The result is then turned into floating point, which tells
-nothing more. Rounding moves the sums of two neighbours apart by at most √D grid steps, so σ is z·(C +
-√D·σ/2²⁶): larger than z·C by a part in 10⁵ for a million parameters.
+Sums are rounded to multiples of a grid of σ/2²⁶, and discrete Gaussian integers are added to integers
+(`accounting/wide.py`). Converting the result to floating point reveals nothing more. Rounding moves the sums
+of neighboring data sets apart by at most √D grid steps, so σ is z·(C + √D·σ/2²⁶): larger than z·C by about
+10⁻⁵ for a million parameters.
 
-The bits come from the operating system: 32 bytes of it key one AES-256 stream for each draw
-(`crypto/prg.py`), or, where the package `cryptography` is not installed, all of them.
+The random bits come from the operating system: 32 bytes key one AES-256 stream for each draw
+(`crypto/prg.py`), or all bytes, if the package `cryptography` is not installed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..parties.secret import Secret
 
 
 def keystream(secret: Secret) -> wide.Source:
-    """As many secret bytes as asked for; every call has a key of its own."""
+    """Return a source of secret bytes; every call uses a new key."""
 
     def source(n: int) -> bytes:
         try:
@@ -37,32 +37,31 @@ def keystream(secret: Secret) -> wide.Source:
 
 
 def deviation(multiplier: float, clip: float, size: int) -> float:
-    """σ for `size` numbers: what makes z the ratio of noise to sensitivity after rounding, too."""
+    """Return σ for `size` numbers, such that z is the noise multiplier also after rounding."""
     lost = multiplier * math.sqrt(size) / wide.SIGMA
     if lost > 0.5:
         raise bad(
             "DPSGD",
             "noise_multiplier",
             multiplier,
-            f"at most {0.5 * wide.SIGMA / math.sqrt(size):.4g} for {size:,} parameters, whose rounding adds "
-            "up",
+            f"at most {0.5 * wide.SIGMA / math.sqrt(size):.4g} for {size:,} parameters, because of rounding",
             "Use larger batches, or a smaller model.",
         )
     return multiplier * clip / (1 - lost)
 
 
 def draw(size: int, source: wide.Source) -> Tensor:
-    """`size` whole numbers of deviation 2²⁶."""
+    """Draw `size` discrete Gaussian integers of standard deviation 2²⁶."""
     return torch.from_numpy(wide.gaussian(size, source))
 
 
-def noisy(sums: Sequence[Tensor], sigma: float, source: wide.Source) -> list[Tensor]:
-    """Each sum, rounded to the grid, with noise of deviation σ."""
-    return released(sums, sigma, draw(sum(t.numel() for t in sums), source))
+def add_noise(sums: Sequence[Tensor], sigma: float, source: wide.Source) -> list[Tensor]:
+    """Round each sum to the grid and add noise of standard deviation σ."""
+    return add_integers(sums, sigma, draw(sum(t.numel() for t in sums), source))
 
 
-def released(sums: Sequence[Tensor], sigma: float, noise: Tensor) -> list[Tensor]:
-    """Each sum, rounded to the grid of σ/2²⁶, plus these whole numbers."""
+def add_integers(sums: Sequence[Tensor], sigma: float, noise: Tensor) -> list[Tensor]:
+    """Round each sum to the grid of σ/2²⁶ and add these integers."""
     grid, out, at = sigma / wide.SIGMA, [], 0
     for t in sums:
         mine = noise[at : at + t.numel()].to(t.device)

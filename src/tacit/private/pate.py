@@ -1,13 +1,14 @@
-"""How teachers' votes become labels, and what each label costs: LNMax, GNMax and Confident-GNMax.
+"""PATE aggregators: how noisy votes become labels, and what each label costs.
 
-N. Papernot and others: "Semi-supervised Knowledge Transfer for Deep Learning from Private Training Data",
-ICLR 2017, Section 2.1; "Scalable Private Learning with PATE", ICLR 2018, Section 4.1 and Algorithm 1.
+N. Papernot et al.: *Semi-supervised Knowledge Transfer for Deep Learning from Private Training Data*, ICLR
+2017, Section 2.1 (LNMax); *Scalable Private Learning with PATE*, ICLR 2018, Section 4.1 and Algorithm 1
+(GNMax, Confident-GNMax).
 
-Votes are whole numbers, and so is the noise: discrete Laplace and discrete Gaussian numbers drawn exactly
-from the operating system's randomness (`accounting/discrete.py`). Nothing is rounded after the noise, so
-there are no lowest bits that tell the counts (Mironov, CCS 2012). The discrete laws have the guarantees of
-the continuous ones at the same γ and σ: P(y)/P(y ± 1) ≤ e^γ, and λ/σ² at every order λ for two counts that
-move by one (1/σ²-zCDP). A tie goes to the lower class, which is decided after the noise and costs nothing.
+Votes are integers, and so is the noise: discrete Laplace and discrete Gaussian numbers, drawn exactly from
+the operating system's randomness (`accounting/discrete.py`). Nothing is rounded after the noise, so the
+lowest bits reveal nothing (Mironov, CCS 2012). The discrete distributions have the guarantees of the
+continuous ones at the same γ and σ: P(y)/P(y ± 1) ≤ e^γ, and λ/σ² at every order λ for two counts that change
+by one (1/σ²-zCDP). Ties go to the lower class, which is decided after the noise and costs nothing.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ UNANSWERED = -1
 Source = discrete.Source
 
 
-def exact(value: float) -> Fraction:
-    """A decimal as it was written: 0.05 is 1/20, not the float nearest to it."""
+def exact_fraction(value: float) -> Fraction:
+    """Return a decimal as written: 0.05 is 1/20, not the nearest float."""
     return Fraction(str(value))
 
 
@@ -41,29 +42,29 @@ def _gaussian(sigma: float, shape: tuple[int, ...], source: Source) -> np.ndarra
     return (
         discrete.gaussian_whole(int(sigma), n, source)
         if whole
-        else discrete.gaussian(exact(sigma) ** 2, n, source)
+        else discrete.gaussian(exact_fraction(sigma) ** 2, n, source)
     ).reshape(shape)
 
 
 @dataclass(frozen=True)
-class Spent:
-    """What answers cost. `independent` follows from how many there were; `dependent` from the votes too, and
-    is as private as they are.
+class VoteCost:
+    """What answers cost.
+
+    `independent` depends on the number of answers only; `dependent` also on the votes, and is as private as
+    they are.
     """
 
-    asked: int
-    answered: int
+    queries: int
+    answers: int
     delta: float
     independent: float
     dependent: float | None = None
-    released: float | None = (
-        None  # `dependent` with noise; that it was drawn has its own cost, also where `capped` is less
-    )
-    capped: float | None = None  # the data-independent cost and that of the release
+    released: float | None = None  # `dependent` with noise, including the cost of releasing it
+    capped: float | None = None  # the data-independent cost plus that of the release
 
     @property
-    def told(self) -> float:
-        """The ε to tell."""
+    def epsilon(self) -> float:
+        """The ε to report."""
         return (
             self.independent
             if self.released is None or self.capped is None
@@ -72,33 +73,35 @@ class Spent:
 
 
 class Aggregator(ABC):
-    """Counts in, labels out. Without looking at the counts, everything costs λ times a `price`, and prices
-    add up.
+    """Turns vote counts into labels.
+
+    The data-independent cost is λ times a `price`, and prices add up.
     """
 
     distributed: ClassVar[bool] = True  # whether teachers can add the noise together
 
     @abstractmethod
     def decide(self, counts: np.ndarray, source: Source = os.urandom) -> np.ndarray:
-        """The label of each row of counts, or UNANSWERED."""
+        """Return the label of each row of counts, or UNANSWERED."""
 
     @abstractmethod
-    def price(self, asked: int, answered: int, split: bool = False) -> float:
-        """The data-independent cost, over the order. `split`: each class has its own noise at every step, as
-        where the teachers add it.
+    def price(self, queries: int, answers: int, split: bool = False) -> float:
+        """Return the data-independent cost, divided by the order λ.
+
+        `split`: each class has its own noise at every step, because the teachers add it.
         """
 
-    def epsilon(self, asked: int, answered: int, delta: float, split: bool = False) -> float:
-        """The data-independent ε."""
-        return votes.gaussian_votes_epsilon(self.price(asked, answered, split), delta)
+    def epsilon(self, queries: int, answers: int, delta: float, split: bool = False) -> float:
+        """Return the data-independent ε."""
+        return votes.gaussian_votes_epsilon(self.price(queries, answers, split), delta)
 
     @abstractmethod
     def curve(self, counts: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(data-dependent cost of these answers at each order, the orders)."""
+        """Return (data-dependent cost of these answers at each order, the orders)."""
 
     @abstractmethod
     def changes(self, counts: np.ndarray, labels: np.ndarray, at: int) -> np.ndarray:
-        """How much that cost can change by one vote, 0, 1, … votes away."""
+        """Return how much that cost can change by one vote, at distance 0, 1, … votes."""
 
     def spent(
         self,
@@ -107,60 +110,61 @@ class Aggregator(ABC):
         delta: float,
         publish: bool = False,
         source: Source = os.urandom,
-    ) -> Spent:
-        """`publish` also draws a data-dependent ε that may be told, with smooth-sensitivity noise; half of δ
-        pays for it.
+    ) -> VoteCost:
+        """Return what these answers cost.
+
+        `publish` also releases a data-dependent ε with smooth-sensitivity noise; half of δ pays for it.
         """
-        asked, answered = len(labels), int((labels != UNANSWERED).sum())
-        independent = self.epsilon(asked, answered, delta)
+        queries, answers = len(labels), int((labels != UNANSWERED).sum())
+        independent = self.epsilon(queries, answers, delta)
         cost, orders = self.curve(counts, labels)
-        dependent = min(independent, votes.classic_epsilon(cost, orders, delta)) if asked else 0.0
-        if not publish or not asked:
-            return Spent(asked, answered, delta, independent, dependent)
-        # the order must not depend on the votes: the best one if they made everything cost a quarter
-        quarter = self.price(asked, answered) / 4
+        dependent = min(independent, votes.classic_epsilon(cost, orders, delta)) if queries else 0.0
+        if not publish or not queries:
+            return VoteCost(queries, answers, delta, independent, dependent)
+        # the order must not depend on the votes: the best one at a quarter of the data-independent cost
+        quarter = self.price(queries, answers) / 4
         at = int(np.argmin(np.abs(orders - (1 + math.sqrt(math.log(2 / delta) / quarter)))))
-        told = smooth.release(
+        release = smooth.release(
             float(cost[at]), self.changes(counts, labels, at), float(orders[at]), delta / 2, source=source
         )
-        rest = told.own + math.log(2 / delta) / (told.order - 1)
-        return Spent(
-            asked,
-            answered,
+        rest = release.own + math.log(2 / delta) / (release.order - 1)
+        return VoteCost(
+            queries,
+            answers,
             delta,
             independent,
             dependent,
-            max(0.0, told.cost) + rest,
-            self.price(asked, answered) * told.order + rest,
+            max(0.0, release.cost) + rest,
+            self.price(queries, answers) * release.order + rest,
         )
 
 
 @dataclass(frozen=True)
 class LNMax(Aggregator):
-    """The plurality of the votes, each count with Laplace noise of scale 1/γ."""
+    """The plurality of the votes, with Laplace noise of scale 1/γ on each count."""
 
     gamma: float = real(
         0.05,
         above=0,
         most=10,
-        doc="γ, the inverse scale of the noise; each answer is (2γ, 0)-private by itself",
+        doc="γ, the inverse scale of the noise; each answer is (2γ, 0)-private",
     )
     distributed: ClassVar[bool] = False
 
     @property
     def _grid(self) -> tuple[int, int]:
-        """(scale, step): 1/γ = scale/step, so that counts times `step` have noise of a whole scale."""
-        return exact(self.gamma).denominator, exact(self.gamma).numerator
+        """(scale, step) with 1/γ = scale/step, so that counts times `step` have integer scale."""
+        return exact_fraction(self.gamma).denominator, exact_fraction(self.gamma).numerator
 
     def decide(self, counts: np.ndarray, source: Source = os.urandom) -> np.ndarray:
         scale, step = self._grid
         return (counts * step + discrete.laplace(scale, counts.size, source).reshape(counts.shape)).argmax(1)
 
-    def price(self, asked: int, answered: int, split: bool = False) -> float:
-        return 2 * self.gamma**2 * answered
+    def price(self, queries: int, answers: int, split: bool = False) -> float:
+        return 2 * self.gamma**2 * answers
 
-    def epsilon(self, asked: int, answered: int, delta: float, split: bool = False) -> float:
-        return votes.laplace_votes_epsilon(self.gamma, answered, delta)
+    def epsilon(self, queries: int, answers: int, delta: float, split: bool = False) -> float:
+        return votes.laplace_votes_epsilon(self.gamma, answers, delta)
 
     @cached_property
     def _price(self) -> Price:
@@ -179,22 +183,22 @@ class LNMax(Aggregator):
 
 @dataclass(frozen=True)
 class GNMax(Aggregator):
-    """The plurality of the votes, each count with Gaussian noise of deviation σ."""
+    """The plurality of the votes, with Gaussian noise of standard deviation σ on each count."""
 
-    sigma: float = real(40.0, above=0, most=1e6, doc="σ, the deviation of the noise, in votes")
+    sigma: float = real(40.0, above=0, most=1e6, doc="σ, the standard deviation of the noise, in votes")
 
     def decide(self, counts: np.ndarray, source: Source = os.urandom) -> np.ndarray:
         return (counts + _gaussian(self.sigma, counts.shape, source)).argmax(1)
 
-    def price(self, asked: int, answered: int, split: bool = False) -> float:
-        return answered / self.sigma**2
+    def price(self, queries: int, answers: int, split: bool = False) -> float:
+        return answers / self.sigma**2
 
     @cached_property
     def _price(self) -> Price:
         return Price("gaussian", self.sigma**2, ORDERS)
 
     def _gaps(self, counts: np.ndarray) -> votes.Gaps:
-        return votes.gaussian_gaps(exact(self.sigma) ** 2, int(counts.sum(1).max(initial=0)) + 2)
+        return votes.gaussian_gaps(exact_fraction(self.sigma) ** 2, int(counts.sum(1).max(initial=0)) + 2)
 
     def curve(self, counts: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self._price.of(self._gaps(counts).other(counts)).sum(0), ORDERS
@@ -206,13 +210,18 @@ class GNMax(Aggregator):
 
 @dataclass(frozen=True)
 class ConfidentGNMax(Aggregator):
-    """GNMax for the questions on which enough teachers agree; the others are not answered, and the check is
-    what they cost. Algorithm 1.
+    """GNMax for queries on which enough teachers agree. Algorithm 1.
+
+    The other queries are not answers and only cost the check.
     """
 
-    threshold: float = real(200.0, above=0, doc="T, the votes that the noisy largest count must reach")
-    sigma1: float = real(150.0, above=0, most=1e6, doc="σ₁, the deviation of the check's noise, in votes")
-    sigma2: float = real(40.0, above=0, most=1e6, doc="σ₂, the deviation of the answer's noise, in votes")
+    threshold: float = real(200.0, above=0, doc="T, the threshold of the noisy largest count")
+    sigma1: float = real(
+        150.0, above=0, most=1e6, doc="σ₁, the standard deviation of the check's noise, in votes"
+    )
+    sigma2: float = real(
+        40.0, above=0, most=1e6, doc="σ₂, the standard deviation of the answer's noise, in votes"
+    )
 
     def check(self) -> None:
         if self.sigma1 < self.sigma2:
@@ -221,22 +230,20 @@ class ConfidentGNMax(Aggregator):
                 "sigma1",
                 self.sigma1,
                 f"at least sigma2 = {self.sigma2:g}",
-                "Every question pays for the check and only some for an answer: the check must be the "
-                "cheaper one.",
+                "Every query pays for the check and only some for an answer, so the check must be cheaper.",
             )
 
     def decide(self, counts: np.ndarray, source: Source = os.urandom) -> np.ndarray:
         labels = np.full(len(counts), UNANSWERED)
-        sure = counts.max(1) + _gaussian(self.sigma1, (len(counts),), source) >= math.ceil(
-            self.threshold
-        )  # line 1
-        labels[sure] = GNMax(self.sigma2).decide(counts[sure], source)  # line 2
+        noisy = counts.max(1) + _gaussian(self.sigma1, (len(counts),), source)
+        confident = noisy >= math.ceil(self.threshold)  # line 1
+        labels[confident] = GNMax(self.sigma2).decide(counts[confident], source)  # line 2
         return labels
 
-    def price(self, asked: int, answered: int, split: bool = False) -> float:
-        # The largest count moves by at most 1, λ/(2σ₁²). Teachers that add noise to every count tell all of
-        # them, which costs twice that.
-        return asked / ((1 if split else 2) * self.sigma1**2) + answered / self.sigma2**2
+    def price(self, queries: int, answers: int, split: bool = False) -> float:
+        # The largest count changes by at most 1, λ/(2σ₁²). Teachers that add noise to every count release all
+        # of them, which costs twice that.
+        return queries / ((1 if split else 2) * self.sigma1**2) + answers / self.sigma2**2
 
     @cached_property
     def _check_price(self) -> Price:
@@ -247,26 +254,26 @@ class ConfidentGNMax(Aggregator):
         return GNMax(self.sigma2)
 
     def _checks(self, teachers: int) -> np.ndarray:
-        """[count, order]: the cost of the check by the largest count."""
+        """Return the cost of the check by the largest count, [count, order]."""
         answer = votes.gaussian_above(
-            exact(self.sigma1) ** 2, math.ceil(self.threshold) - np.arange(teachers + 1)
+            exact_fraction(self.sigma1) ** 2, math.ceil(self.threshold) - np.arange(teachers + 1)
         )
         return self._check_price.of(np.minimum(answer, 1 - answer) * votes.ROUNDING)
 
     def curve(self, counts: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         teachers = int(counts.sum(1).max(initial=0))
         of_checks = self._checks(teachers)[counts.max(1)].sum(0)
-        answered = labels != UNANSWERED
+        is_answered = labels != UNANSWERED
         return of_checks + (
-            self._answers.curve(counts[answered], labels[answered])[0] if answered.any() else 0.0
+            self._answers.curve(counts[is_answered], labels[is_answered])[0] if is_answered.any() else 0.0
         ), ORDERS
 
     def changes(self, counts: np.ndarray, labels: np.ndarray, at: int) -> np.ndarray:
         teachers = int(counts.sum(1).max(initial=0))
         total = smooth.change_of_check(self._checks(teachers)[:, at], counts.max(1), teachers + 2)
-        answered = labels != UNANSWERED
+        is_answered = labels != UNANSWERED
         return total + (
-            self._answers.changes(counts[answered], labels[answered], at) if answered.any() else 0.0
+            self._answers.changes(counts[is_answered], labels[is_answered], at) if is_answered.any() else 0.0
         )
 
 

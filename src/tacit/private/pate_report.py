@@ -1,6 +1,4 @@
-"""The report of a student and its teachers: one HTML file, in which stands nothing that the noise was to
-hide.
-"""
+"""The HTML report of PATE: one file without anything that the noise protects."""
 
 from __future__ import annotations
 
@@ -17,16 +15,17 @@ from ..report.sections import Section, figure, table
 from ..report.svg import Axis, Figure, Series, bars, plot
 from .pate import UNANSWERED
 
-POINTS = 60  # of a curve: enough for the eye
+POINTS = 60  # of a curve
 
 
-def write(taught: Any, path: Path) -> Path:
-    """`taught` is what tacit.pate gave back."""
-    return write_page(path, render(taught))
+def write(result: Any, path: Path) -> Path:
+    """Write the report of a `PateResult`."""
+    return write_page(path, render(result))
 
 
-def render(taught: Any) -> str:
-    job = taught.config
+def render(result: Any) -> str:
+    """Render the report as HTML."""
+    job = result.config
     title = (
         f"A student of {count(job['pate']['teachers'])} teachers on {job['data']['name']}"
         if "name" in job["data"]
@@ -37,18 +36,18 @@ def render(taught: Any) -> str:
             tag("span", f)
             for f in (
                 f"aggregator {job['aggregator']['name']}",
-                f"{count(len(taught.labels))} questions",
-                f"δ = {taught.delta:g}",
+                f"{count(len(result.labels))} queries",
+                f"δ = {result.delta:g}",
             )
         ]
     )
-    stamps = [tag("p", tag("strong", s), class_="stamp", role="alert") for s in taught.ledger.stamps]
+    stamps = [tag("p", tag("strong", s), class_="stamp", role="alert") for s in result.ledger.stamps]
     return assemble(
         title,
         facts,
         stamps,
-        [_verdict(taught), _curves(taught), _ledger(taught), _notes(taught)],
-        "Made by tacit. This file holds no vote and no data-dependent ε, and makes no network request.",
+        [_verdict(result), _curves(result), _ledger(result), _notes(result)],
+        "Made by tacit. This file contains no votes and no data-dependent ε, and makes no network request.",
     )
 
 
@@ -56,23 +55,25 @@ def _tile(name: str, value: str, more: str = "") -> Safe:
     return tag("div", tag("dt", name), tag("dd", value, tag("small", more) if more else None), class_="tile")
 
 
-def _verdict(taught: Any) -> Section:
-    m = taught.metrics
-    head = f"Each teacher's data is protected with ε = {significant(taught.epsilon)} at δ = {taught.delta:g}"
+def _verdict(result: Any) -> Section:
+    m = result.metrics
+    head = f"Each teacher's data is protected with ε = {significant(result.epsilon)} at δ = {result.delta:g}"
     head += (
-        f"; the student is right on {percent(m['accuracy'], 2)} of the test rows." if "accuracy" in m else "."
+        f"; the student classifies {percent(m['accuracy'], 2)} of the test rows correctly."
+        if "accuracy" in m
+        else "."
     )
     tiles = [
-        _tile("ε", significant(taught.epsilon), f"δ = {taught.delta:g}"),
+        _tile("ε", significant(result.epsilon), f"δ = {result.delta:g}"),
         _tile(
-            "Questions answered",
-            count(int((taught.labels != UNANSWERED).sum())),
-            f"{percent(taught.answered)} of {count(len(taught.labels))}",
+            "Queries answered",
+            count(int((result.labels != UNANSWERED).sum())),
+            f"{percent(result.answered)} of {count(len(result.labels))}",
         ),
     ]
     tiles += [
         _tile(name, percent(m[key], 2))
-        for key, name in (("accuracy", "Student's accuracy"), ("label_accuracy", "Answers that are right"))
+        for key, name in (("accuracy", "Student's accuracy"), ("label_accuracy", "Correct answers"))
         if key in m
     ]
     return Section(
@@ -80,16 +81,16 @@ def _verdict(taught: Any) -> Section:
     )
 
 
-def _curves(taught: Any) -> Section:
-    drawn = [d for d in (_accuracy(taught), _spending(taught), _classes(taught)) if d]
+def _curves(result: Any) -> Section:
+    figures = [d for d in (_accuracy(result), _spending(result), _classes(result)) if d]
     return Section(
-        "answers", "Answers and what they cost", tag("div", [figure(d) for d in drawn], class_="figures")
+        "answers", "Answers and what they cost", tag("div", [figure(d) for d in figures], class_="figures")
     )
 
 
-def _accuracy(taught: Any) -> Figure | None:
-    """The student after each run on these rows, by the ε of all of them together."""
-    known = [h for h in taught.history if "accuracy" in h]
+def _accuracy(result: Any) -> Figure | None:
+    """Plot the student's accuracy after each run on these rows, by their total ε."""
+    known = [h for h in result.history if "accuracy" in h]
     if not known:
         return None
     return plot(
@@ -101,38 +102,41 @@ def _accuracy(taught: Any) -> Figure | None:
     )
 
 
-def _spending(taught: Any) -> Figure:
-    """The data-independent ε after each question. It follows from which questions were answered, and from
-    nothing else.
+def _spending(result: Any) -> Figure:
+    """Plot the data-independent ε after each query.
+
+    It depends on which queries were answered, and on nothing else.
     """
-    answered = np.cumsum(taught.labels != UNANSWERED)
-    n = len(taught.labels)
+    answered = np.cumsum(result.labels != UNANSWERED)
+    n = len(result.labels)
     places = np.unique(np.linspace(1, n, min(n, POINTS)).astype(int))
-    total, last = taught.price, (n, int(answered[-1]))
-    check, each = prices(taught.config, total, last)
-    eps = [gaussian_votes_epsilon(check * int(k) + each * int(answered[k - 1]), taught.delta) for k in places]
+    check, each = split_price(result.config, result.price, (n, int(answered[-1])))
+    eps = [gaussian_votes_epsilon(check * int(k) + each * int(answered[k - 1]), result.delta) for k in places]
     return plot(
-        "ε by the questions asked",
-        [Series("ε, whatever the votes", [int(k) for k in places], eps, "c0")],
-        Axis("questions"),
+        "ε by number of queries",
+        [Series("ε, independent of the votes", [int(k) for k in places], eps, "c0")],
+        Axis("queries"),
         Axis("ε"),
     )
 
 
-def prices(job: dict[str, Any], total: float, last: tuple[int, int]) -> tuple[float, float]:
-    """(what a question costs, what an answer costs) over the order, so that all of them cost `total`."""
-    (asked, answered), aggregator = last, job["aggregator"]
+def split_price(job: dict[str, Any], total: float, last: tuple[int, int]) -> tuple[float, float]:
+    """Return (cost per query, cost per answer), divided by the order.
+
+    All queries and answers together cost `total`.
+    """
+    (queries, answers), aggregator = last, job["aggregator"]
     if aggregator["name"] != "ConfidentGNMax":
-        return 0.0, total / max(answered, 1)
+        return 0.0, total / max(answers, 1)
     ratio = (aggregator["sigma2"] / aggregator["sigma1"]) ** 2 / (
         1 if job["pate"]["noise"] == "teachers" else 2
     )
-    each = total / (ratio * asked + answered)
+    each = total / (ratio * queries + answers)
     return ratio * each, each
 
 
-def _classes(taught: Any) -> Figure | None:
-    sure = taught.labels[taught.labels != UNANSWERED]
+def _classes(result: Any) -> Figure | None:
+    sure = result.labels[result.labels != UNANSWERED]
     kinds, many = np.unique(sure, return_counts=True)
     return (
         bars("Answers by class", [str(k) for k in kinds], [int(n) for n in many], count)
@@ -141,10 +145,10 @@ def _classes(taught: Any) -> Figure | None:
     )
 
 
-def _ledger(taught: Any) -> Section:
+def _ledger(result: Any) -> Section:
     spent = [
         [s.mechanism, significant(s.epsilon), f"{s.delta:g}", s.unit, s.adversary, s.note]
-        for s in taught.ledger.spent
+        for s in result.ledger.spent
     ]
     parts = [
         table(
@@ -154,22 +158,22 @@ def _ledger(taught: Any) -> Section:
             sortable=False,
         )
     ]
-    seen = [[s.party, s.sender, s.kind, s.reveals, s.how, count(s.count)] for s in taught.ledger.seen]
+    lines = [[s.party, s.sender, s.kind, s.reveals, s.how, count(s.count)] for s in result.ledger.seen]
     parts.append(
         table(
             ["who saw", "from", "message", "what it reveals", "how", "times"],
-            seen,
+            lines,
             caption="Messages between parties.",
         )
-        if seen
-        else tag("p", "All teachers were in one place; no party sent anything.", class_="quiet")
+        if lines
+        else tag("p", "All teachers were in one process; no messages were sent.", class_="quiet")
     )
     return Section("ledger", "What was spent, and who saw what", join(parts))
 
 
-def _notes(taught: Any) -> Section:
-    said = [
-        *taught.notes,
-        "An ε computed from the votes is smaller, and as private as they are: it is not in this file.",
+def _notes(result: Any) -> Section:
+    notes = [
+        *result.notes,
+        "An ε computed from the votes is smaller, but as private as they are; it is not in this file.",
     ]
-    return Section("notes", "Notes", tag("ul", [tag("li", n) for n in said]))
+    return Section("notes", "Notes", tag("ul", [tag("li", n) for n in notes]))

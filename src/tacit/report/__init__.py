@@ -1,5 +1,6 @@
-"""Plots and the HTML report, made from a run's records alone: `report.write("report.html",
-*report.read("runs/x"))`.
+"""Figures and the HTML report, made from a run's records alone.
+
+`report.write("report.html", *report.read("runs/x"))` writes a page.
 """
 
 from .page import render, write

@@ -1,4 +1,4 @@
-"""Clusters of parties, drawn: when each was cut in two, and who is in which."""
+"""Figures of clusters of parties: when each was split, and its members."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from .numbers import count, names, significant, truncate
 from .records import RunRecord
 from .svg import WIDTH, Figure, Table, heading
 
-ROW = 26.0  # a line of the tree
+ROW = 26.0  # pixels per line of the tree
 MOST = 40  # clusters drawn; more are in the table
 
 
 class Cluster(NamedTuple):
     number: int
-    born: int  # the round after which it was there
+    born: int  # the round after which it existed
     parties: list[str]
 
 
@@ -27,7 +27,7 @@ class Split(NamedTuple):
 
 
 def history(run: RunRecord) -> tuple[dict[int, Cluster], list[Split], int]:
-    """(every cluster there was, every cut, the last round), from the rounds' own records."""
+    """Return all clusters, all splits and the last round, from the events of the rounds."""
     everyone = [plain(x) for x in run.federation.get("parties") or []]
     clusters, splits = {0: Cluster(0, 0, everyone)}, []
     for e in run.rounds:
@@ -41,7 +41,7 @@ def history(run: RunRecord) -> tuple[dict[int, Cluster], list[Split], int]:
 
 
 def tree(run: RunRecord, title: str = "") -> Figure | None:
-    """The clusters from left to right by rounds; a cluster that is cut goes on as two."""
+    """Draw the clusters by round, from left to right; a split cluster continues as two."""
     if not any("clusters" in e for e in run.rounds):
         return None
     clusters, splits, last = history(run)
@@ -77,7 +77,7 @@ def tree(run: RunRecord, title: str = "") -> Figure | None:
         return left + (right - left) * r / max(1, last)
 
     def draw(n: int) -> float:
-        """The line of a cluster and of all it became; where it lies."""
+        """Draw a cluster and its descendants; return its vertical position."""
         if n in cut:
             ys = [draw(child) for child in cut[n].into]
             y, end = sum(ys) / len(ys), x(cut[n].round)

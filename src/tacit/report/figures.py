@@ -1,5 +1,6 @@
-"""What the report draws, from records alone. Each function returns a Figure, or None where the records hold
-nothing to draw.
+"""The figures of the report, made from records alone.
+
+Each function returns a Figure, or None if the records contain nothing to draw.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ BASELINE_STYLE = {CENTRAL: "central", ALONE: "alone"}
 
 
 def styles(labels: Sequence[str]) -> dict[str, str]:
-    """A class per label, the same in every chart of a page. After eight algorithms colours come again,
-    dashed.
+    """Return a CSS class per label, the same in every chart of a page.
+
+    After eight algorithms colors are reused, with dashed lines.
     """
     out, k = {}, 0
     for label in dict.fromkeys(labels):
@@ -61,14 +63,14 @@ def _axis(metric: str, label: str, values: Sequence[Any]) -> Axis:
 
 
 def _thin(items: Sequence[Any], most: int = MOST_POINTS) -> list[Any]:
-    """Evenly chosen, first and last always among them."""
+    """Return evenly spaced items, including the first and the last."""
     if len(items) <= most:
         return list(items)
     return [items[round(k * (len(items) - 1) / (most - 1))] for k in range(most)]
 
 
 def federation(summary: Mapping[str, Any]) -> Figure | None:
-    """Who holds what: labels × parties, sizes, and how far each party's features lie from everyone's."""
+    """Draw labels × parties, the sizes, and the feature shift of each party."""
     parties, sizes = [plain(p) for p in summary.get("parties") or []], summary.get("sizes") or []
     if not parties:
         return None
@@ -112,7 +114,7 @@ def _labels(parties: list[str], labels: list[str], counts: Sequence[Sequence[int
         ]
         caption = "Number of rows; the stronger the colour, the larger the share of that party's own rows."
     else:
-        # Like parties side by side: sorted by the label they hold most of, then by how much, and averaged in
+        # Similar parties are adjacent: sorted by their most frequent label, then its count, and averaged in
         # groups.
         own = [[c / (sum(row) or 1) for c in row] for row in folded]
         own.sort(key=lambda s: (max(range(len(s)), key=s.__getitem__), -max(s)))
@@ -153,7 +155,7 @@ def _labels(parties: list[str], labels: list[str], counts: Sequence[Sequence[int
 def _spread(
     title: str, parties: list[str], values: Sequence[Any], form: Any, unit: str, caption: str = ""
 ) -> Figure:
-    """One bar per party, or, with many, how many parties lie in each range."""
+    """Draw one bar per party or, with many parties, a histogram."""
     if len(parties) <= MOST_ROWS:
         return bars(title, parties, values, form, caption=caption, columns=("party", unit))
     known = sorted(float(v) for v in values if is_finite(v))
@@ -183,8 +185,9 @@ def _by_label(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
 
 
 def _history(runs: Sequence[RunRecord], metric: str) -> list[tuple[int, float, float | None]]:
-    """(round, mean, standard error) over the seeds that measured it. One that is not finite leaves a gap, not
-    a mean of the rest.
+    """Return (round, mean, standard error) over the seeds that measured the metric.
+
+    A value that is not finite leaves a gap instead of a mean of the others.
     """
     seen: dict[int, list[Any]] = {}
     for run in runs:
@@ -223,7 +226,7 @@ def _curve(
         elif is_finite(level := mean_error(r.metrics.get(metric) for r in group)[0]):
             rules.append(
                 Rule(name, level, colours[name])
-            )  # a baseline that kept no history: its result is a level
+            )  # a baseline without history: only its final result is drawn
     if not series:
         return None
     seeds = max(len(g) for g in groups.values())
@@ -259,7 +262,7 @@ def _curve(
 def curves(
     runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None
 ) -> Figure | None:
-    """Accuracy and loss on the global test set against the round, a band over seeds."""
+    """Draw accuracy and loss on the global test set by round, with a band over seeds."""
     after = f": {title}" if title else ""
     panels = [
         p
@@ -275,7 +278,7 @@ def curves(
 def accuracy_against_bytes(
     runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None
 ) -> Figure | None:
-    """What accuracy costs on the wire: everything sent so far, up and down, all parties together."""
+    """Draw accuracy against the bytes sent so far, up and down, by all parties."""
     groups = _by_label(runs)
     colours = colours or styles(list(groups))
     series, rules, measured = [], [], []
@@ -300,7 +303,7 @@ def accuracy_against_bytes(
         return None
     ends = [s.x[-1] for s in series]
     bests = [max(p[1] for p in points) for _, points in measured]
-    level = math.floor(100 * min(bests)) / 100  # what all of them reach
+    level = math.floor(100 * min(bests)) / 100  # all of them reach it
 
     def until(points: Sequence[Any], accuracy: float) -> str:
         return size(next(p[0] for p in points if p[1] >= accuracy))
@@ -333,7 +336,7 @@ def accuracy_against_bytes(
 def accuracy_against_epsilon(
     runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None
 ) -> Figure | None:
-    """What accuracy costs in privacy: ε spent up to a round, and how good the model was after it."""
+    """Draw accuracy against the ε spent so far."""
     groups = _by_label(runs)
     colours = colours or styles(list(groups))
     series, rows = [], []
@@ -370,8 +373,9 @@ def accuracy_against_epsilon(
 def per_party(
     runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None
 ) -> Figure | None:
-    """Each party's accuracy on its own held-out rows, the worst decile marked. One run: party by party;
-    several: sorted curves.
+    """Draw each party's accuracy on its own held-out rows, with the worst decile marked.
+
+    One run is shown party by party; several runs as sorted curves.
     """
     runs = [r for r in runs if any(map(is_finite, r.party_accuracy))]
     after = f": {title}" if title else ""
@@ -383,8 +387,7 @@ def per_party(
     colours = colours or styles(list(groups))
     series, rows = [], []
     for name, group in groups.items():
-        # Pooled, not averaged, over seeds: each seed deals the rows out anew, so one's first party is not the
-        # other's.
+        # Pooled over seeds, not averaged: each seed has another partition, so parties do not correspond.
         known = sorted(v for r in group for v in r.party_accuracy if is_finite(v))
         steps = _thin([((k + 0.5) / len(known), v) for k, v in enumerate(known)])
         series.append(
@@ -456,7 +459,7 @@ def _decile_mean(values: Sequence[Any]) -> float:
 def gain(
     entries: Sequence[Mapping[str, Any]], *, title: str = "", colours: Mapping[str, str] | None = None
 ) -> Figure | None:
-    """Each party alone (across) against federated (up): above the diagonal it gained."""
+    """Draw each party's accuracy alone (x) against federated (y)."""
     colours = colours or styles([str(e.get("label")) for e in entries])
     series, rows = [], []
     for e in entries:
@@ -503,7 +506,7 @@ def gain(
 
 
 def landscape_line(line: Mapping[str, Any], *, title: str = "") -> Figure | None:
-    """The loss on the way from the global model (t = 0) to each party's local optimum (t = 1), and beyond."""
+    """Draw the loss from the global model (t = 0) to each local optimum (t = 1) and beyond."""
     t, party = list(line.get("t") or []), [c for c in line.get("loss") or []]
     if len(t) < 2 or not (party or line.get("global")):
         return None
@@ -535,7 +538,7 @@ def landscape_line(line: Mapping[str, Any], *, title: str = "") -> Figure | None
 
 
 def landscape_plane(surface: Mapping[str, Any], *, title: str = "") -> Figure | None:
-    """The loss around the global model, with the local optima where they fall in that plane."""
+    """Draw the loss around the global model, with the local optima in that plane."""
     a, b, values = surface.get("a") or [], surface.get("b") or [], surface.get("loss") or []
     if len(a) < 2 or len(b) < 2 or len(values) != len(b) or any(len(row) != len(a) for row in values):
         return None

@@ -1,6 +1,4 @@
-"""Charts of two dimensions: a heat map with values, and a plane with contour-like levels and marked
-points.
-"""
+"""Two-dimensional charts: a heat map with values, and a plane with contours and points."""
 
 from __future__ import annotations
 
@@ -37,8 +35,9 @@ def heat(
     caption: str = "",
     words: Sequence[Sequence[str]] | None = None,
 ) -> Figure:
-    """Rows × columns; the shade is the value, from zero to `top_value`, and the text stands in the cell where
-    it fits.
+    """Draw rows × columns; the shade is the value, from zero to `top_value`.
+
+    The value is printed in the cell if it fits.
     """
     known = [v for row in values for v in row if is_finite(v)]
     highest = top_value if top_value is not None else max(known, default=1.0)
@@ -133,8 +132,9 @@ def plane(
     points: Sequence[Mapping[str, Any]],
     caption: str = "",
 ) -> Figure:
-    """`values[j][i]` at (a[i], b[j]). Levels are logarithmic where the values allow it: a basin's floor
-    matters more than its walls.
+    """Draw a plane with `values[j][i]` at (a[i], b[j]).
+
+    Levels are logarithmic if the values allow it, to resolve the bottom of a basin.
     """
     known = [v for row in values for v in row if is_finite(v)]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
@@ -183,7 +183,7 @@ def plane(
         )
         if (
             centre or len(points_inside) <= 13
-        ):  # more names than that would cover the map; the tooltip and the table still have them
+        ):  # more names would cover the map; the tooltip and the table have them
             near_edge = x.part(p["a"]) > 0.85
             parts.append(
                 tag(
@@ -218,8 +218,9 @@ def plane(
 def _above(
     field: Sequence[Sequence[float | None]], level: int, left: float, top: float, cell: float
 ) -> Iterator[str]:
-    """Outlines of where the field is at least `level`: whole cells in strips, and the others cut along the
-    straight contour.
+    """Return outlines of where the field is at least `level`.
+
+    Whole cells are joined to strips; the others are cut along the straight contour.
     """
     for j in range(GRID):
         y, start = top + (GRID - 1 - j) * cell, None
@@ -261,13 +262,13 @@ def _above(
 
 
 def _short(value: float) -> str:
-    """A tenth of a pixel, in as few letters as it takes."""
+    """Format a coordinate to a tenth of a pixel, as short as possible."""
     text = f"{value:.1f}".removesuffix(".0")
     return "0" if text == "-0" else text
 
 
 def _between(values: Sequence[Sequence[Any]], u: float, v: float) -> float | None:
-    """Bilinear between the measured points; None beside one that is not finite."""
+    """Interpolate bilinearly; None next to a value that is not finite."""
     i, j = u * (len(values[0]) - 1), v * (len(values) - 1)
     i0, j0 = min(int(i), max(0, len(values[0]) - 2)), min(int(j), max(0, len(values) - 2))
     i1, j1 = min(i0 + 1, len(values[0]) - 1), min(j0 + 1, len(values) - 1)

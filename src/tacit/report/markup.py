@@ -1,8 +1,7 @@
-"""Markup that is escaped by construction: only what `tag` and `Safe` made is trusted, everything else is
-text.
+"""HTML that is escaped by construction: everything except `Safe` is text.
 
-Party names, labels and notes in a run come from other organisations; a name such as `<script>` must arrive on
-the page as those letters.
+Party names, labels and notes come from other organizations; a name such as `<script>` must be displayed
+literally.
 """
 
 from __future__ import annotations
@@ -26,22 +25,25 @@ class Safe(str):
 
 
 def plain(value: object) -> str:
-    """Text that any reader can show."""
+    """Replace characters that cannot be displayed or that reorder text."""
     return _UNPRINTABLE.sub("\ufffd", str(value))
 
 
 def text(value: object) -> Safe:
-    """Text as markup; markup stays as it is."""
+    """Escape text; markup stays as it is."""
     return value if isinstance(value, Safe) else Safe(html.escape(plain(value), quote=True))
 
 
 def number(value: float) -> str:
-    """A coordinate: two decimals are finer than any screen, and keep the file small."""
+    """Format a coordinate with two decimals, which keeps the file small."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 
 def tag(name: str, /, *children: Any, **attributes: Any) -> Safe:
-    """`tag("td", "a < b", class_="num")`; an attribute that is None is left out, `_` stands for `-`."""
+    """Make an element: `tag("td", "a < b", class_="num")`.
+
+    An attribute that is None is left out; `_` in a name becomes `-`.
+    """
     pairs = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{text(number(value) if isinstance(value, float) else value)}"'
         for key, value in attributes.items()
@@ -52,5 +54,5 @@ def tag(name: str, /, *children: Any, **attributes: Any) -> Safe:
 
 
 def join(parts: Any) -> Safe:
-    """Markup and text in a row; None and nested lists are allowed."""
+    """Join markup and text; None and nested lists are allowed."""
     return Safe("".join(join(p) if isinstance(p, (list, tuple)) else text(p) for p in parts if p is not None))

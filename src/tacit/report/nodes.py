@@ -1,4 +1,4 @@
-"""Training without a server, drawn: who talks to whom, how far nodes are apart, and how good each is."""
+"""Figures of training without a server: the graph, consensus, and accuracy of nodes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .numbers import is_finite, percent, significant
 from .records import RunRecord
 from .svg import WIDTH, Axis, Figure, Series, Table, bars, heading, plot
 
-MOST_NODES = 60  # beyond it a circle of dots says nothing
+MOST_NODES = 60  # a larger circle is not readable
 MOST_BARS = 40
 
 
 def network(graph: Mapping[str, Any], accuracies: Sequence[Any] = ()) -> Figure | None:
-    """Nodes on a circle, in their order; where accuracies are known, the better a node the larger its dot."""
+    """Draw nodes on a circle; a larger dot means a better accuracy."""
     n, edges = int(graph.get("nodes") or 0), graph.get("edges") or []
     if not 2 <= n <= MOST_NODES or not edges:
         return None
@@ -55,7 +55,7 @@ def network(graph: Mapping[str, Any], accuracies: Sequence[Any] = ()) -> Figure 
 def consensus(
     runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None
 ) -> Figure | None:
-    """How far the nodes' models lie from their mean, round by round."""
+    """Draw the distance of the nodes' models from their mean, by round."""
     series, rows = [], []
     colours = colours or styles([r.label for r in runs])
     for run in runs:
@@ -82,7 +82,7 @@ def consensus(
 
 
 def each_node(run: RunRecord) -> Figure | None:
-    """Every node's own accuracy after the last round."""
+    """Return every node's own accuracy after the last round."""
     last: list[Any] = next((e["nodes"]["accuracy"] for e in reversed(run.rounds) if "nodes" in e), [])
     if not last or len(last) > MOST_BARS:
         return None
@@ -91,7 +91,7 @@ def each_node(run: RunRecord) -> Figure | None:
 
 
 def by_rounds(runs: Sequence[RunRecord]) -> Figure | None:
-    """The worst node's accuracy beside that of the mean model."""
+    """Draw the worst node's accuracy and that of the mean model."""
     series = []
     for k, run in enumerate(runs):
         points = [(e["round"], min(e["nodes"]["accuracy"])) for e in run.rounds if "nodes" in e]

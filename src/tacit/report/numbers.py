@@ -1,6 +1,4 @@
-"""Numbers as people read them, and the two statistics the report is made of: mean ± standard error, worst
-decile.
-"""
+"""Format numbers for people; mean ± standard error, and the worst decile."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ def percent(value: Any, digits: int = 1) -> str:
 
 
 def significant(value: Any) -> str:
-    """Three significant digits."""
+    """Format a number with three significant digits."""
     if not is_finite(value):
         return NONE
     return (
@@ -67,7 +65,7 @@ def format_metric(metric: str, value: Any) -> str:
 
 
 def gap(metric: str, value: Any) -> str:
-    """A difference without its sign: shares differ in points."""
+    """Format a difference without its sign; shares differ in points."""
     if not is_finite(value):
         return NONE
     if metric not in SHARES:
@@ -88,7 +86,7 @@ def plus_minus(metric: str, mean: Any, error: Any = None) -> str:
 
 
 def names(items: Sequence[str], most: int = 5) -> str:
-    """'a, b and c', or the first few and how many more."""
+    """Return 'a, b and c', or the first few names and how many more there are."""
     if len(items) > most:
         return f"{', '.join(items[:most])} and {count(len(items) - most)} more"
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else list(items))
@@ -100,6 +98,6 @@ def truncate(name: object, most: int = 22) -> str:
 
 
 def worst_decile(values: Sequence[Any]) -> list[int]:
-    """Positions of the lowest tenth (at least one) of the known values, lowest first."""
+    """Return the positions of the lowest tenth (at least one) of the finite values."""
     order = sorted((i for i, v in enumerate(values) if is_finite(v)), key=lambda i: values[i])
     return order[: math.ceil(len(order) / 10)]

@@ -1,7 +1,7 @@
-"""The HTML report: one file, which asks nothing of the network and runs no script but its own.
+"""The HTML report: one file that makes no network request and runs only its own script.
 
-The policy in its head allows exactly one style sheet and one script, by their hashes, and no connection at
-all; so that even markup that slipped into a record could neither run nor call home.
+Its content security policy allows one style sheet and one script, by their hashes, and no connection. Even
+markup that got into a record could neither run nor connect.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .verdict import baselines
 
 
 def render(records: Sequence[RunRecord], comparison: Mapping[str, Any] | None = None) -> str:
-    """The page as text."""
+    """Return the page as text."""
     if not records and not comparison:
         raise BadRun(
             "there is nothing to report: no run and no comparison was given. Give at least one run directory."
@@ -44,7 +44,7 @@ def render(records: Sequence[RunRecord], comparison: Mapping[str, Any] | None = 
 def assemble(
     title: str, facts: Safe, stamps: Sequence[Safe], parts: Sequence[sections.Section], foot: str
 ) -> str:
-    """A whole page from its sections, under the policy: what any report of tacit is made with."""
+    """Make a page from its sections, under the content security policy."""
     here = Path(__file__)
     css = Safe(here.with_name("style.css").read_text(encoding="utf-8") + STYLE)
     script = Safe(here.with_name("page.js").read_text(encoding="utf-8"))
@@ -91,12 +91,12 @@ def assemble(
 def write(
     path: str | Path, records: Sequence[RunRecord], comparison: Mapping[str, Any] | None = None
 ) -> Path:
-    """Write the report; a reader sees the old file or the new one, never half of one."""
+    """Write the report atomically."""
     return write_page(path, render(records, comparison))
 
 
 def write_page(path: str | Path, text: str) -> Path:
-    """A page into a file, all of it or nothing."""
+    """Write a page into a file atomically."""
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -139,10 +139,10 @@ def _facts(page: sections.Page) -> Safe:
 
 
 def _stamps(page: sections.Page) -> list[Safe]:
-    """What must not be overlooked, before anything else."""
+    """Warnings that are shown first."""
     stamps = dict.fromkeys(plain(s) for r in page.records for s in (r.ledger or {}).get("stamps") or [])
     out = [tag("p", tag("strong", s), class_="stamp", role="alert") for s in stamps]
-    if page.records and any(not r.finished for r in page.records):
+    if page.records and any(not r.is_finished for r in page.records):
         torn = (
             " The last line of the record was cut short and is left out."
             if any(r.warnings for r in page.records)

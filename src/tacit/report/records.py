@@ -1,7 +1,7 @@
-"""Reading what a run wrote: a run directory, or a comparison with one run directory per row.
+"""Read run directories, and comparisons with one run directory per row.
 
-A run may still be going, or may have been killed in the middle of a line: the torn last line is left out and
-the report says so. Anything else that cannot be read is a BadRun that names the file and the line.
+A run may still be running, or may have been killed while it wrote a line: an incomplete last line is left out
+and the report says so. Anything else that cannot be read raises BadRun with the file and the line.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ TORN = (
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run, as its directory tells it, or as it is in memory. `ledger` is None until there is one; `name`
-    is the directory's.
+    """One run, read from its directory or kept in memory.
+
+    `ledger` is None until there is one; `name` is that of the directory.
     """
 
     job: Mapping[str, Any]
@@ -42,7 +43,7 @@ class RunRecord:
 
     @cached_property
     def toml(self) -> str:
-        """job.toml: as it was written, or as it would be."""
+        """The text of job.toml, as it was written or would be written."""
         if self.job_text or not self.job:
             return self.job_text
         import tomli_w
@@ -50,7 +51,7 @@ class RunRecord:
         return tomli_w.dumps(self.job)
 
     def last(self, kind: str) -> Mapping[str, Any]:
-        """The newest event of a kind (a resumed run starts twice), or an empty one."""
+        """Return the newest event of a kind (a resumed run starts twice), or an empty one."""
         return next((e for e in reversed(self.events) if e["kind"] == kind), {})
 
     @property
@@ -59,7 +60,7 @@ class RunRecord:
 
     @cached_property
     def rounds(self) -> list[Mapping[str, Any]]:
-        """By number; where a resumed run did a round again, the later line counts."""
+        """The rounds by number; if a resumed run repeated a round, the later event counts."""
         by_number = {e["round"]: e for e in self.events if e["kind"] == "round"}
         return [by_number[r] for r in sorted(by_number)]
 
@@ -80,7 +81,7 @@ class RunRecord:
         return self.start.get("federation") or {}
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         return bool(self.last("end"))
 
     @property
@@ -97,8 +98,9 @@ class RunRecord:
 
     @property
     def diverged(self) -> int | None:
-        """The first round whose loss is no longer a number; JSON has no NaN, so the word "nan", or null,
-        counts too.
+        """The first round whose loss is not finite.
+
+        JSON has no NaN, so the text "nan" and null count, too.
         """
         return next(
             (
@@ -112,9 +114,9 @@ class RunRecord:
 
     @cached_property
     def metrics(self) -> Mapping[str, Any]:
-        """Last and best, from the end event or, while the run is going, from the rounds so far."""
+        """Last and best metrics, from the end event or, during the run, from the rounds so far."""
         if self.last("end").get("metrics"):
-            return self.last("end")["metrics"]
+            return dict(self.last("end")["metrics"])
         measured = [e for e in self.rounds if "loss" in e or "accuracy" in e]
         if not measured:
             return {}
@@ -125,7 +127,7 @@ class RunRecord:
         }
         scored = [
             e for e in measured if is_finite(e.get("accuracy")) and "accuracy_error" not in e
-        ]  # the best of noisy ones would be the luckiest
+        ]  # the best of several noisy values is the luckiest
         if scored:
             best = max(scored, key=lambda e: e["accuracy"])
             metrics |= {"best_accuracy": best["accuracy"], "best_round": best["round"]}
@@ -133,19 +135,20 @@ class RunRecord:
 
     @cached_property
     def by_party(self) -> Mapping[str, Any]:
-        """The last round that measured parties on their own held-out rows, or an empty one."""
+        """The last round with metrics on the parties' own held-out rows, or an empty one."""
         return next((e for e in reversed(self.rounds) if (e.get("parties") or {}).get("accuracy")), {})
 
     @property
     def party_accuracy(self) -> list[Any]:
-        """Each party's accuracy on its own held-out rows in the last round that measured it; None where it is
-        not shown.
+        """Each party's accuracy on its own held-out rows, None if it is not shown.
+
+        Taken from the last round that measured it.
         """
         return list(self.by_party["parties"]["accuracy"]) if self.by_party else []
 
     @property
     def untested(self) -> int:
-        """How many parties hold back too few rows to be shown one by one."""
+        """The number of parties with too few held-out rows to be shown."""
         return int(self.by_party.get("untested") or 0)
 
     def total(self, key: str) -> float:
@@ -153,7 +156,7 @@ class RunRecord:
 
 
 def read_run(directory: str | Path) -> RunRecord:
-    """A run directory, finished or not."""
+    """Read a run directory, finished or not."""
     directory = Path(directory)
     file = directory / "events.jsonl"
     if not file.is_file():
@@ -178,8 +181,9 @@ def read_run(directory: str | Path) -> RunRecord:
 
 
 def read(directory: str | Path) -> tuple[list[RunRecord], dict[str, Any] | None]:
-    """The runs in a directory and, where it holds a comparison, what compare.json says: `write(path,
-    *read(directory))`.
+    """Read the runs in a directory and, for a comparison, its compare.json.
+
+    Use it as `write(path, *read(directory))`.
     """
     directory = Path(directory)
     if not directory.is_dir():
@@ -217,7 +221,7 @@ def read(directory: str | Path) -> tuple[list[RunRecord], dict[str, Any] | None]
 
 
 def tabulate(runs: Iterable[RunRecord], metric: str = "accuracy") -> dict[str, Any]:
-    """The rows and the table of a comparison, from its runs alone."""
+    """Make the rows and the table of a comparison from its runs alone."""
     runs = list(runs)
     if not any(metric in run.metrics for run in runs):
         metric = "loss"

@@ -1,4 +1,4 @@
-"""The report's sections, each from the records alone; one with nothing to say is None and is left out."""
+"""The sections of the report, made from records alone; an empty section is None."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST_HOLDINGS = 2  # as above, of who holds what, which is three charts a skew
 
 
 class Page(NamedTuple):
-    """What every section is made from."""
+    """The data that every section is made from."""
 
     records: Sequence[RunRecord]
     comparison: Mapping[str, Any] | None
@@ -62,8 +62,9 @@ def table(
     marks: Mapping[int, str] | None = None,
     keys: Mapping[tuple[int, int], float] | None = None,
 ) -> Safe:
-    """A table whose first column names the row. `keys` are what a cell sorts by where its text is no
-    number.
+    """Make a table whose first column names the row.
+
+    `keys` are sort keys for cells whose text is not a number.
     """
     sort, mark = keys or {}, marks or {}
     head = tag("tr", [tag("th", h, scope="col") for h in header])
@@ -89,7 +90,7 @@ def table(
 
 
 def figure(drawing: Figure | None) -> Safe:
-    """The panels of a figure side by side where there is room, each with its caption and its table."""
+    """Lay out the panels of a figure, each with its caption and table."""
     if drawing is None:
         return Safe("")
     return join(
@@ -114,8 +115,9 @@ def _grid(drawing: Sequence[Figure | None]) -> Safe | None:
 
 
 def _folding(parts: Sequence[Any], most: int, what: str) -> Safe:
-    """The first few in the open, the rest behind a line that says how many they are: a page of a hundred runs
-    stays one that is read.
+    """Show the first few and fold the rest.
+
+    A page with a hundred runs stays readable.
     """
     return join([*parts[:most], _more(len(parts) - most, what, list(parts[most:]))])
 
@@ -138,7 +140,7 @@ def _tile(name: str, value: str, more: str = "", style: str = "") -> Safe:
 
 
 def summary(page: Page) -> Section:
-    """The verdict: a headline, the figures that carry it, the sentences."""
+    """The verdict: a headline, its key figures, and sentences."""
     if page.comparison:
         sentences = [plain(s) for s in page.comparison.get("verdict") or []] or verdict.comparison(
             page.comparison
@@ -150,7 +152,7 @@ def summary(page: Page) -> Section:
         if broken:
             which = names([f"{r.label} under {r.skew}, seed {r.seed}, round {r.diverged}" for r in broken], 4)
             sentences = [*sentences, f"Diverged (the loss was no longer a number): {which}."]
-        going = [r for r in page.records if not r.finished]
+        going = [r for r in page.records if not r.is_finished]
         if going:
             sentences = [
                 *sentences,
@@ -196,7 +198,7 @@ def _run_tiles(run: RunRecord) -> list[Safe]:
     metrics, fed = run.metrics, run.federation
     spent = [
         s for s in (run.ledger or {}).get("spent") or [] if is_finite(s.get("epsilon"))
-    ]  # an infinite ε protects nobody
+    ]  # an infinite ε gives no privacy
     loss = significant(metrics.get("loss")) if is_finite(metrics.get("loss")) else "not a number"
     accuracy, sentences = percent(metrics.get("accuracy")), f"loss {loss}"
     if "accuracy_error" in metrics:
@@ -215,9 +217,9 @@ def _run_tiles(run: RunRecord) -> list[Safe]:
             else "",
         )
     ]
-    took = format_seconds(run.last("end").get("seconds")) if run.finished else "not finished"
+    took = format_seconds(run.last("end").get("seconds")) if run.is_finished else "not finished"
     tiles.append(_tile("Rounds", f"{count(run.done)} of {count(run.planned)}", took))
-    sizes = fed.get("sizes") or []  # where rows are with their owners, a server does not count them
+    sizes = fed.get("sizes") or []  # a server does not know the rows of real parties
     tiles.append(
         _tile(
             "Parties",
@@ -369,7 +371,7 @@ def parties(page: Page) -> Section | None:
 
 
 def without_server(page: Page) -> Section | None:
-    """Of runs by gossip: the graph, how far nodes are apart, how good each is."""
+    """For gossip: the graph, the distance between nodes, and their accuracies."""
     runs = [r for r in page.records if r.last("graph")]
     if not runs:
         return None
@@ -390,7 +392,7 @@ def without_server(page: Page) -> Section | None:
 
 
 def parted(page: Page) -> Section | None:
-    """Of runs whose parties part into clusters: the tree of them."""
+    """For clustered training: the tree of clusters."""
     drawing = [
         figure(d) for r in page.records if (d := clusters.tree(r, r.label if len(page.records) > 1 else ""))
     ]
@@ -414,7 +416,7 @@ def landscape(page: Page) -> Section | None:
 
 
 def ledger(page: Page) -> Section:
-    """What each party saw, and the privacy spent."""
+    """What each party saw, and the privacy budget that was spent."""
     have = [r for r in page.records if r.ledger is not None]
     if not have:
         return Section(
@@ -481,7 +483,7 @@ def ledger(page: Page) -> Section:
 
 
 def _folded(lines: Mapping[tuple[str, ...], list[Any]]) -> dict[tuple[str, ...], list[Any]]:
-    """With many parties, those that saw or sent the same kind of thing share a row."""
+    """Merge the rows of parties that saw or sent the same kind of message."""
     out: dict[tuple[str, ...], list[Any]] = dict(lines)
     for at in (2, 1):  # senders first, then those who saw
         if len(out) <= MOST_LEDGER_ROWS:
@@ -525,7 +527,7 @@ def _spent(have: Sequence[RunRecord], several: bool) -> Safe:
     spending = table(header, list(rows), caption="Differential privacy spent.") if rows else None
     covers = dict.fromkeys(
         plain(s["note"]) for r in have for s in (r.ledger or {}).get("spent") or [] if s.get("note")
-    )  # what an ε leaves out
+    )  # what ε does not cover
     return join(
         [
             spending,
@@ -555,7 +557,7 @@ def reproduce(page: Page) -> Section:
     if name:  # a run kept in memory has no directory to name
         again = f"tacit {verb} job.toml" if verb.startswith("party") else f"tacit {verb}"
         stopped = (
-            first and not comparison and not first.finished and not in_python and verb != "train-private"
+            first and not comparison and not first.is_finished and not in_python and verb != "train-private"
         )  # which is not resumed
         commands += [f"{again} --resume {_quoted(name)}"] if stopped else []
         commands.append(f"tacit report {_quoted(name)}")
@@ -611,7 +613,7 @@ def reproduce(page: Page) -> Section:
 
 
 def _quoted(name: str) -> str:
-    """A directory's name as a shell takes it."""
+    """Quote a directory's name for a shell."""
     return (
         name
         if name.replace("-", "").replace("_", "").replace(".", "").isalnum()
@@ -622,7 +624,7 @@ def _quoted(name: str) -> str:
 def _copied(title: str, content: str) -> Safe:
     button = tag(
         "button", "Copy", type="button", class_="copy", aria_label=f"Copy {title}", hidden="hidden"
-    )  # shown by the script: useless without it
+    )  # the script shows it
     return tag(
         "div",
         tag("div", tag("span", truncate(title, 60)), button, class_="bar"),

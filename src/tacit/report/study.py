@@ -1,6 +1,4 @@
-"""The report of a study: its tables, ours beside the published figures, the curves behind them, and the time
-they took.
-"""
+"""The report of a study: tables with published figures, learning curves, and times."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from .page import assemble, write_page
 from .sections import Section, figure, table
 from .svg import Axis, Figure, Series, Table, plot
 
-MOST_CURVES = 8  # in one chart; more are told by the table
+MOST_CURVES = 8  # in one chart; the table has all
 NAMES = {
     "best": "best accuracy over the rounds, picked on the test set",
     "last": "accuracy after the last round",
@@ -82,8 +80,9 @@ def write(path: str | Path, summary: Mapping[str, Any], lines: Sequence[Mapping[
 
 
 def timing(summary: Mapping[str, Any]) -> str:
-    """The seconds it took, and what the same would take one client at a time, which is extrapolated and says
-    so.
+    """Say how long it took, and how long one client at a time would take.
+
+    The second figure is extrapolated, and the text says so.
     """
     if not summary["seconds"]:
         return ""
@@ -198,8 +197,9 @@ def _table(summary: Mapping[str, Any], place: int, curves: Mapping[tuple[str, st
 
 
 def _others(summary: Mapping[str, Any], by: Mapping[tuple[str, str], Any]) -> Any:
-    """The best round is picked on the test set; what the last one gives, and the one that the held-out rows
-    pick, stands below, folded away.
+    """List the results at the last round and at the round picked by held-out rows.
+
+    The table itself shows the best round, which is picked on the test set.
     """
     if summary["figure"] != "best":
         return None
@@ -248,7 +248,7 @@ def _curves(
 def _chart(
     summary: Mapping[str, Any], column: str, curves: Mapping[tuple[str, str, str], Any]
 ) -> Figure | None:
-    """Test accuracy over the rounds, the mean of the seeds, a curve a row."""
+    """Draw test accuracy by round, the mean over seeds, one curve per row."""
     by, colours = {(c["row"], c["column"]): c for c in summary["cells"]}, styles(summary["rows"])
     series: list[Series] = []
     left_out, diverged = 0, False

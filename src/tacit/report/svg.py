@@ -22,8 +22,8 @@ from .numbers import is_finite, significant, truncate
 WIDTH, HEIGHT = 480, 330
 LIGHT = ("#0072b2", "#d55e00", "#009e73", "#b0578d", "#b07d00", "#3a9bd6", "#7a5230", "#6a51a3")
 DARK = ("#56b4e9", "#f2884b", "#2fc99b", "#e09cc4", "#e6b93e", "#9ad3f5", "#c9a184", "#b3a2e0")
-SMALLEST = 1e-100  # on a logarithmic axis; what is smaller is a zero that floating point did not reach
-LEVELS = 12  # steps of a heat map: as many as an eye tells apart on one hue
+SMALLEST = 1e-100  # on a logarithmic axis; smaller values are rounding errors of zero
+LEVELS = 12  # steps of a heat map that can be distinguished in one hue
 
 
 def _ramp(low: str, high: str) -> list[str]:
@@ -77,7 +77,7 @@ STYLE = Safe(
 
 
 class Table(NamedTuple):
-    """The same figures for those who do not see the chart."""
+    """The values of a chart as a table, for readers who do not see the chart."""
 
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
@@ -85,8 +85,9 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart. A notebook shows it; `.svg` is a file of its own; the report takes `.panels` and lays them out
-    itself.
+    """A chart, which notebooks display.
+
+    `.svg` is a stand-alone file; the report lays out `.panels` itself.
     """
 
     title: str
@@ -98,7 +99,7 @@ class Figure:
     panels: tuple[Figure, ...] = ()
 
     def markup(self, **attributes: str) -> Safe:
-        """The <svg> element as it stands in the report, where the colours are already known."""
+        """The <svg> element for the report, which already defines the colors."""
         return tag(
             "svg",
             tag("title", self.title),
@@ -126,7 +127,7 @@ class Figure:
 
 
 def combine(title: str, figures: Sequence[Figure], columns: int = 2) -> Figure:
-    """Several charts as one figure."""
+    """Combine several charts into one figure."""
     if len(figures) == 1:
         return figures[0]
     parts, top = [], 0.0
@@ -152,7 +153,7 @@ def combine(title: str, figures: Sequence[Figure], columns: int = 2) -> Figure:
 
 @dataclass(frozen=True)
 class Series:
-    """One curve or cloud: `low` and `high` are its band, `words` what to say of each point."""
+    """One curve or point cloud with a band (`low`, `high`) and a text for each point."""
 
     name: str
     x: Sequence[Any]
@@ -165,7 +166,7 @@ class Series:
 
 
 class Rule(NamedTuple):
-    """A horizontal line to compare with."""
+    """A horizontal reference line."""
 
     name: str
     value: float
@@ -184,7 +185,7 @@ class Axis:
     )
 
     def over(self, values: Sequence[Any], pad: float = 0.04) -> Axis:
-        """The same axis, wide enough for the values; logarithmic only if they allow it."""
+        """Return the axis, extended to the values; logarithmic only if they allow it."""
         if self.fixed:
             return self
         known = [float(v) for v in values if is_finite(v) and (not self.log or v > SMALLEST)]
@@ -200,7 +201,7 @@ class Axis:
         return replace(self, low=low - room, high=high + room)
 
     def part(self, value: float) -> float:
-        """Where on the axis, from 0 to 1 (and beyond)."""
+        """Return the position on the axis, from 0 to 1 (and beyond)."""
         return ((math.log10(value) if self.log else value) - self.low) / (self.high - self.low)
 
     def fits(self, value: Any) -> bool:
@@ -229,7 +230,7 @@ class Axis:
 
 
 def _mark(style: str, x: float, y: float, r: float = 3.4, word: str = "", cls: str = "dot halo") -> Safe:
-    """Circle, square, triangle or diamond, by colour, so that no reader depends on the colour."""
+    """Draw a circle, square, triangle or diamond, so that colors are not needed."""
     shape = int(style[1]) % 4 if style[:1] == "c" and style[1:2].isdigit() else 0
     s, w = 1.35 * r, -1.35 * r
     d = {
@@ -242,7 +243,7 @@ def _mark(style: str, x: float, y: float, r: float = 3.4, word: str = "", cls: s
 
 
 def heading(title: str) -> tuple[Safe, float]:
-    """The title in one or two lines, and how far down it pushes the rest."""
+    """Draw the title in one or two lines; return its height."""
     lines = textwrap.wrap(plain(title), 50, max_lines=2, placeholder=" …") or [""]
     return tag(
         "text", [tag("tspan", line, x=16, y=22 + 18 * k) for k, line in enumerate(lines)], class_="title"
@@ -250,8 +251,9 @@ def heading(title: str) -> tuple[Safe, float]:
 
 
 def _legend(items: Sequence[tuple[str, str, bool]], width: float, top: float) -> tuple[Safe, float]:
-    """Keys in as many rows as they need, and where they end. Widths are estimated: SVG cannot measure text
-    before it is shown.
+    """Draw the legend in as many rows as needed; return its height.
+
+    Widths are estimated, because SVG cannot measure text before it is rendered.
     """
     parts, x, y = [], 16.0, top
     for k, (name, style, is_rule) in enumerate(items):
@@ -290,14 +292,15 @@ def plot(
     caption: str = "",
     table: Table | None = None,
 ) -> Figure:
-    """Curves (`joined`) or clouds in one frame. Values that are not finite are gaps; nothing is drawn through
-    them.
+    """Draw curves (`joined`) or point clouds in one frame.
+
+    Values that are not finite are gaps.
     """
     x = x.over([v for s in series for v, w in zip(s.x, s.y) if is_finite(w)], 0.015 if joined else 0.05)
     y = y.over(
         [v for s in series for part in (s.y, s.low, s.high) for v in part] + [r.value for r in rules], 0.06
     )
-    if diagonal:  # both axes must be one for the diagonal to mean "equal"
+    if diagonal:  # equal axes, so that the diagonal means "equal"
         both = (min(x.low, y.low), max(x.high, y.high))
         x, y = replace(x, low=both[0], high=both[1]), replace(y, low=both[0], high=both[1])
     keys = [(s.name, s.style, False) for s in series] + [(r.name, r.style, True) for r in rules]
@@ -466,8 +469,9 @@ def bars(
     caption: str = "",
     columns: tuple[str, str] = ("name", "value"),
 ) -> Figure:
-    """Horizontal bars from zero, or dots on a scale of their own; `marked` ones stand out by colour, shape
-    and word.
+    """Draw horizontal bars from zero, or dots on their own scale.
+
+    `marked` ones differ by color, shape and text.
     """
     known = [v for v in values if is_finite(v)] + [r.value for r in rules if is_finite(r.value)]
     axis = Axis("").over(known if dots else [0.0, *known], 0.08 if dots else 0.0)

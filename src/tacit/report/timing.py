@@ -1,5 +1,6 @@
-"""How long it took to get there: accuracy against the run's clock, and how old the updates were. For runs
-that have a clock.
+"""Figures about time: accuracy against the run's clock, and the age of updates.
+
+For runs that have a clock.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def metric_of(runs: Sequence[RunRecord]) -> str:
 
 
 def _points(runs: Sequence[RunRecord], metric: str) -> list[tuple[float, float, float | None]]:
-    """(time, mean, standard error), version by version, over the seeds."""
+    """Return (time, mean, standard error) of each version, over the seeds."""
     seen: dict[int, list[tuple[float, float]]] = {}
     for run in runs:
         for event in run.rounds:
@@ -37,7 +38,7 @@ def _points(runs: Sequence[RunRecord], metric: str) -> list[tuple[float, float, 
 
 
 def mark(runs: Sequence[RunRecord], metric: str) -> float | None:
-    """A value that every run reaches, so that the time it takes them can be compared."""
+    """Return a value that every run reaches, so that their times can be compared."""
     best = min if metric in LOWER_IS_BETTER else max
     tops = [
         best(p[1] for p in points) for group in _by_label(runs).values() if (points := _points(group, metric))
@@ -57,7 +58,7 @@ def until(points: Sequence[tuple[float, float, float | None]], metric: str, leve
 def against_time(
     runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None
 ) -> Figure | None:
-    """Accuracy against the clock; with several runs, how long each took to a mark that all of them reach."""
+    """Draw accuracy against the clock, and compare the times to a common value."""
     timed = [r for r in runs if any(is_finite(e.get("clock")) for e in r.rounds)]
     if not timed:
         return None
@@ -101,7 +102,7 @@ def against_time(
         + (
             ""
             if len(series) < 2 or level is None
-            else f" The table says when each first reached {format_metric(metric, level)}, which all of them do."
+            else f" The table says when each first reached {format_metric(metric, level)}, as all of them do."
         ),
         table=Table(
             (
@@ -119,7 +120,7 @@ def against_time(
 def ages(
     runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None
 ) -> Figure | None:
-    """How many versions had come while an update was under way."""
+    """Draw how many versions appeared while an update was being computed."""
     panels = []
     for name, group in _by_label(runs).items():
         held: Counter[int] = Counter()

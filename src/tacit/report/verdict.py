@@ -1,6 +1,4 @@
-"""What a run or a comparison says, in plain sentences: who wins and by how much, what federating cost and
-whom it helped.
-"""
+"""The result of a run or a comparison in sentences: the winner, the cost, the gains."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ NOTHING = 5e-4  # a difference that rounds to 0.0 points
 
 
 def comparison(data: Mapping[str, Any]) -> list[str]:
-    """The sentences of a comparison, from the content of compare.json; the first is the headline."""
+    """Return the sentences for compare.json; the first is the headline."""
     winners = {skew: winner(data, skew) for skew in data["table"]["columns"]}
     known = {skew: w for skew, w in winners.items() if w}
     if not known:
@@ -64,7 +62,7 @@ def comparison(data: Mapping[str, Any]) -> list[str]:
 
 
 def _clear(mean: float, error: float | None, second: tuple[str, float, float | None] | None) -> bool:
-    """A lead of more than one standard error of the difference; with one seed nobody can say."""
+    """Whether a lead exceeds one standard error of the difference; not with one seed."""
     return second is None or (
         is_finite(error) and abs(mean - second[1]) > math.hypot(error, second[2] or 0.0)
     )
@@ -89,7 +87,7 @@ def _cost(metric: str, distances: Sequence[float]) -> str:
 def winner(
     data: Mapping[str, Any], skew: str
 ) -> tuple[str, float, float | None, tuple[str, float, float | None] | None] | None:
-    """(label, mean, error, runner-up) among the federated algorithms under one skew."""
+    """Return (label, mean, error, runner-up) of the best federated algorithm of a skew."""
     sign = 1 if data.get("metric", "accuracy") in LOWER_IS_BETTER else -1
     ranked = sorted(
         (
@@ -109,7 +107,7 @@ def baselines(data: Mapping[str, Any]) -> list[str]:
 
 
 def cell(data: Mapping[str, Any], label: str, skew: str) -> tuple[Any, Any]:
-    """Mean and standard error, or a pair of None."""
+    """Return mean and standard error, or a pair of None."""
     table = data["table"]
     if label not in table["index"] or skew not in table["columns"]:
         return None, None
@@ -118,7 +116,7 @@ def cell(data: Mapping[str, Any], label: str, skew: str) -> tuple[Any, Any]:
 
 
 def to_central(data: Mapping[str, Any], label: str, skew: str) -> float | None:
-    """P − P̂: how far the federated model stays below the central one (negative: above it)."""
+    """Return P − P̂, how far the federated model is below the central one."""
     recorded = next(
         (
             d.get("to_central")
@@ -138,9 +136,11 @@ def to_central(data: Mapping[str, Any], label: str, skew: str) -> float | None:
 def count_gains(
     data: Mapping[str, Any], label: str, skew: str, where: str = ""
 ) -> tuple[list[str], list[tuple[str, float]]] | None:
-    """(parties with P_i ≤ P̂, parties that did better alone and by how much, worst first): on the global test
-    set, or with where="_own" on each party's own held-out rows. Under label skew the first is easily won,
-    because a party alone has never seen most labels.
+    """Return (parties with P_i ≤ P̂, parties that did better alone and by how much).
+
+    The second list is sorted, worst first. Results are on the global test set or, with where="_own", on each
+    party's own held-out rows. Under label skew the first is easy to win, because a party alone has never seen
+    most labels.
     """
     entry = next(
         (g for g in data.get("gain") or [] if (g.get("label"), g.get("skew")) == (label, skew)), None
@@ -234,7 +234,7 @@ def _rest(data: Mapping[str, Any]) -> list[str]:
 
 
 def _broken(data: Mapping[str, Any]) -> list[str]:
-    """Those that were run to the end and have no number to show for it, under at least one skew."""
+    """Return the algorithms that finished without a finite result under some skew."""
     metric, table = data.get("metric", "accuracy"), data["table"]
     finished_cells = {
         (row.get("label"), row.get("skew"))
@@ -251,7 +251,7 @@ def _broken(data: Mapping[str, Any]) -> list[str]:
 
 
 def run(record: RunRecord) -> list[str]:
-    """The sentences of a single run; the first is the headline."""
+    """Return the sentences for a single run; the first is the headline."""
     metrics, parties = record.metrics, record.federation.get("parties") or []
     metric = "accuracy" if "accuracy" in metrics else "loss"
     rounds = f"{count(record.done)} round{'' if record.done == 1 else 's'}"
@@ -261,9 +261,7 @@ def run(record: RunRecord) -> list[str]:
             "done."
         ]
     error = metrics.get(f"{metric}_error")
-    drowned = (
-        metric == "accuracy" and error is not None and error >= 0.5
-    )  # a guess without looking is no further off
+    drowned = metric == "accuracy" and error is not None and error >= 0.5  # a guess is as accurate
     reached = (
         format_metric(metric, metrics.get(metric))
         if error is None
@@ -283,7 +281,7 @@ def run(record: RunRecord) -> list[str]:
         )
     elif error is not None:
         sentences.append("Its figures carry noise, which the ε covers; ± is their standard error.")
-    if not record.finished:
+    if not record.is_finished:
         sentences.append(
             f"The run is not finished: {count(record.done)} of {count(record.planned)} rounds are in this "
             "report. "
@@ -319,7 +317,7 @@ def run(record: RunRecord) -> list[str]:
 
 
 def privacy(records: Sequence[RunRecord]) -> list[str]:
-    """What protects the parties, or that nothing does: said for every run that has a ledger."""
+    """Return what protects the parties, or that nothing does, for each run with a ledger."""
     bare: dict[str, list[str]] = {}
     out = []
     for record in records:

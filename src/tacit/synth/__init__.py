@@ -1,13 +1,15 @@
-"""Synthetic tables: learn a generator from a real table, draw rows from it, and see what they are good for
-and what they give away.
+"""Synthetic tables: fit a generator, sample rows, evaluate their utility and privacy.
 
-    table = synth.Table.infer(frame, constraints=[synth.Ordered("admitted", "discharged")],
-    name=synth.identifier("name")) fitted = synth.Cart(seed=0).fit(frame, table) fitted.sample(1000,
-    given={"sex": "F"}, seed=1)
+    table = synth.Table.infer(
+        frame,
+        constraints=[synth.Ordered("admitted", "discharged")],
+        name=synth.identifier("name"),
+    )
+    generator = synth.Cart(seed=0).fit(frame, table)
+    generator.sample(1000, conditions={"sex": "F"}, seed=1)
 
-No generator, metric or extra of this room needs a package that is not free software. SDMetrics itself is, but
-it installs `copulas`, which is under the Business Source License; so the quality score is computed here, from
-its definition.
+Nothing here needs a package that is not free software. SDMetrics itself is free, but it installs `copulas`,
+which is under the Business Source License; so the quality score is computed here, from its definition.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 from .aim import AIM
 from .bayes import Bayes
 from .cart import Cart
-from .columns import Column, boolean, categorical, continuous, identifier, integer, moment, ordinal
+from .columns import Column, boolean, categorical, continuous, identifier, integer, ordinal, timestamp
 from .constraints import Combinations, Ordered, Range, Unique
 from .copula import GaussianCopula
 from .ctgan import CTGAN
@@ -24,7 +26,7 @@ from .dpctgan import DPCTGAN
 from .dpgan import DPGAN
 from .evaluate import Evaluation, evaluate
 from .gan import GAN
-from .generator import Fitted, Generator, Learned
+from .generator import Generator, GeneratorState
 from .independent import Independent
 from .mst import MST
 from .pategan import PATEGAN
@@ -68,11 +70,10 @@ __all__ = [
     "Column",
     "Combinations",
     "Evaluation",
-    "Fitted",
     "GaussianCopula",
     "Generator",
+    "GeneratorState",
     "Independent",
-    "Learned",
     "Ordered",
     "Range",
     "Statistics",
@@ -86,7 +87,7 @@ __all__ = [
     "identifier",
     "integer",
     "load",
-    "moment",
     "ordinal",
     "rank",
+    "timestamp",
 ]

@@ -1,5 +1,6 @@
-"""Two networks against each other: what GAN, WGAN and CTGAN share. The networks are those of Xu et al. 2019,
-Section 4.4.
+"""Adversarial training, shared by GAN, WGAN and CTGAN.
+
+The networks are those of Xu et al. 2019, Section 4.4.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from .generator import Watch
 from .modes import Encoding
 
 TEMPERATURE = 0.2  # of the Gumbel softmax, as in the paper
-NORMS = 50  # batches of which an averaged maker takes its batch norm's means
+NORM_BATCHES = 50  # batches from which the batch-norm statistics of averaged weights are recomputed
 
 
-class Maker(nn.Module):
-    """Noise (and a condition) to an encoded row: each hidden layer is laid beside its input."""
+class GeneratorNet(nn.Module):
+    """Maps noise (and a condition) to an encoded row.
+
+    The output of each hidden layer is concatenated with its input.
+    """
 
     def __init__(self, inputs: int, hidden: tuple[int, ...], outputs: int):
         super().__init__()
@@ -43,8 +47,9 @@ class Maker(nn.Module):
 
 
 class Critic(nn.Module):
-    """`pac` rows at once, so that rows which are all alike are seen to be (Z. Lin, A. Khetan, G. Fanti, S.
-    Oh, *PacGAN*, 2018).
+    """Scores `pac` rows at once, so that identical rows are detected.
+
+    Z. Lin, A. Khetan, G. Fanti, S. Oh, *PacGAN*, 2018.
     """
 
     def __init__(self, inputs: int, hidden: tuple[int, ...], pac: int, dropout: float):
@@ -60,27 +65,26 @@ class Critic(nn.Module):
 
 
 @dataclass
-class Rows:
-    """The encoded table on its device, batches of it, and the conditions they come with (none here; CTGAN has
-    its own).
-    """
+class EncodedRows:
+    """The encoded table on its device; draws batches and their conditions (here: none)."""
 
     encoded: Tensor
     encoding: Encoding
     condition_width: int = 0
 
     def batch(self, size: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(condition for the maker, real rows, their condition, chosen level of the maker's condition)."""
+        """Return (generator's condition, real rows, their condition, chosen column and level)."""
         index = torch.randint(len(self.encoded), (size,), device=self.encoded.device)
         nothing = self.encoded.new_zeros(size, 0)
         return nothing, self.encoded[index], nothing, nothing
 
     def condition_loss(self, raw: Tensor, condition: Tensor, chosen: Tensor) -> Tensor | None:
+        """Return a loss that ties generated rows to their condition, or None."""
         return None
 
 
-def activated(raw: Tensor, encoding: Encoding) -> Tensor:
-    """tanh for places, a Gumbel softmax for indicators: the noise is drawn at once for all of them."""
+def activate(raw: Tensor, encoding: Encoding) -> Tensor:
+    """Apply tanh to scalars and a Gumbel softmax to indicators."""
     noisy = (raw - torch.log(torch.empty_like(raw).exponential_().clamp_min(1e-20))) / TEMPERATURE
     parts = []
     for b in encoding.blocks:
@@ -90,9 +94,10 @@ def activated(raw: Tensor, encoding: Encoding) -> Tensor:
     return torch.cat(parts, dim=1)
 
 
-def penalty(critic: Critic, real: Tensor, fake: Tensor, weight: float) -> Tensor:
-    """How far the critic's slope between real and fake is from 1 (I. Gulrajani et al., *Improved Training of
-    Wasserstein GANs*, 2017, Algorithm 1).
+def gradient_penalty(critic: Critic, real: Tensor, fake: Tensor, weight: float) -> Tensor:
+    """Penalize critic gradients whose norm, between real and fake rows, differs from 1.
+
+    I. Gulrajani et al., *Improved Training of Wasserstein GANs*, 2017, Algorithm 1.
     """
     t = torch.rand(len(real) // critic.pac, 1, 1, device=real.device)
     between = (
@@ -105,9 +110,10 @@ def penalty(critic: Critic, real: Tensor, fake: Tensor, weight: float) -> Tensor
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How the two are trained. `wasserstein`: by a critic with a slope penalty; otherwise by telling real
-    from fake.
+class GANSettings:
+    """How the two networks are trained.
+
+    `wasserstein`: a critic with a gradient penalty; otherwise a discriminator with cross-entropy.
     """
 
     epochs: int
@@ -125,133 +131,135 @@ class Plan:
     slope_weight: float = 10.0
 
 
-class Duel:
-    """A maker and a critic, their optimisers, and a pass over the rows: the caller says how many passes, and
-    what happens between them.
-    """
+class GANTrainer:
+    """Generator network, critic and their optimizers; the caller decides on the epochs."""
 
-    def __init__(self, rows: Rows, plan: Plan):
-        self.rows, self.plan, device = rows, plan, rows.encoded.device
-        size = max(plan.pac, min(plan.batch, len(rows.encoded)) // plan.pac * plan.pac)
-        self.size = size if size >= 2 else 2 * plan.pac  # batch norm needs two rows
-        self.maker, self.critic = networks(rows.encoding, plan, rows.condition_width, device)
-        self.optimise = [
-            torch.optim.Adam(net.parameters(), lr=plan.lr, betas=(0.5, 0.9), weight_decay=decay, fused=True)
-            for net, decay in ((self.maker, plan.decay), (self.critic, 0.0))
+    def __init__(self, rows: EncodedRows, settings: GANSettings):
+        self.rows, self.settings, device = rows, settings, rows.encoded.device
+        size = max(settings.pac, min(settings.batch, len(rows.encoded)) // settings.pac * settings.pac)
+        self.size = size if size >= 2 else 2 * settings.pac  # batch norm needs two rows
+        self.generator, self.critic = build_networks(rows.encoding, settings, rows.condition_width, device)
+        self.optimizers = [
+            torch.optim.Adam(
+                net.parameters(), lr=settings.lr, betas=(0.5, 0.9), weight_decay=decay, fused=True
+            )
+            for net, decay in ((self.generator, settings.decay), (self.critic, 0.0))
         ]
-        # Y. Yazıcı et al., *The Unusual Effectiveness of Averaging in GAN Training*, ICLR 2019: two networks
-        # circle around where each is best against the other
-        self.mean, self.steps = copy.deepcopy(self.maker) if plan.average else None, 0
+        # averaging damps the oscillation of the two networks: Y. Yazıcı et al., *The Unusual Effectiveness of
+        # Averaging in GAN Training*, ICLR 2019
+        self.mean, self.steps = copy.deepcopy(self.generator) if settings.average else None, 0
 
-    def kept(self) -> dict[str, Tensor]:
-        """The maker to draw from: as it is, or as it was on average. Batch norm's means are those of the
-        weights they were seen with, so an average has its own taken anew.
+    def averaged_weights(self) -> dict[str, Tensor]:
+        """Return the generator weights to sample from: the current ones, or their moving average.
+
+        The batch-norm statistics of an average are recomputed for it.
         """
         if self.mean is None:
-            return state_of(self.maker)
+            return get_weights(self.generator)
         norms = [module for module in self.mean.modules() if isinstance(module, nn.BatchNorm1d)]
         for norm in norms:
             norm.reset_running_stats()
-            norm.momentum = None  # the plain mean of what comes
-        with (
-            seeded(self.steps, self.rows.encoded.device),
-            torch.no_grad(),
-        ):  # training goes on as if nobody had looked
-            for _ in range(NORMS):
+            norm.momentum = None  # a cumulative mean
+        with torch_seed(self.steps, self.rows.encoded.device), torch.no_grad():  # does not affect training
+            for _ in range(NORM_BATCHES):
                 condition = self.rows.batch(self.size)[0]
                 self.mean(
                     torch.cat(
-                        [torch.randn(self.size, self.plan.noise, device=condition.device), condition], dim=1
+                        [torch.randn(self.size, self.settings.noise, device=condition.device), condition],
+                        dim=1,
                     )
                 )
-        return state_of(self.mean)
+        return get_weights(self.mean)
 
-    def _made(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    def _generate(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         condition, real, real_condition, chosen = self.rows.batch(self.size)
-        raw = self.maker(
-            torch.cat([torch.randn(self.size, self.plan.noise, device=real.device), condition], dim=1)
+        raw = self.generator(
+            torch.cat([torch.randn(self.size, self.settings.noise, device=real.device), condition], dim=1)
         )
-        return raw, activated(raw, self.rows.encoding), condition, real, real_condition, chosen
+        return raw, activate(raw, self.rows.encoding), condition, real, real_condition, chosen
 
     def epoch(self) -> tuple[float, float]:
-        """One pass; the last losses of maker and critic."""
-        plan, critic = self.plan, self.critic
+        """Train for one epoch; return the last losses of generator and critic."""
+        settings, critic = self.settings, self.critic
         for _ in range(max(1, len(self.rows.encoded) // self.size)):
-            for _ in range(plan.critic_steps):
+            for _ in range(settings.critic_steps):
                 with torch.no_grad():
-                    _, fake, condition, real, real_condition, _ = self._made()
+                    _, fake, condition, real, real_condition, _ = self._generate()
                 fake, real = torch.cat([fake, condition], dim=1), torch.cat([real, real_condition], dim=1)
                 on_fake, on_real = critic(fake), critic(real)
-                if plan.wasserstein:
+                if settings.wasserstein:
                     loss = on_fake.mean() - on_real.mean()
-                    total = loss + penalty(critic, real, fake, plan.slope_weight)
+                    total = loss + gradient_penalty(critic, real, fake, settings.slope_weight)
                 else:
                     total = loss = functional.softplus(on_fake).mean() + functional.softplus(-on_real).mean()
-                self.optimise[1].zero_grad(set_to_none=True)
+                self.optimizers[1].zero_grad(set_to_none=True)
                 total.backward()
-                self.optimise[1].step()
-            raw, fake, condition, _, _, chosen = self._made()
+                self.optimizers[1].step()
+            raw, fake, condition, _, _, chosen = self._generate()
             verdict = critic(torch.cat([fake, condition], dim=1))
-            maker_loss = -verdict.mean() if plan.wasserstein else functional.softplus(-verdict).mean()
-            asked = self.rows.condition_loss(raw, condition, chosen)
-            self.optimise[0].zero_grad(set_to_none=True)
-            (maker_loss if asked is None else maker_loss + asked).backward()
-            self.optimise[0].step()
+            generator_loss = -verdict.mean() if settings.wasserstein else functional.softplus(-verdict).mean()
+            condition_loss = self.rows.condition_loss(raw, condition, chosen)
+            self.optimizers[0].zero_grad(set_to_none=True)
+            (generator_loss if condition_loss is None else generator_loss + condition_loss).backward()
+            self.optimizers[0].step()
             if self.mean is not None:
                 self.steps += 1
-                keep = min(
-                    plan.average, self.steps / (self.steps + 9)
-                )  # at first the mean follows: the maker's first weights are nothing to remember
+                # the average follows the weights closely at first: the initial weights carry no information
+                keep = min(settings.average, self.steps / (self.steps + 9))
                 with torch.no_grad():
                     torch._foreach_lerp_(
-                        list(self.mean.parameters()), list(self.maker.parameters()), 1 - keep
+                        list(self.mean.parameters()), list(self.generator.parameters()), 1 - keep
                     )
-        return float(maker_loss.detach()), float(loss.detach())
+        return float(generator_loss.detach()), float(loss.detach())
 
 
-def networks(
-    encoding: Encoding, plan: Plan, condition_width: int, device: torch.device | str = "cpu"
-) -> tuple[Maker, Critic]:
+def build_networks(
+    encoding: Encoding, settings: GANSettings, condition_width: int, device: torch.device | str = "cpu"
+) -> tuple[GeneratorNet, Critic]:
+    """Build the generator network and the critic on a device."""
     return (
-        Maker(plan.noise + condition_width, plan.hidden, encoding.width).to(device),
-        Critic(encoding.width + condition_width, plan.hidden, plan.pac, plan.dropout).to(device),
+        GeneratorNet(settings.noise + condition_width, settings.hidden, encoding.width).to(device),
+        Critic(encoding.width + condition_width, settings.hidden, settings.pac, settings.dropout).to(device),
     )
 
 
-def state_of(net: nn.Module) -> dict[str, Tensor]:
-    """Weights and running means; how many batches were seen is of no use to anyone."""
+def get_weights(net: nn.Module) -> dict[str, Tensor]:
+    """Return weights and running statistics, without the batch counters."""
     return {
         name: t.detach() for name, t in net.state_dict().items() if not name.endswith("num_batches_tracked")
     }
 
 
-def train(rows: Rows, plan: Plan, watch: Watch) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """The makers of the checkpoints, as tensors, and a history row an epoch."""
-    duel = Duel(rows, plan)
-    kept, history = {}, []
-    keep_at = {
-        plan.epochs - round(k * plan.epochs / (2 * plan.checkpoints)) for k in range(plan.checkpoints)
+def train_gan(
+    rows: EncodedRows, settings: GANSettings, watch: Watch
+) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+    """Train; return the generator weights of all checkpoints and one history row per epoch."""
+    trainer = GANTrainer(rows, settings)
+    states, history = {}, []
+    checkpoint_epochs = {
+        settings.epochs - round(k * settings.epochs / (2 * settings.checkpoints))
+        for k in range(settings.checkpoints)
     }  # over the second half
-    for epoch in range(1, plan.epochs + 1):
-        began = time.monotonic()
-        maker_loss, critic_loss = duel.epoch()
+    for epoch in range(1, settings.epochs + 1):
+        started = time.monotonic()
+        generator_loss, critic_loss = trainer.epoch()
         history.append(
             {
                 "epoch": epoch,
-                "maker_loss": maker_loss,
+                "generator_loss": generator_loss,
                 "critic_loss": critic_loss,
-                "seconds": time.monotonic() - began,
+                "seconds": time.monotonic() - started,
             }
         )
-        watch({"kind": "epoch", "epochs": plan.epochs, **history[-1]})
-        if epoch in keep_at:
-            kept[epoch] = {name: t.cpu().clone() for name, t in duel.kept().items()}
+        watch({"kind": "epoch", "epochs": settings.epochs, **history[-1]})
+        if epoch in checkpoint_epochs:
+            states[epoch] = {name: t.cpu().clone() for name, t in trainer.averaged_weights().items()}
     return {
-        f"maker.{k}.{name}": t for k, state in enumerate(kept.values()) for name, t in state.items()
+        f"maker.{k}.{name}": t for k, state in enumerate(states.values()) for name, t in state.items()
     }, history
 
 
-def make(
+def generate_rows(
     tensors: Mapping[str, Tensor],
     encoding: Encoding,
     noise: int,
@@ -260,37 +268,39 @@ def make(
     condition: Callable[[int], Tensor],
     device: torch.device,
 ) -> np.ndarray:
-    """`n` rows, the same number from each checkpoint."""
+    """Generate `n` rows, the same number from each checkpoint."""
     checkpoints = 1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("maker."))
     shares = np.diff(np.linspace(0, n, checkpoints + 1).round().astype(int))
     out = []
     for k, share in enumerate(shares):
         if not share:
             continue
-        given = condition(int(share)).to(device)
-        maker = Maker(noise + given.shape[1], hidden, encoding.width).to(device).eval()
+        vectors = condition(int(share)).to(device)
+        network = GeneratorNet(noise + vectors.shape[1], hidden, encoding.width).to(device).eval()
         prefix = f"maker.{k}."
-        maker.load_state_dict(
+        network.load_state_dict(
             {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)},
             strict=False,
         )
         with torch.no_grad():
-            drawn = torch.cat([torch.randn(int(share), noise, device=device), given], dim=1)
-            out.append(encoding.back(activated(maker(drawn), encoding).cpu().numpy()))
+            inputs = torch.cat([torch.randn(int(share), noise, device=device), vectors], dim=1)
+            out.append(encoding.decode(activate(network(inputs), encoding).cpu().numpy()))
     return np.concatenate(out)
 
 
 @contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """torch's own randomness from this seed, and afterwards as it was: dropout and initial weights know no
-    other.
+def torch_seed(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's global generator inside the block, and restore it afterwards.
+
+    Dropout and weight initialization accept no other source.
     """
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
 
 
-def device_of(name: str) -> torch.device:
+def choose_device(name: str) -> torch.device:
+    """Return the torch device for 'auto', 'cpu' or 'cuda'."""
     if name == "cuda" and not torch.cuda.is_available():
-        raise BadParameter("device is 'cuda', but torch finds no CUDA card here. Use device='cpu' or 'auto'.")
+        raise BadParameter("device is 'cuda', but torch finds no CUDA device. Use device='cpu' or 'auto'.")
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")

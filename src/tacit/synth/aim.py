@@ -1,5 +1,7 @@
-"""AIM: McKenna, Mullins, Sheldon, Miklau: *AIM: An Adaptive and Iterative Mechanism for Differentially
-Private Synthetic Data*, VLDB 2022, Algorithms 2 (the loop), 3 (initialisation) and 4 (budget annealing).
+"""AIM: R. McKenna, B. Mullins, D. Sheldon, G. Miklau.
+
+*AIM: An Adaptive and Iterative Mechanism for Differentially Private Synthetic Data*, VLDB 2022, Algorithms 2
+(the loop), 3 (initialization) and 4 (budget annealing).
 """
 
 from __future__ import annotations
@@ -12,20 +14,22 @@ import numpy as np
 
 from ..parameters import whole
 from .generator import Watch
-from .graphical import Clique, Measurement, Model, fit, tree_cells
+from .graphical import Clique, Measurement, Model, fit_model, tree_cells
 from .marginals import Curator, Support
 from .private import MarginalGenerator
 
-SHARE = 0.9  # α of the paper: what a round keeps for measuring; the rest pays for choosing
-ROUNDS = 16  # T = 16 d: rounds before any annealing
+MEASURE_SHARE = 0.9  # α of the paper: share of a round's budget for measuring; the rest is for selecting
+ROUNDS = 16  # T = 16 d rounds before annealing
 
 
 def candidates(d: int, degree: int) -> dict[Clique, int]:
-    """Line 5: W₊, the workload of all `degree`-way marginals and their subsets, with w_r = Σ over the workload of |r ∩ s|."""
+    """Line 5: the downward closure of all `degree`-way marginals, with weights.
+
+    The weight of r is w_r = Σ |r ∩ s| over the sets s of the workload.
+    """
     out = {}
     for size in range(1, degree + 1):
-        # every set of `size` columns meets the workload alike: each of its columns lies in C(d − 1, degree −
-        # 1) sets
+        # by symmetry: each column of a candidate is in C(d − 1, degree − 1) sets of the workload
         weight = size * math.comb(d - 1, degree - 1)
         out.update({clique: weight for clique in itertools.combinations(range(d), size)})
     return out
@@ -34,29 +38,30 @@ def candidates(d: int, degree: int) -> dict[Clique, int]:
 def aim(
     curator: Curator, *, degree: int, max_cells: int, steps: int, watch: Watch = lambda event: None
 ) -> Model:
+    """Run the mechanism and return the model."""
     d, rho, sizes = len(curator.sizes), curator.rho, curator.sizes
     closure = candidates(d, min(degree, d))
     rounds = ROUNDS * d
     sigma, epsilon = (
-        math.sqrt(rounds / (2 * SHARE * rho)),
-        math.sqrt(8 * (1 - SHARE) * rho / rounds),
+        math.sqrt(rounds / (2 * MEASURE_SHARE * rho)),
+        math.sqrt(8 * (1 - MEASURE_SHARE) * rho / rounds),
     )  # lines 6 and 7
-    measured: list[Measurement] = [curator.measure((j,), 1 / (2 * sigma**2)) for j in range(d)]  # Algorithm 3
-    model = fit(measured, sizes, steps=steps)
-    sets: set[Clique] = {m.clique for m in measured}
+    measurements: list[Measurement] = [
+        curator.measure((j,), 1 / (2 * sigma**2)) for j in range(d)
+    ]  # Algorithm 3
+    model = fit_model(measurements, sizes, steps=steps)
+    cliques: set[Clique] = {m.clique for m in measurements}
     last = False
     while not last:
-        if curator.left <= 2 * (
-            epsilon**2 / 8 + 1 / (2 * sigma**2)
-        ):  # Algorithm 4: what is left is one last round's
+        if curator.left <= 2 * (epsilon**2 / 8 + 1 / (2 * sigma**2)):  # Algorithm 4: the last round
             sigma, epsilon = (
-                math.sqrt(1 / (2 * SHARE * curator.left)),
-                math.sqrt(8 * (1 - SHARE) * curator.left),
+                math.sqrt(1 / (2 * MEASURE_SHARE * curator.left)),
+                math.sqrt(8 * (1 - MEASURE_SHARE) * curator.left),
             )
             last = True
         used = 1 - (curator.left - epsilon**2 / 8 - 1 / (2 * sigma**2)) / rho
         room = max_cells * used  # line 12: the model may grow as the budget is spent
-        small = [c for c in closure if c in sets or tree_cells(sets | {c}, sizes) <= room]
+        small = [c for c in closure if c in cliques or tree_cells(cliques | {c}, sizes) <= room]
         noise = math.sqrt(2 / math.pi) * sigma  # the expected absolute noise of a cell
 
         def expected(clique: Clique, model: Model = model) -> np.ndarray:
@@ -69,27 +74,29 @@ def aim(
             small, expected, epsilon**2 / 8, weights=[closure[c] for c in small], penalty=penalty
         )
         before = model.marginal(chosen) * model.total
-        measured.append(curator.measure(chosen, 1 / (2 * sigma**2)))
-        sets.add(chosen)
-        model = fit(measured, sizes, steps=3 * steps if last else steps, start=model)
-        if abs(model.marginal(chosen) * model.total - before).sum() <= penalty(
-            chosen
-        ):  # Algorithm 4: less was learnt than the noise hides
+        measurements.append(curator.measure(chosen, 1 / (2 * sigma**2)))
+        cliques.add(chosen)
+        model = fit_model(measurements, sizes, steps=3 * steps if last else steps, start=model)
+        # Algorithm 4: the update was smaller than the noise
+        if abs(model.marginal(chosen) * model.total - before).sum() <= penalty(chosen):
             sigma, epsilon = sigma / 2, 2 * epsilon
-        watch({"spent": 1 - curator.left / rho, "measured": len(measured)})
+        watch({"spent": 1 - curator.left / rho, "measured": len(measurements)})
     return model
 
 
 @dataclass(frozen=True)
 class AIM(MarginalGenerator):
-    """Measures, round after round, what the model still gets most wrong. Slower than MST and nearer to the
-    data.
+    """Measures in every round the marginal that the model fits worst.
+
+    Slower than MST, and closer to the data.
     """
 
-    degree: int = whole(2, least=1, most=4, doc="the workload: all marginals of this many columns")
-    max_cells: int = whole(200_000, least=1_000, doc="cells the model may have; time grows with it")
+    degree: int = whole(2, least=1, most=4, doc="workload: all marginals of this many columns")
+    max_cells: int = whole(
+        200_000, least=1_000, doc="maximum cells of the model; determines the running time"
+    )
     steps: int = whole(
-        60, least=1, doc="steps of mirror descent after each measurement; three times as many after the last"
+        60, least=1, doc="steps of mirror descent per measurement; three times as many after the last"
     )
 
     def estimate(self, curator: Curator, watch: Watch) -> tuple[Model, Support | None]:

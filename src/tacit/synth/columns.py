@@ -1,12 +1,12 @@
-"""What a column is: its kind, its domain, and how its values become one float64 each and come back.
+"""Columns: kind, domain, and the conversion of values to float64 and back.
 
     continuous, integer, datetime   numbers in [low, high]; a datetime is seconds since 1970 (UTC)
-    categorical, ordinal, boolean   one of a list of values; the number is the place in the list
-    id                              made anew for every synthetic row, never learnt
+    categorical, ordinal, boolean   one of a list of values; the number is the index in the list
+    id                              generated for every synthetic row, never learned
 
-NaN is a missing value in every kind. A column whose domain the user wrote down is `declared`; one whose
-domain was read off the data is not, and private generators refuse it, because a category that one person
-holds, or a largest income, is a fact about that person.
+NaN is a missing value in every kind. A column is `declared` if the user wrote down its domain. Private
+generators require that, because an inferred domain reveals facts about single rows: a category that one
+person has, or the largest income.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ if TYPE_CHECKING:
     from pandas import Series
 
 KINDS = ("continuous", "integer", "categorical", "ordinal", "datetime", "boolean", "id")
-NUMBERS = ("continuous", "integer", "datetime")
-LISTED = ("categorical", "ordinal", "boolean")
+NUMERIC = ("continuous", "integer", "datetime")
+DISCRETE = ("categorical", "ordinal", "boolean")
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column. Make it with `continuous(…)`, `categorical(…)` and their kin, or let `Table.infer` read it
-    off the data.
+    """One column of a table.
+
+    Create it with `continuous(…)`, `categorical(…)` and so on, or let `Table.infer` infer it.
     """
 
     kind: str
@@ -41,9 +42,11 @@ class Column:
     values: tuple[Any, ...] = ()
     low: float | None = None
     high: float | None = None
-    step: float | None = None  # numbers are multiples of it: 1 for integers, 0.01 for cents, 86,400 for days
+    step: float | None = (
+        None  # numbers are multiples of it: 1 for integers, 0.01 for cents, 86,400 s for days
+    )
     missing: bool = False
-    dtype: str = ""  # of pandas, so that a synthetic column comes back as the real one was
+    dtype: str = ""  # of pandas: that of the real column
     faker: str = ""
     declared: bool = False
 
@@ -57,7 +60,7 @@ class Column:
 
     @property
     def is_number(self) -> bool:
-        return self.kind in NUMBERS
+        return self.kind in NUMERIC
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -70,46 +73,46 @@ class Column:
     def from_dict(cls, data: dict[str, Any]) -> Column:
         return cls(**{**data, "values": tuple(data.get("values", ()))})
 
-    def numbers(self, series: Series) -> np.ndarray:
-        """The column as float64; BadData names the first row that is not of this column."""
+    def to_numbers(self, series: Series) -> np.ndarray:
+        """Convert a series to float64; BadData names the first row outside the domain."""
         import pandas as pd
 
-        absent = series.isna().to_numpy()
-        if self.kind in LISTED:
-            place = {value: i for i, value in enumerate(self.values)}
+        missing = series.isna().to_numpy()
+        if self.kind in DISCRETE:
+            index = {value: i for i, value in enumerate(self.values)}
             codes, distinct = pd.factorize(series)
-            codes_of = np.array([place.get(scalar(v), -1) for v in distinct] + [-1], dtype=np.float64)
+            codes_of = np.array([index.get(scalar(v), -1) for v in distinct] + [-1], dtype=np.float64)
             x = codes_of[codes]
-            self._refuse(series, (x < 0) & ~absent, "is none of the values it may have")
-            x[absent] = np.nan
+            self._reject(series, (x < 0) & ~missing, "is not one of the allowed values")
+            x[missing] = np.nan
         elif self.kind == "datetime":
             x = seconds(series, self.name)
         else:
             x = as_float(series, self.name)
         if not self.missing:
-            self._refuse(series, absent, "is missing")
+            self._reject(series, missing, "is missing")
         if self.is_number and self.low is not None and self.high is not None:
             slack = (self.step or 0) * 1e-6
             with np.errstate(invalid="ignore"):
-                self._refuse(
+                self._reject(
                     series,
                     (x < self.low - slack) | (x > self.high + slack),
-                    f"is outside [{self.shown(self.low)}, {self.shown(self.high)}]",
+                    f"is outside [{self.format_value(self.low)}, {self.format_value(self.high)}]",
                 )
         return x
 
-    def _refuse(self, series: Series, wrong: np.ndarray, why: str) -> None:
+    def _reject(self, series: Series, wrong: np.ndarray, why: str) -> None:
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
             value = series.iloc[row]
             value = value.item() if isinstance(value, np.generic) else value
             raise BadData(
                 f"the column {self.name!r}: {value!r} in row {row} {why} ({int(wrong.sum())} such rows). "
-                "Declare a wider column, or put the rows right."
+                "Declare a wider domain, or correct the rows."
             )
 
-    def tidied(self, x: np.ndarray) -> np.ndarray:
-        """Into the domain, and on the grid of `step`."""
+    def fit_to_domain(self, x: np.ndarray) -> np.ndarray:
+        """Clip numbers to the domain and round them to multiples of `step`."""
         if not self.is_number:
             return x
         low, high = -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
@@ -117,25 +120,25 @@ class Column:
         if self.step:
             places = decimals(self.step)
             x = np.round(x, places) if places is not None else np.round(x / self.step) * self.step
-            if self.declared:  # a declared bound need not lie on the grid; rounding must not leave the domain
+            if self.declared:  # a declared bound need not be a multiple of step
                 x = np.where(x > high, x - self.step, np.where(x < low, x + self.step, x))
         return x
 
-    def series(self, x: np.ndarray) -> Any:
-        """The numbers as values, of the dtype the real column had."""
+    def to_series(self, x: np.ndarray) -> Any:
+        """Convert numbers to values, with the dtype of the real column."""
         import pandas as pd
 
-        absent = np.isnan(x)
-        if self.kind in LISTED:
+        missing = np.isnan(x)
+        if self.kind in DISCRETE:
             pool = np.empty(len(self.values) + 1, dtype=object)
             pool[:-1], pool[-1] = self.values, None
-            out: Any = pd.Series(pool[np.where(absent, len(self.values), x).astype(np.int64)], dtype=object)
+            out: Any = pd.Series(pool[np.where(missing, len(self.values), x).astype(np.int64)], dtype=object)
             if self.dtype == "category":
                 return pd.Series(
                     pd.Categorical(out, categories=list(self.values), ordered=self.kind == "ordinal")
                 )
         elif self.kind == "datetime":
-            out = pd.Series(pd.to_datetime(np.where(absent, np.nan, np.round(x * 1e6)), unit="us"))
+            out = pd.Series(pd.to_datetime(np.where(missing, np.nan, np.round(x * 1e6)), unit="us"))
             if self.dtype.startswith("text:"):
                 return out.dt.strftime(self.dtype[5:]).where(~out.isna(), None)
             if "," in self.dtype:  # datetime64[us, Europe/Zurich]
@@ -144,39 +147,41 @@ class Column:
             out = pd.Series(x)
         if not self.dtype:
             return out
-        if absent.any() and self.dtype.startswith(("int", "uint", "bool")):
-            return out  # numpy's integers cannot be missing
+        if missing.any() and self.dtype.startswith(("int", "uint", "bool")):
+            return out  # numpy integers have no missing value
         return out.astype(self.dtype)
 
-    def shown(self, x: float) -> str:
-        """A number of this column as the user writes it."""
+    def format_value(self, x: float) -> str:
+        """Format a number of this column as the user writes it."""
         return str(np.datetime64(round(x * 1e6), "us")) if self.kind == "datetime" else f"{x:g}"
 
-    def number_of(self, value: Any) -> float:
-        """One value of this column as its number, or BadData."""
+    def to_number(self, value: Any) -> float:
+        """Convert one value to its number, or raise BadData."""
         import pandas as pd
 
-        if self.kind in LISTED:
+        if self.kind in DISCRETE:
             if scalar(value) not in self.values:
                 raise BadData(
-                    f"{value!r} is no value of the column {self.name!r}. It has: "
+                    f"{value!r} is not a value of the column {self.name!r}. Allowed: "
                     f"{', '.join(map(repr, self.values[:20]))}."
                 )
             return float(self.values.index(scalar(value)))
-        return float(self.numbers_unchecked(pd.Series([value]))[0])
+        return float(self.to_numbers_unchecked(pd.Series([value]))[0])
 
-    def numbers_unchecked(self, series: Series) -> np.ndarray:
+    def to_numbers_unchecked(self, series: Series) -> np.ndarray:
+        """Convert a numeric series without checking the domain."""
         return seconds(series, self.name) if self.kind == "datetime" else as_float(series, self.name)
 
-    def numbers_apart(self, series: Series) -> np.ndarray:
-        """Each cell read by itself, for who may learn nothing of a single one: NaN where it cannot be read,
-        and never an error. No cell says how another one is read, as the first of a column does where pandas
-        guesses the format of its times.
+    def to_numbers_or_nan(self, series: Series) -> np.ndarray:
+        """Convert each cell independently; NaN where it cannot be read, never an error.
+
+        For private generators: no cell may influence how another is read, as the first one does where pandas
+        infers a time format.
         """
         import pandas as pd
 
         if self.kind == "datetime":
-            return _since_1970(
+            return _seconds_since_1970(
                 pd.to_datetime(series, errors="coerce", format="mixed", utc=True).dt.tz_localize(None)
             )
         try:
@@ -188,7 +193,7 @@ class Column:
 def continuous(
     low: float | None = None, high: float | None = None, *, step: float | None = None, missing: bool = False
 ) -> Column:
-    """A number; with `low` and `high` its domain is declared."""
+    """A number; declared if `low` and `high` are given."""
     return Column(
         "continuous",
         low=low,
@@ -200,6 +205,7 @@ def continuous(
 
 
 def integer(low: int | None = None, high: int | None = None, *, missing: bool = False) -> Column:
+    """A whole number; declared if `low` and `high` are given."""
     return Column(
         "integer",
         low=low,
@@ -211,21 +217,25 @@ def integer(low: int | None = None, high: int | None = None, *, missing: bool = 
 
 
 def categorical(values: Sequence[Any] = (), *, missing: bool = False) -> Column:
-    """One of a list of values, in no order; with `values` its domain is declared."""
+    """One of a list of unordered values; declared if `values` is given."""
     return Column("categorical", values=tuple(map(scalar, values)), missing=missing, declared=bool(values))
 
 
 def ordinal(values: Sequence[Any] = (), *, missing: bool = False) -> Column:
-    """One of a list of values, in this order."""
+    """One of a list of ordered values; declared if `values` is given."""
     return Column("ordinal", values=tuple(map(scalar, values)), missing=missing, declared=bool(values))
 
 
 def boolean(*, missing: bool = False) -> Column:
+    """True or False."""
     return Column("boolean", values=(False, True), missing=missing, declared=True)
 
 
-def moment(low: Any = None, high: Any = None, *, days: bool = False, missing: bool = False) -> Column:
-    """A datetime; `days` keeps whole days. Bounds are anything pandas reads as a time."""
+def timestamp(low: Any = None, high: Any = None, *, days: bool = False, missing: bool = False) -> Column:
+    """A date and time; `days` restricts it to whole days.
+
+    Bounds are anything that pandas parses as a time.
+    """
     import pandas as pd
 
     ends = [
@@ -243,14 +253,15 @@ def moment(low: Any = None, high: Any = None, *, days: bool = False, missing: bo
 
 
 def identifier(faker: str = "") -> Column:
-    """Made anew for every synthetic row: 1, 2, 3, …, or what a provider of Faker gives ("name", "email",
-    "iban", …).
+    """An identifier, generated for every synthetic row: 1, 2, 3, …, or from Faker.
+
+    `faker` names a Faker provider ("name", "email", "iban", …).
     """
     return Column("id", faker=faker, declared=True)
 
 
 def scalar(value: Any) -> Any:
-    """A category as JSON keeps it: str, int, float or bool."""
+    """Convert a category to a JSON type: str, int, float or bool."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, str | bool | int | float):
@@ -258,7 +269,7 @@ def scalar(value: Any) -> Any:
     if isinstance(value, datetime.date | np.datetime64):
         return str(value)
     raise BadData(
-        f"{value!r} ({type(value).__name__}) cannot be a category. Categories are words, numbers, True or "
+        f"{value!r} ({type(value).__name__}) cannot be a category. Categories are strings, numbers, True or "
         "False."
     )
 
@@ -273,66 +284,68 @@ def _float_or_nan(value: Any) -> float:
 
 
 def as_float(series: Series, name: str) -> np.ndarray:
+    """Convert a series to float64; NaN where missing, BadData where it is not a finite number."""
     try:
         x = series.to_numpy(dtype=np.float64, na_value=np.nan).copy()
     except (TypeError, ValueError):
         raise BadData(
-            f"the column {name!r} holds "
-            f"{next((v for v in series if isinstance(v, str)), series.iloc[0])!r}, which is no number. "
-            "Declare it as categorical, or put the values right."
+            f"the column {name!r} contains the non-numeric value "
+            f"{next((v for v in series if isinstance(v, str)), series.iloc[0])!r}. Declare it as "
+            "categorical, or correct the values."
         ) from None
     if np.isinf(x).any():
         raise BadData(
-            f"the column {name!r} holds an infinite number in row {int(np.flatnonzero(np.isinf(x))[0])}. "
-            "Replace it by a finite number, or leave it missing."
+            f"the column {name!r} contains an infinite number in row {int(np.flatnonzero(np.isinf(x))[0])}. "
+            "Replace it by a finite number or a missing value."
         )
     return x
 
 
 def seconds(series: Series, name: str) -> np.ndarray:
-    """Times as seconds since 1970, UTC; float64 keeps microseconds for 285 years."""
+    """Convert times to seconds since 1970, UTC; float64 keeps microseconds for 285 years."""
     import pandas as pd
 
     try:
         times = pd.to_datetime(series)
     except (ValueError, TypeError) as error:
         raise BadData(
-            f"the column {name!r} cannot be read as times: {error}. Turn it into datetimes with pandas first."
+            f"the column {name!r} cannot be parsed as times: {error}. Convert it with pandas.to_datetime "
+            "first."
         ) from None
-    if getattr(times.dt, "tz", None) is not None:
+    if times.dt.tz is not None:
         times = times.dt.tz_convert("UTC").dt.tz_localize(None)
-    return _since_1970(times)
+    return _seconds_since_1970(times)
 
 
-def _since_1970(times: Series) -> np.ndarray:
-    whole = times.to_numpy(
-        dtype="datetime64[us]"
-    )  # nanoseconds would end in 2262, and 9999 is what many write for "never"
-    return np.where(np.isnat(whole), np.nan, whole.astype(np.int64) / 1e6)
+def _seconds_since_1970(times: Series) -> np.ndarray:
+    # microseconds: nanoseconds end in 2262, and the year 9999 often stands for "never"
+    us = times.to_numpy(dtype="datetime64[us]")
+    return np.where(np.isnat(us), np.nan, us.astype(np.int64) / 1e6)
 
 
 def decimals(step: float) -> int | None:
-    """2 for 0.01, 0 for 1, None for a step that is no power of ten."""
+    """Return the decimal places of a step: 2 for 0.01, 0 for 1, None if not a power of ten."""
     places = -math.log10(step)
     return round(places) if abs(places - round(places)) < 1e-9 and places >= 0 else None
 
 
-def declared_from(name: str, about: str | dict[str, Any]) -> Column | str:
-    """A column as a TOML file declares it: a kind, or a table with kind, low, high, values, step, missing,
-    faker.
+def column_from_toml(name: str, about: str | dict[str, Any]) -> Column | str:
+    """Parse a column declaration of a TOML file.
+
+    A kind, or a table with kind, low, high, values, step, missing, faker.
     """
     if isinstance(about, str):
         return about
-    makers: dict[str, Callable[..., Column]] = {
+    constructors: dict[str, Callable[..., Column]] = {
         "continuous": continuous,
         "integer": integer,
         "categorical": categorical,
         "ordinal": ordinal,
         "boolean": boolean,
-        "datetime": moment,
+        "datetime": timestamp,
         "id": identifier,
     }
     kind = about.get("kind")
-    if kind not in makers:
+    if kind not in constructors:
         raise bad(name, "kind", kind, "one of " + ", ".join(map(repr, KINDS)))
-    return makers[kind](**{k: v for k, v in about.items() if k != "kind"})
+    return constructors[kind](**{k: v for k, v in about.items() if k != "kind"})

@@ -1,4 +1,4 @@
-"""`sample(n, given={"sex": "F", "age": (30, 40)})`: what the rows asked for must look like."""
+"""Conditions on sampled rows: `sample(n, conditions={"sex": "F", "age": (30, 40)})`."""
 
 from __future__ import annotations
 
@@ -15,40 +15,47 @@ from .table import Table
 
 @dataclass(frozen=True)
 class Conditions:
-    """For each column named, the numbers it may have: a list of them, or an interval."""
+    """For each conditioned column, by index, the allowed values or interval."""
 
-    told: Mapping[str, Any]
-    among: Mapping[int, np.ndarray]
-    between: Mapping[int, tuple[float, float]]
+    mapping: Mapping[str, Any]  # as the user wrote it, for messages
+    values: Mapping[int, np.ndarray]
+    intervals: Mapping[int, tuple[float, float]]
 
     @classmethod
-    def of(cls, table: Table, given: Mapping[str, Any]) -> Conditions:
-        names = [c.name for c in table.modelled]
-        among: dict[int, np.ndarray] = {}
-        between: dict[int, tuple[float, float]] = {}
-        for name, value in given.items():
+    def parse(cls, table: Table, conditions: Mapping[str, Any]) -> Conditions:
+        """Translate a dictionary of column names and values into numbers, or raise."""
+        names = [c.name for c in table.modeled]
+        allowed: dict[int, np.ndarray] = {}
+        intervals: dict[int, tuple[float, float]] = {}
+        for name, value in conditions.items():
             if name not in names:
                 raise BadParameter(
-                    f"given: there is no column {name!r} to be fixed. {nearest(str(name), names)}"
+                    f"conditions: there is no modeled column {name!r}. {nearest(str(name), names)}"
                 )
             j = names.index(name)
-            column = table.modelled[j]
+            column = table.modeled[j]
             if isinstance(value, tuple) and column.is_number and len(value) == 2:
-                between[j] = (column.number_of(value[0]), column.number_of(value[1]))
-                if not between[j][0] <= between[j][1]:
-                    raise BadParameter(f"given: {name}={value!r} is an empty interval; give (low, high).")
+                intervals[j] = (column.to_number(value[0]), column.to_number(value[1]))
+                if not intervals[j][0] <= intervals[j][1]:
+                    raise BadParameter(
+                        f"conditions: {name}={value!r} is an empty interval; give (low, high)."
+                    )
                 continue
             values = list(value) if isinstance(value, list | set | tuple) else [value]
             if not values or (any(v is None for v in values) and not column.missing):
-                raise BadParameter(f"given: {name}={value!r} is nothing this column can be.")
-            among[j] = np.array([np.nan if v is None else column.number_of(v) for v in values])
-        return cls(dict(given), among, between)
+                raise BadParameter(
+                    f"conditions: {name}={value!r} matches no value of this column. Give a value of its "
+                    "domain."
+                )
+            allowed[j] = np.array([np.nan if v is None else column.to_number(v) for v in values])
+        return cls(dict(conditions), allowed, intervals)
 
-    def hold(self, x: np.ndarray) -> np.ndarray:
-        fine = np.ones(len(x), dtype=bool)
-        for j, values in self.among.items():
-            fine &= np.isin(x[:, j], values) | (np.isnan(x[:, j]) & bool(np.isnan(values).any()))
-        for j, (low, high) in self.between.items():
+    def matches(self, x: np.ndarray) -> np.ndarray:
+        """Return, for each row, whether it satisfies all conditions."""
+        valid = np.ones(len(x), dtype=bool)
+        for j, values in self.values.items():
+            valid &= np.isin(x[:, j], values) | (np.isnan(x[:, j]) & bool(np.isnan(values).any()))
+        for j, (low, high) in self.intervals.items():
             with np.errstate(invalid="ignore"):
-                fine &= (x[:, j] >= low) & (x[:, j] <= high)
-        return fine
+                valid &= (x[:, j] >= low) & (x[:, j] <= high)
+        return valid

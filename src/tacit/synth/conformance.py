@@ -1,5 +1,4 @@
-"""What every generator must hold to. A member of `synth.ALL` is checked by our own tests; yours can be
-checked too.
+"""The conformance suite of generators, run on all of `synth.ALL`; run it on yours, too.
 
 from tacit.synth.conformance import check_generator
 check_generator(MyGenerator(seed=0))
@@ -16,22 +15,23 @@ import numpy as np
 import torch
 
 from ..parameters import check, from_table, to_table
-from .columns import boolean, categorical, continuous, identifier, integer, moment, ordinal
+from .columns import boolean, categorical, continuous, identifier, integer, ordinal, timestamp
 from .constraints import Combinations, Constraint, Ordered, Range
-from .generator import Fitted, Generator
+from .generator import Generator
 from .saved import load
 from .table import Table
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-ROWS = 397  # a prime, so that no batch, pack or cell divides it, and no tensor has this length by chance
+ROWS = 397  # a prime, so that no batch or pack size divides it and no tensor has this length by chance
 CITIES = {"Bern": "CH", "Basel": "CH", "Lyon": "FR", "Lille": "FR"}
 
 
 def example(rows: int = ROWS, seed: int = 0) -> tuple[DataFrame, Table]:
-    """A table with every kind of column, missing values, a spike, a constant column, constraints, and a
-    secret in every row.
+    """Return a table with every kind of column, constraints, and an identifier in every row.
+
+    It has missing values, a column with a spike at one value, and a constant column.
     """
     import pandas as pd
 
@@ -82,117 +82,126 @@ def example(rows: int = ROWS, seed: int = 0) -> tuple[DataFrame, Table]:
             "job": categorical(["cook", "nurse"], missing=True),
             "smoker": boolean(),
             "unit": categorical(["A"]),
-            "admitted": moment("2019-01-01", "2025-12-31", days=True),
-            "discharged": moment("2019-01-01", "2025-12-31", days=True),
+            "admitted": timestamp("2019-01-01", "2025-12-31", days=True),
+            "discharged": timestamp("2019-01-01", "2025-12-31", days=True),
         },
     )
     return frame, table
 
 
 def check_generator(generator: Generator) -> None:
-    """Raise AssertionError, saying what is wrong, unless
+    """Raise AssertionError, naming the defect, unless all of these hold.
 
-    1. it is a frozen dataclass of declared parameters, with `seed`, and comes back from its own table of parameters;
-    2. fitting and drawing leave the process's random states alone, and follow the seeds (a private one is random in fitting);
-    3. rows have the table's columns in order, its dtypes, its domains; missing values only where they may be; new identifiers;
-    4. constraints and conditions hold in every row;
-    5. chunks are the sample, and a saved generator draws what it drew;
-    6. what it saves holds no training row, no identifier, and nothing that is as long as the table;
-    7. its ledger says what was spent, or that it is not private.
+    1. The generator is a frozen dataclass of declared parameters with `seed` (`insecure_seed` if it is
+       private), and is restored from its own table of parameters.
+    2. `fit` returns the generator. Fitting and sampling leave the process's random states unchanged and
+       follow the seeds (fitting a private generator is random).
+    3. Rows have the table's columns in order, its dtypes and its domains; missing values only where allowed;
+       new identifiers.
+    4. Constraints and conditions hold in every row.
+    5. The chunks are the sample, and a saved generator samples the same rows.
+    6. The saved file contains no training row, no identifier, and no tensor as long as the table.
+    7. The ledger states what was spent, or that the generator is not private.
     """
     name = type(generator).__name__
-    _demand(
-        dataclasses.is_dataclass(generator) and "seed" in {f.name for f in dataclasses.fields(generator)},
-        f"{name} is no dataclass with a seed.",
+    seed = "insecure_seed" if generator.private else "seed"
+    _require(
+        dataclasses.is_dataclass(generator) and seed in {f.name for f in dataclasses.fields(generator)},
+        f"{name} is not a dataclass with a field {seed!r}.",
     )
     check(generator)
-    _demand(
+    _require(
         from_table(to_table(generator), {name: type(generator)}, "check") == generator,
-        f"{name} does not come back from its own table.",
+        f"{name} is not restored from its own table of parameters.",
     )
     frame, table = example()
-    if generator.private:  # they model declared columns one by one
+    if generator.private:  # private generators do not support combinations
         table = dataclasses.replace(
             table, constraints=tuple(c for c in table.constraints if not isinstance(c, Combinations))
         )
     before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index, union-attr]
-    fitted = generator.fit(frame, table)
-    rows = fitted.sample(500, seed=1)
+    _require(generator.fit(frame, table) is generator, f"{name}.fit does not return the generator itself.")
+    rows = generator.sample(500, seed=1)
     after = torch.random.get_rng_state(), np.random.get_state()[1]  # type: ignore[index]
-    _demand(
+    _require(
         torch.equal(before[0], after[0]) and np.array_equal(before[1], after[1]),
-        f"{name} touches the process's random state.",
+        f"{name} changes the process's random state.",
     )
     if not generator.private:
-        _demand(
-            generator.fit(frame, table).sample(50, seed=1).equals(fitted.sample(50, seed=1)),
-            f"{name}: the same seed gives other rows.",
+        _require(
+            generator.sample(50, seed=1).equals(generator.fit(frame, table).sample(50, seed=1)),
+            f"{name}: fitting again with the same seed gives different rows.",
         )
-    _demand(rows.equals(fitted.sample(500, seed=1)), f"{name}: the same seed draws other rows.")
-    _demand(not rows.equals(fitted.sample(500, seed=2)), f"{name}: another seed draws the same rows.")
-    _fits(name, rows, frame, fitted.table, generator.private)
-    _holds(name, rows, fitted.table)
-    women = fitted.sample(40, given={"sex": "F", "age": (30, 60)}, seed=3)
-    _demand(
+    _require(
+        rows.equals(generator.sample(500, seed=1)),
+        f"{name}: sampling again with the same seed gives different rows.",
+    )
+    _require(not rows.equals(generator.sample(500, seed=2)), f"{name}: another seed gives the same rows.")
+    _check_columns(name, rows, frame, generator.table, generator.private)
+    _check_constraints(name, rows, generator.table)
+    women = generator.sample(40, conditions={"sex": "F", "age": (30, 60)}, seed=3)
+    _require(
         (women["sex"] == "F").all() and women["age"].between(30, 60).all(),
-        f"{name}: rows that were not asked for.",
+        f"{name}: rows that do not match the conditions.",
     )
-    _holds(name, women, fitted.table)
-    _saved(name, fitted, frame)
-    _demand(
-        bool(fitted.ledger.spent) if generator.private else bool(fitted.ledger.stamps),
-        f"{name}: its ledger is silent about privacy.",
+    _check_constraints(name, women, generator.table)
+    _check_file(name, generator, frame)
+    _require(
+        bool(generator.ledger.spent) if generator.private else bool(generator.ledger.stamps),
+        f"{name}: the ledger does not mention privacy.",
     )
 
 
-def _fits(name: str, rows: DataFrame, frame: DataFrame, table: Table, private: bool = False) -> None:
-    _demand(
+def _check_columns(name: str, rows: DataFrame, frame: DataFrame, table: Table, private: bool = False) -> None:
+    _require(
         list(rows.columns) == list(frame.columns),
         f"{name}: columns {list(rows.columns)} instead of {list(frame.columns)}.",
     )
     for c in table.columns:
-        made, real = rows[c.name].dtype, frame[c.name].dtype
-        text = private and {str(made), str(real)} <= {
-            "str",
-            "object",
-        }  # which of the two is read off the rows, so a private one goes by what was declared
-        _demand(c.kind == "id" or made == real or text, f"{name}: {c.name} is {made}, the table's is {real}.")
-    table.numbers(rows)  # refuses what is outside a domain, or missing where it may not be
-    _demand(not set(rows["name"]) & set(frame["name"]), f"{name}: a real identifier comes out.")
-    _demand(rows["name"].is_unique, f"{name}: an identifier comes twice.")
+        ours, real = rows[c.name].dtype, frame[c.name].dtype
+        # which of the two depends on the rows, so a private generator uses the declaration
+        is_text = private and {str(ours), str(real)} <= {"str", "object"}
+        _require(
+            c.kind == "id" or ours == real or is_text,
+            f"{name}: {c.name} is {ours}, in the table it is {real}.",
+        )
+    table.to_numbers(rows)  # raises for values outside a domain
+    _require(not set(rows["name"]) & set(frame["name"]), f"{name}: a real identifier is sampled.")
+    _require(rows["name"].is_unique, f"{name}: an identifier is sampled twice.")
 
 
-def _holds(name: str, rows: DataFrame, table: Table) -> None:
-    _demand((rows["admitted"] <= rows["discharged"]).all(), f"{name}: admitted ≤ discharged is broken.")
+def _check_constraints(name: str, rows: DataFrame, table: Table) -> None:
+    _require((rows["admitted"] <= rows["discharged"]).all(), f"{name}: admitted ≤ discharged is violated.")
     combined = any(isinstance(c, Combinations) for c in table.constraints)
-    _demand(
+    _require(
         not combined or all(CITIES[city] == country for city, country in zip(rows["city"], rows["country"])),
-        f"{name}: a combination that is not allowed.",
+        f"{name}: a combination is not allowed.",
     )
-    _demand(rows["age"].between(18, 90).all(), f"{name}: an age outside its range.")
+    _require(rows["age"].between(18, 90).all(), f"{name}: an age outside its range.")
 
 
-def _saved(name: str, fitted: Fitted, frame: DataFrame) -> None:
+def _check_file(name: str, generator: Generator, frame: DataFrame) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        path = fitted.save(Path(folder) / "generator")
-        again, data = load(path, also=[type(fitted.generator)]), path.read_bytes()
-    _demand(
-        again.sample(300, seed=5).equals(fitted.sample(300, seed=5)),
-        f"{name}: saved and loaded, it draws other rows.",
+        path = generator.save(Path(folder) / "generator")
+        again, data = load(path, also=[type(generator)]), path.read_bytes()
+    _require(
+        again.sample(300, seed=5).equals(generator.sample(300, seed=5)),
+        f"{name}: after saving and loading, it gives different rows.",
     )
-    _demand(
-        again.generator == fitted.generator and again.table == fitted.table and again.ledger == fitted.ledger,
-        f"{name}: it does not come back as it was.",
+    _require(
+        again == generator and again.table == generator.table and again.ledger == generator.ledger,
+        f"{name}: parameters, table or ledger change by saving and loading.",
     )
-    found = [what for what, pattern in secrets_of(frame) if pattern in data]
-    _demand(not found, f"{name}: its file holds {', '.join(found[:5])}.")
-    long = [key for key, t in fitted.learned.tensors.items() if len(frame) in t.shape]
-    _demand(not long, f"{name}: {', '.join(long)} is as long as the training table.")
+    secrets = [what for what, pattern in secrets_of(frame) if pattern in data]
+    _require(not secrets, f"{name}: its file contains {', '.join(secrets[:5])}.")
+    long = [key for key, t in generator.state.tensors.items() if len(frame) in t.shape]
+    _require(not long, f"{name}: {', '.join(long)} is as long as the training table.")
 
 
 def secrets_of(frame: DataFrame) -> list[tuple[str, bytes]]:
-    """Byte patterns that no saved generator may hold: identifiers, runs of a column in the order of its rows,
-    whole rows of numbers.
+    """Return byte patterns that no saved generator may contain.
+
+    Identifiers, runs of a column in row order, and whole rows of numbers.
     """
     patterns: list[tuple[str, bytes]] = [(f"the identifier {v}", str(v).encode()) for v in frame["name"]]
     kinds = {
@@ -204,8 +213,7 @@ def secrets_of(frame: DataFrame) -> list[tuple[str, bytes]]:
         x = frame[column].to_numpy(dtype=np.float64)
         for kind in types:
             runs = [(i, np.nan_to_num(x[i : i + 8]).astype(kind)) for i in range(0, len(x) - 8, 8)]
-            # eight rows in order, five of them different at least: no such run is there by chance, as one of
-            # zeros would be
+            # eight rows in order with at least five distinct values: such a run does not occur by chance
             patterns += [
                 (f"{column} of rows {i} to {i + 7}", run.tobytes())
                 for i, run in runs
@@ -218,6 +226,6 @@ def secrets_of(frame: DataFrame) -> list[tuple[str, bytes]]:
     return patterns
 
 
-def _demand(fine: Any, words: str) -> None:
-    if not bool(fine):
-        raise AssertionError(words)
+def _require(condition: Any, message: str) -> None:
+    if not bool(condition):
+        raise AssertionError(message)

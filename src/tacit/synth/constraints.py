@@ -1,10 +1,11 @@
-"""What every synthetic row must satisfy, always. A constraint is checked on the real table first: one that
-the data breaks is refused.
+"""Constraints that every synthetic row satisfies.
 
-Range("age", 18, 120)                     by construction: values are drawn into the domain
-Ordered("admitted", "discharged")         by rejection: rows that break it are drawn again
-Unique("email", "phone")                  by rejection, over the whole sample
-Combinations("city", "country")           by construction: the columns are learnt and drawn as one
+    Range("age", 18, 120)                  by construction: values are clipped to the domain
+    Ordered("admitted", "discharged")      by rejection: rows that violate it are drawn again
+    Unique("email", "phone")               by rejection, over the whole sample
+    Combinations("city", "country")        by construction: the columns are learned and drawn as one
+
+A constraint that the real table violates is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Range:
-    """`low` ≤ column ≤ `high`; either end may be None."""
+    """`low` ≤ column ≤ `high`; either bound may be None."""
 
     column: str
     low: Any = None
@@ -36,7 +37,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Ordered:
-    """`small` ≤ `large`, where both are there; `strictly` for <."""
+    """`small` ≤ `large` where both are present; < if `strictly`."""
 
     small: str
     large: str
@@ -47,14 +48,16 @@ class Ordered:
         return (self.small, self.large)
 
     def holds(self, x: np.ndarray, table: Table) -> np.ndarray:
-        a, b = (x[:, table.at(name)] for name in self.columns)
+        """Return, for each row, whether the constraint holds."""
+        a, b = (x[:, table.column_index(name)] for name in self.columns)
         return np.isnan(a) | np.isnan(b) | (a < b if self.strictly else a <= b)
 
 
 @dataclass(frozen=True, init=False)
 class Unique:
-    """No two rows agree in all of these columns. Rows where one of them is missing are left alone, as in
-    SQL.
+    """No two rows have equal values in all of these columns.
+
+    Rows with a missing value in one of them are exempt, as in SQL.
     """
 
     columns: tuple[str, ...]
@@ -63,19 +66,22 @@ class Unique:
         object.__setattr__(self, "columns", tuple(columns))
 
     def keys(self, x: np.ndarray, table: Table) -> tuple[np.ndarray, np.ndarray]:
-        """(one bytes key a row, whether the row counts)."""
-        part = np.ascontiguousarray(x[:, [table.at(name) for name in self.columns]] + 0.0)  # + 0.0: −0 is 0
+        """Return (one bytes key per row, whether the row counts)."""
+        part = np.ascontiguousarray(
+            x[:, [table.column_index(name) for name in self.columns]] + 0.0
+        )  # + 0.0: −0 is 0
         return part.view(f"V{part.shape[1] * 8}").ravel(), np.asarray(~np.isnan(part).any(axis=1))
 
 
 @dataclass(frozen=True, init=False)
 class Combinations:
-    """Only these combinations of values. `allowed` lists them in the columns' order; left out, they are those
-    of the data.
+    """Only these combinations of values occur.
+
+    `allowed` lists them in the order of the columns; by default, those of the data.
     """
 
     columns: tuple[str, ...]
-    allowed: tuple[tuple[float, ...], ...] | None = None  # as numbers of the columns, once the table is known
+    allowed: tuple[tuple[float, ...], ...] | None = None  # as column numbers, once the table is known
 
     def __init__(self, *columns: str, allowed: Any = None):
         object.__setattr__(self, "columns", tuple(columns))
@@ -91,12 +97,12 @@ MEMBERS: dict[str, type] = {
 }
 
 
-def known_columns(constraint: Constraint, names: list[str]) -> None:
+def check_columns(constraint: Constraint, names: list[str]) -> None:
+    """Raise BadParameter if a constraint names an unknown column or too few columns."""
     for name in constraint.columns:
         if name not in names:
             raise BadParameter(
-                f"{constraint!r} names {name!r}, which is no column to be modelled. "
-                f"{nearest(str(name), names)}"
+                f"{constraint!r} names {name!r}, which is not a modeled column. {nearest(str(name), names)}"
             )
     if isinstance(constraint, Combinations) and len(constraint.columns) < 2:
         raise BadParameter(f"{constraint!r}: a combination needs at least two columns.")
@@ -104,20 +110,19 @@ def known_columns(constraint: Constraint, names: list[str]) -> None:
         raise BadParameter("Unique(): give at least one column.")
 
 
-def held_by_data(constraint: Constraint, x: np.ndarray, table: Table) -> None:
-    """BadData, with the number of rows, when the real table itself breaks the constraint."""
+def check_holds(constraint: Constraint, x: np.ndarray, table: Table) -> None:
+    """Raise BadData, with the number of rows, if the real table violates the constraint."""
     if isinstance(constraint, Ordered):
         broken = int((~constraint.holds(x, table)).sum())
     elif isinstance(constraint, Unique):
         keys, counts = constraint.keys(x, table)
         broken = int(counts.sum() - len(np.unique(keys[counts])))
     else:
-        return  # a range is checked with its column, combinations when rows are laid out
+        return  # a range is checked with its column, combinations when rows are encoded
     if broken:
         raise BadData(
-            f"the table itself breaks {constraint!r} in {broken} of {len(x)} rows, so no sample could be "
-            "held to it. "
-            "Put those rows right, or leave the constraint out."
+            f"the table violates {constraint!r} in {broken} of {len(x)} rows. Correct those rows, or remove "
+            "the constraint."
         )
 
 

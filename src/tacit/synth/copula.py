@@ -1,15 +1,17 @@
-"""Gaussian copula with empirical marginals: R. B. Nelsen, *An Introduction to Copulas*, 2006; for categories
-Hoff's extended rank idea, P. D. Hoff, *Extending the rank likelihood for semiparametric copula estimation*,
-2007.
+"""Gaussian copula with empirical marginals.
+
+R. B. Nelsen, *An Introduction to Copulas*, 2006; for categories the extended rank likelihood of P. D. Hoff,
+*Extending the rank likelihood for semiparametric copula estimation*, 2007.
 
 Every column is a monotone function of one coordinate of a Gaussian vector; the function is its own
-distribution, so only correlations are learnt. Unordered categories are put in the order of their loading on
-the first common factor, which is where most of their dependence lies.
+distribution, so only correlations are learned. Unordered categories are ordered by their loading on the first
+common factor, which captures most of their dependence.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -17,16 +19,16 @@ from torch import Tensor
 
 from ..parameters import flag, real, whole
 from .conditions import Conditions
-from .encode import EVEN, Cells, Layout
-from .generator import Generator, Learned, Watch
+from .encode import EVEN, Discretizer, Layout
+from .generator import Generator, GeneratorState, Watch
 from .independent import inverse
 
 
 @dataclass(frozen=True)
 class GaussianCopula(Generator):
-    """One correlation matrix, and each column's own distribution."""
+    """One correlation matrix, and each column's marginal distribution."""
 
-    bins: int = whole(256, least=2, doc="cells a number is cut into")
+    bins: int = whole(256, least=2, doc="cells of a numeric column")
     shrinkage: float = real(
         1e-3,
         least=0,
@@ -34,10 +36,12 @@ class GaussianCopula(Generator):
         doc="weight of the identity in the correlation matrix, which keeps it invertible",
     )
     even: bool = flag(True, doc=EVEN)
-    seed: int = whole(0, least=0, doc="of all that is random in fitting")
+    seed: int = whole(0, least=0, doc="of all that is random in allowed")
 
-    def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> Learned:
-        cells = Cells.of_data(layout.variables, v, self.bins)
+    federated: ClassVar[bool] = True
+
+    def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> GeneratorState:
+        cells = Discretizer.from_data(layout.variables, v, self.bins)
         codes = cells.encode(v)
         shares = [np.bincount(codes[:, i], minlength=size) / len(v) for i, size in enumerate(cells.sizes)]
         loading = first_factor(codes, cells.sizes)
@@ -46,21 +50,18 @@ class GaussianCopula(Generator):
             order = np.arange(len(share)) if var.ordered else np.argsort(loading[i], kind="stable")
             z = normal_scores(share[order])
             scores[:, i] = z[np.argsort(order)][codes[:, i]]
-            spread[i] = max(
-                float(np.sqrt(share[order] @ z**2)), 1e-12
-            )  # of the scores: below 1 where cells are coarse
+            # standard deviation of the scores: below 1 if cells are coarse
+            spread[i] = max(float(np.sqrt(share[order] @ z**2)), 1e-12)
             orders.append(order)
-        # E[z | cell] is a projection: covariances of the scores, divided by both spreads, are those of the
-        # latent vector (exact for two-way normal cells)
+        # E[z | cell] is a projection: the covariances of the scores, divided by both standard deviations, are
+        # those of the latent vector (exact for two-way normal cells)
         latent = np.cov(scores.T).reshape(len(shares), -1) / np.outer(spread, spread)
-        return Learned(self.kept(latent, cells, shares, orders))
+        return GeneratorState(self.pack(latent, cells, shares, orders))
 
-    def kept(
-        self, latent: np.ndarray, cells: Cells, shares: list[np.ndarray], orders: list[np.ndarray]
+    def pack(
+        self, latent: np.ndarray, cells: Discretizer, shares: list[np.ndarray], orders: list[np.ndarray]
     ) -> dict[str, Tensor]:
-        """What is kept: the correlations of the latent vector, and for each column its cells, their order and
-        their shares.
-        """
+        """Return the latent correlations, and the cells of each column with order and shares."""
         latent = _correlation((1 - self.shrinkage) * np.clip(latent, -0.999, 0.999))
         tensors: dict[str, Tensor] = {
             "factor": torch.from_numpy(np.linalg.cholesky(latent)),
@@ -70,9 +71,10 @@ class GaussianCopula(Generator):
             tensors |= {f"share.{i}": torch.from_numpy(share[order]), f"order.{i}": torch.from_numpy(order)}
         return tensors
 
-    def learn_counts(self, counts: np.ndarray, cells: Cells, layout: Layout) -> Learned:
-        """From two-way counts alone, [all cells, all cells] with each column's own counts on the diagonal:
-        `learn` looks at no more of a table than these, so several holders can add theirs up.
+    def learn_counts(self, counts: np.ndarray, cells: Discretizer, layout: Layout) -> GeneratorState:
+        """Learn from two-way counts alone, so that several holders can add theirs up.
+
+        `counts` is [all cells, all cells], with each column's own counts on the diagonal.
         """
         sizes = cells.sizes
         ends = np.cumsum([0, *sizes])
@@ -90,26 +92,24 @@ class GaussianCopula(Generator):
             orders.append(order)
         pick = np.repeat(np.eye(len(sizes)), sizes, axis=0) * z[:, None]
         latent = pick.T @ counts @ pick / rows / np.outer(spread, spread)
-        return Learned(self.kept(latent, cells, shares, orders))
+        return GeneratorState(self.pack(latent, cells, shares, orders))
 
     def draw(
-        self, learned: Learned, layout: Layout, n: int, rng: np.random.Generator, given: Conditions
+        self, state: GeneratorState, layout: Layout, n: int, rng: np.random.Generator, conditions: Conditions
     ) -> np.ndarray:
-        cells = Cells.from_tensors(layout.variables, learned.tensors)
-        z = rng.standard_normal((n, len(cells.sizes))) @ learned.tensors["factor"].numpy().T
+        cells = Discretizer.from_tensors(layout.variables, state.tensors)
+        z = rng.standard_normal((n, len(cells.sizes))) @ state.tensors["factor"].numpy().T
         codes = np.empty(z.shape, dtype=np.int64)
         for i in range(z.shape[1]):
             u = torch.special.ndtr(torch.from_numpy(z[:, i].copy())).numpy()
-            if self.even:  # by rank instead of by value
+            if self.even:  # stratified: by rank instead of by value
                 u[np.argsort(z[:, i])] = (np.arange(n) + rng.random(n)) / n
-            codes[:, i] = learned.tensors[f"order.{i}"].numpy()[
-                inverse(learned.tensors[f"share.{i}"].numpy(), u)
-            ]
+            codes[:, i] = state.tensors[f"order.{i}"].numpy()[inverse(state.tensors[f"share.{i}"].numpy(), u)]
         return cells.decode(codes, rng)
 
 
 def normal_scores(share: np.ndarray) -> np.ndarray:
-    """E[z | z lies in the cell], for cells of these shares side by side: (φ(a) − φ(b)) / share."""
+    """Return E[z | z in the cell] for adjacent cells of these shares: (φ(a) − φ(b)) / share."""
     ends = np.clip(np.concatenate([[0.0], np.cumsum(share)]), 0, 1)
     a = torch.special.ndtri(torch.from_numpy(ends)).clamp(-12, 12).numpy()
     density = np.exp(-0.5 * a**2) / np.sqrt(2 * np.pi)
@@ -117,22 +117,19 @@ def normal_scores(share: np.ndarray) -> np.ndarray:
 
 
 def _correlation(matrix: np.ndarray) -> np.ndarray:
-    """The nearest thing to `matrix` that is a correlation matrix: eigenvalues lifted, diagonal put back to
-    1.
-    """
+    """Project to a correlation matrix: raise eigenvalues, rescale the diagonal to 1."""
     np.fill_diagonal(matrix, 1.0)
     values, vectors = np.linalg.eigh(matrix)
-    lifted = (vectors * np.maximum(values, 1e-6)) @ vectors.T
-    scale = np.sqrt(np.diag(lifted))
-    return lifted / np.outer(scale, scale)
+    positive = (vectors * np.maximum(values, 1e-6)) @ vectors.T
+    scale = np.sqrt(np.diag(positive))
+    return positive / np.outer(scale, scale)
 
 
 def first_factor(codes: np.ndarray, sizes: list[int], steps: int = 30) -> list[np.ndarray]:
-    """A score for every cell of every column: the first axis of multiple correspondence analysis, by
-    alternating means.
+    """Return a score for every cell: the first axis of multiple correspondence analysis.
 
-    A row's score is the mean of its cells' scores, a cell's the mean of its rows'; repeated, this is power
-    iteration. 30 steps settle an order.
+    A row's score is the mean of its cells' scores, and a cell's score the mean of its rows' scores; repeated,
+    this is power iteration. 30 steps determine the order.
     """
     row = np.linspace(-1, 1, len(codes))[
         np.argsort(np.argsort(codes.sum(axis=1) + codes[:, 0] * 1e-3, kind="stable"), kind="stable")
@@ -148,19 +145,20 @@ def first_factor(codes: np.ndarray, sizes: list[int], steps: int = 30) -> list[n
                 where=counts > 0,
             )
         row = sum((s[codes[:, i]] for i, s in enumerate(scores)), np.zeros(len(codes)))
-        row -= row.mean()  # the trivial axis, on which all are alike
+        row -= row.mean()  # remove the trivial axis
         row /= max(float(row.std()), 1e-12)
     return scores
 
 
 def _first_factor_of_counts(counts: np.ndarray, columns: int, rows: float, steps: int = 30) -> np.ndarray:
-    """`first_factor` from two-way counts: a cell's score is the mean, over the rows that have it, of the sum
-    of their cells' scores.
+    """Compute `first_factor` from two-way counts.
+
+    A cell's score is the mean, over the rows that have it, of the sum of their cells' scores.
     """
     own = np.diag(counts)
     score = np.linspace(-1, 1, len(own))
     for _ in range(steps):
         score = np.divide(counts @ score, own, out=np.zeros(len(own)), where=own > 0)
-        score -= own @ score / rows / columns  # the trivial axis, on which all are alike
+        score -= own @ score / rows / columns  # remove the trivial axis
         score /= max(float(np.sqrt(score @ counts @ score / rows)), 1e-12)
     return score

@@ -1,10 +1,10 @@
-"""CTGAN: L. Xu, M. Skoularidou, A. Cuesta-Infante, K. Veeramachaneni, *Modeling Tabular Data using
-Conditional GAN*, NeurIPS 2019.
+"""CTGAN: a conditional GAN for tables.
 
-A Wasserstein GAN with slope penalty and packing, whose maker is told one level of one discrete column (the
-conditional vector, Section 4.3). Levels are chosen by the logarithm of their frequency and real rows are then
-taken among those that have them (training by sampling), so that rare levels are seen. The lists of rows by
-level live while it trains; what is kept are the levels' frequencies.
+L. Xu, M. Skoularidou, A. Cuesta-Infante, K. Veeramachaneni, *Modeling Tabular Data using Conditional GAN*,
+NeurIPS 2019: a Wasserstein GAN with gradient penalty and packing, conditioned on one level of one discrete
+column (the conditional vector, Section 4.3). Levels are drawn by log-frequency and real rows among those with
+the level (training by sampling), so that rare levels are seen. The index of rows by level exists only during
+training; the level frequencies are kept.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..parameters import real, whole
-from .adversarial import Rows, device_of, make, seeded
+from .adversarial import EncodedRows
 from .conditions import Conditions
 from .encode import Layout
 from .gan import GAN
-from .generator import Learned
+from .generator import GeneratorState
 from .modes import Encoding
 
 
-class Conditioned(Rows):
-    """Training by sampling (Section 4.3): a column at random, a level of it by log-frequency, a real row
-    among those that have it.
+class ConditionalRows(EncodedRows):
+    """Training by sampling (Section 4.3).
+
+    Draws a column uniformly, a level of it by log-frequency, and a real row among those with the level.
     """
 
     def __init__(self, encoded: Tensor, encoding: Encoding):
@@ -41,10 +42,10 @@ class Conditioned(Rows):
         codes = torch.stack([encoded[:, b.indicators].argmax(dim=1) for b in blocks])
         counts = torch.zeros(len(blocks), max(self.sizes), device=encoded.device)
         counts.scatter_add_(1, codes, torch.ones_like(codes, dtype=counts.dtype))
-        self.by_level = torch.argsort(codes, dim=1)  # rows in the order of their level, for each column
+        self.by_level = torch.argsort(codes, dim=1)  # row indices sorted by level, for each column
         self.counts = counts.long()
         self.first = torch.cumsum(self.counts, dim=1) - self.counts
-        self.weights = torch.log(counts + 1)  # 0 for levels no row has
+        self.weights = torch.log(counts + 1)  # 0 for levels without rows
         self.offsets = torch.tensor([0, *self.sizes], device=encoded.device).cumsum(0)
 
     def batch(self, size: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -57,12 +58,12 @@ class Conditioned(Rows):
         condition.scatter_(1, (self.offsets[column] + level)[:, None], 1.0)
         place = (torch.rand(size, device=device) * self.counts[column, level]).long()
         real = self.encoded[self.by_level[column, self.first[column, level] + place]]
-        # the critic sees the real rows in another order than the made ones, each beside its own condition
+        # the critic sees real rows in a different order than generated ones, each with its own condition
         shuffle = torch.randperm(size, device=device)
         return condition, real[shuffle], condition[shuffle], torch.stack([column, level])
 
     def condition_loss(self, raw: Tensor, condition: Tensor, chosen: Tensor) -> Tensor | None:
-        """Cross-entropy between the level asked for and the one made."""
+        """Return the cross-entropy between the requested level and the generated one."""
         if not self.sizes:
             return None
         column, level = chosen
@@ -78,36 +79,23 @@ class Conditioned(Rows):
 class CTGAN(GAN):
     """A conditional GAN for tables."""
 
-    pac: int = whole(10, least=1, doc="rows the critic sees at once (PacGAN)")
-    decay: float = real(1e-6, least=0, doc="weight decay of the maker")
+    pac: int = whole(10, least=1, doc="rows per critic input (PacGAN)")
+    decay: float = real(1e-6, least=0, doc="weight decay of the generator network")
 
     wasserstein: ClassVar[bool] = True
-    table_of_rows: ClassVar[type[Rows]] = Conditioned
+    rows_class: ClassVar[type[EncodedRows]] = ConditionalRows
 
     def frequencies(self, v: np.ndarray, encoding: Encoding) -> dict[str, Tensor]:
-        return frequencies_of(v, encoding)
+        return level_frequencies(v, encoding)
 
-    def draw(
-        self, learned: Learned, layout: Layout, n: int, rng: np.random.Generator, given: Conditions
-    ) -> np.ndarray:
-        encoding, device, plan = (
-            Encoding.from_tensors(layout, learned.tensors),
-            device_of(self.device),
-            self.plan,
-        )
-        with seeded(int(rng.integers(2**62)), device):
-            return make(
-                learned.tensors,
-                encoding,
-                plan.noise,
-                plan.hidden,
-                n,
-                conditions_of(learned, layout, encoding, given),
-                device,
-            )
+    def condition_sampler(
+        self, state: GeneratorState, layout: Layout, encoding: Encoding, conditions: Conditions
+    ) -> Callable[[int], Tensor]:
+        return condition_sampler(state, layout, encoding, conditions)
 
 
-def frequencies_of(v: np.ndarray, encoding: Encoding) -> dict[str, Tensor]:
+def level_frequencies(v: np.ndarray, encoding: Encoding) -> dict[str, Tensor]:
+    """Return the share of each level of each discrete column."""
     return {
         f"frequency.{b.variable}": torch.from_numpy(
             np.bincount(v[:, b.variable].astype(np.int64), minlength=b.width) / len(v)
@@ -116,13 +104,14 @@ def frequencies_of(v: np.ndarray, encoding: Encoding) -> dict[str, Tensor]:
     }
 
 
-def conditions_of(
-    learned: Learned, layout: Layout, encoding: Encoding, given: Conditions
+def condition_sampler(
+    state: GeneratorState, layout: Layout, encoding: Encoding, conditions: Conditions
 ) -> Callable[[int], Tensor]:
-    """So many conditional vectors: a column drawn evenly, among those given or else any, and a level of it by
-    its frequency.
+    """Return a function that draws conditional vectors.
+
+    A column is drawn uniformly among the conditioned ones, or else among all; a level of it by its frequency.
     """
-    shares = _asked(learned, layout, encoding, given)
+    shares = _column_shares(state, layout, encoding, conditions)
     offsets = np.cumsum([0, *(b.width for b in encoding.discrete)])
 
     def condition(rows: int) -> Tensor:
@@ -138,17 +127,15 @@ def conditions_of(
     return condition
 
 
-def _asked(
-    learned: Learned, layout: Layout, encoding: Encoding, given: Conditions
+def _column_shares(
+    state: GeneratorState, layout: Layout, encoding: Encoding, conditions: Conditions
 ) -> list[tuple[int, Tensor]]:
-    """(place among the discrete columns, frequencies of its levels) for the columns the maker is told: those
-    given, or any.
-    """
-    shares = [learned.tensors[f"frequency.{b.variable}"] for b in encoding.discrete]
-    fitting = layout.fitting(given)
-    told = [
-        (k, s * torch.from_numpy(fitting[b.variable]))
+    """Return (index among discrete columns, level frequencies) of the columns to condition on."""
+    shares = [state.tensors[f"frequency.{b.variable}"] for b in encoding.discrete]
+    allowed = layout.allowed_levels(conditions)
+    chosen = [
+        (k, s * torch.from_numpy(allowed[b.variable]))
         for k, (b, s) in enumerate(zip(encoding.discrete, shares))
-        if b.variable in fitting
+        if b.variable in allowed
     ]
-    return [(k, s) for k, s in told if float(s.sum()) > 0] or list(enumerate(shares))
+    return [(k, s) for k, s in chosen if float(s.sum()) > 0] or list(enumerate(shares))

@@ -1,20 +1,21 @@
-"""DP-CTGAN: M. L. Fang, D. S. Dhami, K. Kersting, *DP-CTGAN: Differentially Private Medical Data Generation
-using CTGANs*, AIME 2022: CTGAN (Xu et al. 2019) whose critic learns by DP-SGD.
+"""DP-CTGAN: a CTGAN (Xu et al. 2019) whose critic is trained with DP-SGD.
 
-What CTGAN reads off the data before it trains is bought here: for a part of ε every column is counted in its
-declared cells, with Laplace noise. From these counts alone come the modes of the numbers, the levels'
-frequencies, and the maker's first bias: it starts from columns independent of each other.
+M. L. Fang, D. S. Dhami, K. Kersting, *DP-CTGAN: Differentially Private Medical Data Generation using CTGANs*,
+AIME 2022.
 
-Where this differs from CTGAN: a row is drawn by its own coin (Poisson), and brings the condition that it
-meets itself, in a column drawn evenly; made rows are told levels by their noisy frequency. Taking rows by
-rare levels, as CTGAN does, would multiply the weight of the few who have them. No packing: the gradient that
-is clipped must be one row's. The losses are Goodfellow's, as in DPGAN.
+The statistics that CTGAN reads off the data are released privately here: a part of ε pays for counts of every
+column in its declared cells, with Laplace noise. The modes of numeric columns, the level frequencies and the
+generator's initial bias (independent columns) come from these counts alone.
+
+Differences from CTGAN: rows are drawn by Poisson sampling and conditioned on their own level of a uniformly
+drawn column; generated rows are conditioned on levels drawn by noisy frequency. Sampling rows by rare levels,
+as CTGAN does, would multiply the weight of the few rows that have them. There is no packing, because the
+clipped gradient must be that of one row. The losses are those of DPGAN.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,186 +25,161 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..accounting import discrete
-from ..parameters import check, real, whole
-from ..parties.ledger import Ledger
-from ..parties.secret import NOT_PRIVATE, Secret
-from .adversarial import Maker, activated, make, seeded, state_of
-from .columns import Column
+from ..parameters import real, whole
+from ..parties.ledger import Spend
+from ..parties.secret import Secret
+from .adversarial import GeneratorNet, activate, generate_rows, get_weights, torch_seed
 from .conditions import Conditions
-from .ctgan import conditions_of, frequencies_of
-from .dpgan import DPGAN, PrivateDuel, small_critic
+from .ctgan import condition_sampler, level_frequencies
+from .dpgan import DPGAN, PrivateGAN, build_critic
 from .encode import Layout
-from .generator import Fitted, Learned, Watch
-from .marginals import Grid, secret_of
+from .generator import GeneratorState, Watch
+from .marginals import Grid
 from .modes import Encoding
-from .private import declared
 from .private_networks import CPU
 from .table import Table
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-COLUMNS = 0.15  # of ε goes to counts of single columns
-STAND_IN = 20_000  # rows drawn from the noisy counts, of which modes are found
+COLUMNS = 0.15  # share of ε for counts of single columns
+STAND_IN = 20_000  # artificial rows drawn from the noisy counts, to which modes are fitted
 
 
 @dataclass(frozen=True)
 class DPCTGAN(DPGAN):
-    """A conditional GAN for tables whose critic learns by DP-SGD, and whose modes and frequencies are paid
-    for.
-    """
+    """A conditional GAN for tables, trained with DP-SGD from privately released statistics."""
 
-    epochs: int = whole(5, least=1, doc="passes over the table; more passes, more noise in each")
-    batch: int = whole(2048, least=1, doc="rows a step, on average: large ones drown the noise of a step")
+    epochs: int = whole(5, least=1, doc="epochs of training; more epochs need more noise per step")
+    batch: int = whole(2048, least=1, doc="expected batch size; large batches reduce the relative noise")
     lr: float = real(2e-4, above=0, doc="learning rate of the networks (Adam)")
-    modes: int = whole(10, least=1, doc="Gaussian modes a number has at most")
+    modes: int = whole(10, least=1, doc="maximum number of Gaussian modes of a numeric column")
 
-    def fit(
-        self, frame: DataFrame, table: Table | Mapping[str, Column] | None = None, watch: Watch | None = None
-    ) -> Fitted:  # type: ignore[override]
-        """Learn from a data frame whose columns' domains are declared. Columns that are not declared are left
-        out of the synthetic table.
-        """
-        check(self)
-        table = declared(table, frame, type(self).__name__)
-        grid, layout, secret = Grid(table.modelled, self.bins), Layout(table), secret_of(self.seed)
-        frame = frame.set_axis([str(n) for n in frame.columns], axis=1)
+    def learn_private(
+        self, frame: DataFrame, table: Table, grid: Grid, secret: Secret, watch: Watch
+    ) -> tuple[GeneratorState, Spend]:
+        layout = Layout(table)
         rng = np.random.default_rng(
             int.from_bytes(secret.bytes(8), "big")
-        )  # where in its mode a number is placed: nobody's secret
-        known = layout.forward(grid.numbers(self.counted(grid, frame, secret, rng), rng))
-        encoding = Encoding.fit(layout, known, self.modes)
-        encoded = encoding.forward(layout.forward(grid.values(frame)), rng)
-        with seeded(int.from_bytes(secret.bytes(8), "big") >> 2, CPU):
-            game = Game(
-                self,
-                encoding,
-                encoded,
-                frequencies_of(known, encoding),
-                encoding.forward(known, rng).mean(dim=0),
-            )
-            spend, history = self.fought(
-                PrivateDuel(game.maker, game.critic, game.real, game.made),
+        )  # which mode a number is assigned to
+        public = layout.encode(grid.to_numbers(self.draw_from_counts(grid, frame, secret, rng), rng))
+        encoding = Encoding.fit(layout, public, self.modes)
+        encoded = encoding.encode(layout.encode(grid.values(frame)), rng)
+        with torch_seed(int.from_bytes(secret.bytes(8), "big") >> 2, CPU):
+            frequencies, mean = level_frequencies(public, encoding), encoding.encode(public, rng).mean(dim=0)
+            nets = ConditionalNets(self, encoding, encoded, frequencies, mean)
+            spend, history = self.train_gan(
+                PrivateGAN(nets.generator, nets.critic, nets.real, nets.fake),
                 len(encoded),
                 1 - COLUMNS,
                 f", {COLUMNS * self.epsilon:.4g} for counts of single columns",
                 secret,
-                watch or (lambda event: None),
+                watch,
             )
-        makers = {f"maker.0.{name}": t.clone() for name, t in state_of(game.maker).items()}
-        learned = Learned(
-            {**encoding.tensors(), **game.frequencies, **makers}, history=history, ledger=Ledger()
-        )
-        assert learned.ledger is not None
-        learned.ledger.spend(spend)
-        if secret.replayable:
-            learned.ledger.stamp(NOT_PRIVATE)
-        return Fitted(self, table, learned)
+        weights = {f"maker.0.{name}": t.clone() for name, t in get_weights(nets.generator).items()}
+        return GeneratorState({**encoding.tensors(), **nets.frequencies, **weights}, history=history), spend
 
-    def counted(self, grid: Grid, frame: DataFrame, secret: Secret, rng: np.random.Generator) -> np.ndarray:
-        """Cells of rows that nobody is behind: each column by its noisy counts. A row is in one cell of each
-        column, so noise of scale columns/ε.
+    def draw_from_counts(
+        self, grid: Grid, frame: DataFrame, secret: Secret, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Return cells of artificial rows, each column distributed by its noisy counts.
+
+        A row is in one cell of each column, so the noise has scale columns/ε.
         """
         codes, scale = grid.codes(frame), math.ceil(len(grid.sizes) / (COLUMNS * self.epsilon))
-        made = []
+        columns = []
         for j, size in enumerate(grid.sizes):
             counts = np.bincount(codes[:, j], minlength=size) + discrete.laplace(scale, size, secret.bytes)
             share = np.maximum(counts, 1)
-            made.append(
-                rng.permutation(
-                    np.repeat(
-                        np.arange(size),
-                        np.diff(np.rint(np.r_[0, np.cumsum(share)] / share.sum() * STAND_IN)).astype(
-                            np.int64
-                        ),
-                    )
-                )
-            )
-        return np.column_stack(made)
+            edges = np.rint(np.r_[0, np.cumsum(share)] / share.sum() * STAND_IN)
+            columns.append(rng.permutation(np.repeat(np.arange(size), np.diff(edges).astype(np.int64))))
+        return np.column_stack(columns)
 
     def draw(
-        self, learned: Learned, layout: Layout, n: int, rng: np.random.Generator, given: Conditions
+        self, state: GeneratorState, layout: Layout, n: int, rng: np.random.Generator, conditions: Conditions
     ) -> np.ndarray:
-        encoding = Encoding.from_tensors(layout, learned.tensors)
-        with seeded(int(rng.integers(2**62)), CPU):
-            return make(
-                learned.tensors,
+        encoding = Encoding.from_tensors(layout, state.tensors)
+        with torch_seed(int(rng.integers(2**62)), CPU):
+            return generate_rows(
+                state.tensors,
                 encoding,
                 self.noise,
                 (self.width, self.width),
                 n,
-                conditions_of(learned, layout, encoding, given),
+                condition_sampler(state, layout, encoding, conditions),
                 CPU,
             )
 
 
-class Game:
-    """Rows as critic and maker see them: encoded, beside a condition."""
+class ConditionalNets:
+    """Generator network and critic that receive a condition with each encoded row."""
 
     def __init__(
         self,
-        generator: DPCTGAN,
+        settings: DPCTGAN,
         encoding: Encoding,
         encoded: Tensor,
         frequencies: dict[str, Tensor],
-        first: Tensor,
+        mean: Tensor,
     ):
         self.encoding, self.encoded, self.frequencies, self.noise = (
             encoding,
             encoded,
             frequencies,
-            generator.noise,
+            settings.noise,
         )
         self.sizes = [b.width for b in encoding.discrete]
         self.offsets = np.cumsum([0, *self.sizes])
-        told = int(self.offsets[-1])
-        self.maker = Maker(generator.noise + told, (generator.width, generator.width), encoding.width)
-        self.critic = small_critic(encoding.width + told, generator.critic_width)
+        width = int(self.offsets[-1])
+        self.generator = GeneratorNet(
+            settings.noise + width, (settings.width, settings.width), encoding.width
+        )
+        self.critic = build_critic(encoding.width + width, settings.critic_width)
         with torch.no_grad():
-            self.maker.last.weight.mul_(0.1)
+            self.generator.last.weight.mul_(0.1)
             for b in encoding.blocks:
-                self.maker.last.bias[b.indicators] = torch.log(first[b.indicators].clamp_min(1e-6))
+                self.generator.last.bias[b.indicators] = torch.log(mean[b.indicators].clamp_min(1e-6))
                 if b.scalar:
-                    self.maker.last.bias[b.start] = 0.0
+                    self.generator.last.bias[b.start] = 0.0
 
-    def real(self, at: Tensor) -> Tensor:
-        """Real rows beside their own level of a column drawn evenly."""
-        rows = self.encoded[at]
-        told = (
+    def real(self, index: Tensor) -> Tensor:
+        """Return real rows, each with its own level of a uniformly drawn column."""
+        rows = self.encoded[index]
+        condition = (
             torch.cat([rows[:, b.indicators] for b in self.encoding.discrete], dim=1)
             if self.sizes
             else rows[:, :0]
         )
         if self.sizes:
-            told = told * torch.repeat_interleave(
+            condition = condition * torch.repeat_interleave(
                 functional.one_hot(torch.randint(len(self.sizes), (len(rows),)), len(self.sizes)),
                 torch.tensor(self.sizes),
                 dim=1,
             )
-        return torch.cat([rows, told], dim=1)
+        return torch.cat([rows, condition], dim=1)
 
-    def made(self, n: int) -> tuple[Tensor, Tensor | None]:
-        """Made rows beside what they were told, and the cross-entropy between that and what was made."""
+    def fake(self, n: int) -> tuple[Tensor, Tensor | None]:
+        """Return generated rows with their conditions, and the cross-entropy between the two."""
         column = torch.randint(max(len(self.sizes), 1), (n,))
-        told, losses = torch.zeros(n, int(self.offsets[-1])), []
+        condition, losses = torch.zeros(n, int(self.offsets[-1])), []
         for k, b in enumerate(self.encoding.discrete):
             mine = torch.nonzero(column == k).ravel()
             if len(mine):
-                told[
+                condition[
                     mine,
                     int(self.offsets[k])
                     + torch.multinomial(
                         self.frequencies[f"frequency.{b.variable}"], len(mine), replacement=True
                     ),
                 ] = 1
-        raw = self.maker(torch.cat([torch.randn(n, self.noise), told], dim=1))
+        raw = self.generator(torch.cat([torch.randn(n, self.noise), condition], dim=1))
         for k, b in enumerate(self.encoding.discrete):
             mine = column == k
             losses.append(
                 -(
                     functional.log_softmax(raw[mine][:, b.indicators], dim=1)
-                    * told[mine][:, self.offsets[k] : self.offsets[k + 1]]
+                    * condition[mine][:, self.offsets[k] : self.offsets[k + 1]]
                 ).sum()
             )
-        asked = torch.stack(losses).sum() / n if losses else None
-        return torch.cat([activated(raw, self.encoding), told], dim=1), asked
+        loss = torch.stack(losses).sum() / n if losses else None
+        return torch.cat([activate(raw, self.encoding), condition], dim=1), loss

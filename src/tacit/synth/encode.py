@@ -1,5 +1,6 @@
-"""From a table's numbers to what generators learn from: variables (`Layout`), and variables cut into few
-cells (`Cells`).
+"""Encodings of a table's numbers for generators.
+
+`Layout` maps columns to variables; `Discretizer` maps variables to codes of few cells.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ from .table import Table
 if TYPE_CHECKING:
     from .conditions import Conditions
 
-ROWS_A_VALUE = 4  # a value fewer rows share than this is one person's, and is blurred into an interval
-ROWS_A_KNOT = 5  # likewise for the knots that shape an interval
-MOST_KNOTS = 8  # in an interval: a bend every eighth of it follows any smooth density
+MIN_ROWS_PER_VALUE = 4  # a value shared by fewer rows may identify a person, and is blurred into an interval
+MIN_ROWS_PER_KNOT = 5  # likewise for the quantiles within an interval
+MAX_KNOTS = 8  # quantiles within an interval: enough to follow a smooth density
 
 
 @dataclass(frozen=True)
 class Variable:
-    """`levels` > 0: codes 0 … levels − 1, of which the last means missing if `missing`. `levels` = 0: a
-    number, NaN if missing.
+    """One variable that generators learn.
+
+    `levels` > 0: codes 0 … levels − 1, of which the last means missing if `missing`. `levels` = 0: a number,
+    NaN if missing.
     """
 
     name: str
@@ -40,17 +43,20 @@ class Variable:
 
 
 class Layout:
-    """The table's modelled columns as variables: a column each, but for those that only come in fixed
-    combinations, which are one.
+    """The table's modeled columns as variables.
+
+    Each column is one variable, except that the columns of a Combinations constraint form one together.
     """
 
     def __init__(self, table: Table):
         self.table = table
-        columns = table.modelled
+        columns = table.modeled
         groups = {
-            tuple(map(table.at, c.columns)): c for c in table.constraints if isinstance(c, Combinations)
+            tuple(map(table.column_index, c.columns)): c
+            for c in table.constraints
+            if isinstance(c, Combinations)
         }
-        self.allowed: dict[int, np.ndarray] = {}  # of a combined variable: [levels, columns]
+        self.combinations: dict[int, np.ndarray] = {}  # by variable: [levels, columns]
         self.variables: list[Variable] = []
         for j, c in enumerate(columns):
             group = next((at for at in groups if j in at), None)
@@ -63,63 +69,68 @@ class Layout:
                 )
             elif j == min(group):
                 rows = np.array(groups[group].allowed, dtype=np.float64)
-                self.allowed[len(self.variables)] = rows
+                self.combinations[len(self.variables)] = rows
                 self.variables.append(Variable(" × ".join(groups[group].columns), group, len(rows)))
 
-    def forward(self, x: np.ndarray) -> np.ndarray:
+    def encode(self, x: np.ndarray) -> np.ndarray:
+        """Convert column numbers to variables."""
         out = np.empty((len(x), len(self.variables)))
         for i, v in enumerate(self.variables):
-            if i in self.allowed:
-                out[:, i] = self._combined(x[:, list(v.columns)], i)
+            if i in self.combinations:
+                out[:, i] = self._encode_combination(x[:, list(v.columns)], i)
             elif v.levels:
                 out[:, i] = np.where(np.isnan(x[:, v.columns[0]]), v.levels - 1, x[:, v.columns[0]])
             else:
                 out[:, i] = x[:, v.columns[0]]
         return out
 
-    def _combined(self, part: np.ndarray, i: int) -> np.ndarray:
-        place = {row.tobytes(): k for k, row in enumerate(self.allowed[i] + 0.0)}
+    def _encode_combination(self, part: np.ndarray, i: int) -> np.ndarray:
+        place = {row.tobytes(): k for k, row in enumerate(self.combinations[i] + 0.0)}
         codes = np.array([place.get(row.tobytes(), -1) for row in np.ascontiguousarray(part + 0.0)])
         if (codes < 0).any():
             raise BadData(
                 f"{int((codes < 0).sum())} rows have a combination of {self.variables[i].name} that is not "
-                "allowed, the first of them row "
-                f"{int(np.flatnonzero(codes < 0)[0])}. Add it to `allowed`, or put the rows right."
+                f"allowed, first in row {int(np.flatnonzero(codes < 0)[0])}. Add it to `allowed`, or correct "
+                "the rows."
             )
         return codes
 
-    def back(self, v: np.ndarray) -> np.ndarray:
-        x = np.empty((len(v), len(self.table.modelled)))
+    def decode(self, v: np.ndarray) -> np.ndarray:
+        """Convert variables to column numbers."""
+        x = np.empty((len(v), len(self.table.modeled)))
         for i, var in enumerate(self.variables):
-            if i in self.allowed:
-                x[:, list(var.columns)] = self.allowed[i][v[:, i].astype(np.int64)]
+            if i in self.combinations:
+                x[:, list(var.columns)] = self.combinations[i][v[:, i].astype(np.int64)]
             elif var.levels and var.missing:
                 x[:, var.columns[0]] = np.where(v[:, i] >= var.levels - 1, np.nan, v[:, i])
             else:
                 x[:, var.columns[0]] = v[:, i]
         return x
 
-    def fitting(self, given: Conditions) -> dict[int, np.ndarray]:
-        """For each discrete variable that `given` speaks about: which of its levels may be."""
-        found = {}
+    def allowed_levels(self, conditions: Conditions) -> dict[int, np.ndarray]:
+        """Return, for each conditioned discrete variable, which of its levels are allowed."""
+        levels = {}
         for i, v in enumerate(self.variables):
-            if v.levels and any(j in given.among or j in given.between for j in v.columns):
-                probe = np.zeros((v.levels, len(self.table.modelled)))
-                for j in {*given.among, *given.between} - set(v.columns):  # the other columns must not decide
-                    probe[:, j] = given.among[j][0] if j in given.among else given.between[j][0]
+            if v.levels and any(j in conditions.values or j in conditions.intervals for j in v.columns):
+                probe = np.zeros((v.levels, len(self.table.modeled)))
+                for j in {*conditions.values, *conditions.intervals} - set(
+                    v.columns
+                ):  # other conditions must not matter here
+                    probe[:, j] = (
+                        conditions.values[j][0] if j in conditions.values else conditions.intervals[j][0]
+                    )
                 alone = np.zeros((v.levels, len(self.variables)))
                 alone[:, i] = np.arange(v.levels)
-                probe[:, list(v.columns)] = self.back(alone)[:, list(v.columns)]
-                found[i] = given.hold(probe)
-        return found
+                probe[:, list(v.columns)] = self.decode(alone)[:, list(v.columns)]
+                levels[i] = conditions.matches(probe)
+        return levels
 
 
-class Cells:
-    """Every variable as a code: levels as they are; a number by the interval it lies in, or the value itself
-    where many rows share it; missing last.
+class Discretizer:
+    """Maps every variable to a code: levels unchanged, numbers by interval, missing last.
 
-    `edges[i]` are the inner boundaries of a number's cells, `knots[i]` [cells, m + 1] the quantiles within
-    each, equal where a cell is one value.
+    A value that many rows share has a cell of its own. `edges[i]` are the inner boundaries of a number's
+    cells, `knots[i]` [cells, m + 1] the quantiles within each cell, all equal if the cell is one value.
     """
 
     def __init__(
@@ -129,14 +140,14 @@ class Cells:
         self.sizes = [v.levels or len(self.knots[i]) + v.missing for i, v in enumerate(self.variables)]
 
     @classmethod
-    def of_data(cls, variables: Sequence[Variable], v: np.ndarray, bins: int = 256) -> Cells:
-        """At most about `bins` cells a number, of about equally many rows, from the data."""
-        made = {i: _quantile_cells(v[:, i], bins) for i, var in enumerate(variables) if not var.levels}
-        return cls(variables, {i: m[0] for i, m in made.items()}, {i: m[1] for i, m in made.items()})
+    def from_data(cls, variables: Sequence[Variable], v: np.ndarray, bins: int = 256) -> Discretizer:
+        """Build about `bins` cells per number, with about equally many rows each."""
+        parts = {i: _quantile_cells(v[:, i], bins) for i, var in enumerate(variables) if not var.levels}
+        return cls(variables, {i: p[0] for i, p in parts.items()}, {i: p[1] for i, p in parts.items()})
 
     @classmethod
-    def of_domain(cls, variables: Sequence[Variable], bins: int = 32) -> Cells:
-        """Cells of equal width over [low, high], whatever the data."""
+    def from_domain(cls, variables: Sequence[Variable], bins: int = 32) -> Discretizer:
+        """Build cells of equal width over [low, high], independently of the data."""
         knots = {}
         for i, var in enumerate(variables):
             if not var.levels:
@@ -151,7 +162,7 @@ class Cells:
         return cls(variables, {i: k[1:, 0] for i, k in knots.items()}, knots)
 
     def encode(self, v: np.ndarray) -> np.ndarray:
-        """int64 [rows, variables]."""
+        """Return the codes, int64 [rows, variables]."""
         codes = np.empty(v.shape, dtype=np.int64)
         for i, size in enumerate(self.sizes):
             if i in self.edges:
@@ -163,7 +174,7 @@ class Cells:
         return codes
 
     def decode(self, codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """A value in each cell; a number's is drawn along the cell's quantiles."""
+        """Return a value in each cell; numbers are drawn along the cell's quantiles."""
         v = codes.astype(np.float64)
         for i, knots in self.knots.items():
             cells, m = knots.shape[0], knots.shape[1] - 1
@@ -183,7 +194,7 @@ class Cells:
         }
 
     @classmethod
-    def from_tensors(cls, variables: Sequence[Variable], tensors: Mapping[str, Tensor]) -> Cells:
+    def from_tensors(cls, variables: Sequence[Variable], tensors: Mapping[str, Tensor]) -> Discretizer:
         parts = [
             {i: tensors[f"cells.{what}.{i}"].numpy() for i, v in enumerate(variables) if not v.levels}
             for what in ("edges", "knots")
@@ -192,19 +203,18 @@ class Cells:
 
 
 def _quantile_cells(column: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray]:
-    there = np.sort(column[~np.isnan(column)])
-    if not len(there):
+    present = np.sort(column[~np.isnan(column)])
+    if not len(present):
         return np.empty(0), np.zeros((1, 2))
-    values, counts = np.unique(there, return_counts=True)
-    if len(values) <= bins and ROWS_A_VALUE * len(values) <= len(there):
+    values, counts = np.unique(present, return_counts=True)
+    if len(values) <= bins and MIN_ROWS_PER_VALUE * len(values) <= len(present):
         shared = np.ones(len(values), dtype=bool)
     else:
-        shared = counts >= max(ROWS_A_VALUE, len(there) / bins)
-    # a cell begins at every shared value, after every shared value, and wherever another len/bins rows have
-    # passed
-    full = max(len(there) / bins, 2 * ROWS_A_KNOT)
+        shared = counts >= max(MIN_ROWS_PER_VALUE, len(present) / bins)
+    # a cell begins at and after every shared value, and after every len/bins other rows
+    full = max(len(present) / bins, 2 * MIN_ROWS_PER_KNOT)
     blurred = np.where(shared, 0, counts)
-    run = np.cumsum(shared)  # which gap between shared values a value lies in
+    run = np.cumsum(shared)  # which gap between shared values a value is in
     before = np.cumsum(blurred) - blurred
     start_of_run = np.where(np.r_[True, run[1:] != run[:-1]] | shared, before, 0)
     start_of_run = np.maximum.accumulate(start_of_run)
@@ -215,27 +225,25 @@ def _quantile_cells(column: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarr
     last = np.r_[first[1:], len(values)] - 1
     edges = (values[last[:-1]] + values[first[1:]]) / 2
     ends = np.cumsum(counts)
-    rows = [there[(ends[a] - counts[a]) : ends[b]] for a, b in zip(first, last)]
-    m = int(np.clip(full // ROWS_A_KNOT, 1, MOST_KNOTS))
+    rows = [present[(ends[a] - counts[a]) : ends[b]] for a, b in zip(first, last)]
+    m = int(np.clip(full // MIN_ROWS_PER_KNOT, 1, MAX_KNOTS))
     knots = np.stack([np.quantile(r, np.linspace(0, 1, m + 1)) for r in rows])
     return edges, knots
 
 
-EVEN = (
-    "draw evener than chance: columns follow what was learnt as closely as n rows can, so a sample shows "
-    "the table's counts almost exactly"
-)
+EVEN = "stratified sampling: columns follow the learned distribution as closely as n rows can"
 
 
 def uniforms(n: int, rng: np.random.Generator, even: bool) -> np.ndarray:
-    """`n` uniform numbers. `even`: in random order, one in each n-th of [0, 1); each is uniform still,
-    together they are evener than chance.
+    """Return `n` uniform numbers.
+
+    `even`: stratified, one in each n-th of [0, 1), in random order; each is still uniform.
     """
     return (rng.permutation(n) + rng.random(n)) / n if even else rng.random(n)
 
 
 def uniforms_within(groups: np.ndarray, rng: np.random.Generator, even: bool) -> np.ndarray:
-    """As `uniforms`, in every group of rows by itself."""
+    """Apply `uniforms` to every group of rows independently."""
     n = len(groups)
     if not even:
         return rng.random(n)

@@ -1,14 +1,12 @@
-"""How good a synthetic table is, and how risky: fidelity, utility and privacy side by side, never averaged
-into one number.
+"""Evaluation of synthetic tables: fidelity, utility and privacy, never combined.
 
-    seen = tacit.synth.evaluate(real, synthetic, holdout=holdout, target="income")
-    print(seen.table())
-    seen.report("synth.html")
+    evaluation = tacit.synth.evaluate(real, synthetic, holdout=holdout, target="income")
+    print(evaluation.table())
+    evaluation.report("synth.html")
 
-`real` is the table the generator was fitted to, `holdout` rows of the same kind that it never saw. Without
-them there is nothing to hold copies and membership against; then utility is not computed either, because
-utility without them rewards copying: a bootstrap of the real table is the best synthetic table there is, and
-no synthetic table at all.
+`real` is the table the generator was fitted to, `holdout` rows of the same population that it never saw.
+Without a holdout there is no reference for copies and membership. Then utility is not computed either,
+because alone it rewards copying: a bootstrap of the real table would score best.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ import numpy as np
 from ..errors import BadData, MissingExtra
 from ..parameters import bad
 from . import fidelity, privacy, utility
-from .scores import Facet, Score
+from .scores import Facet, MetricScore
 from .table import Table
 from .views import Views
 
@@ -32,18 +30,20 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FACETS: tuple[Facet, ...] = ("fidelity", "utility", "privacy")
-GUARDS = ("exact copies", "membership AUC")  # what stands beside every utility
-COPIES_ALLOWED = 2.0  # times the natural rate, that of held-out rows
+PRIVACY_CHECKS = ("exact copies", "membership AUC")  # shown with every utility score
+MAX_COPY_RATIO = 2.0  # relative to the natural rate, that of held-out rows
 
 
 @dataclass
 class Evaluation:
+    """The scores of one synthetic table."""
+
     name: str
-    scores: list[Score]
+    scores: list[MetricScore]
     views: Views = field(repr=False)
     target: str | None = None
 
-    def __getitem__(self, name: str) -> Score:
+    def __getitem__(self, name: str) -> MetricScore:
         for score in self.scores:
             if score.name == name:
                 return score
@@ -52,21 +52,28 @@ class Evaluation:
             f"{', '.join(s.name for s in self.scores)}."
         )
 
-    def of(self, facet: Facet) -> list[Score]:
-        """The scores of one facet. Utility comes with the copy rate and the membership AUC, always."""
+    def by_facet(self, facet: Facet) -> list[MetricScore]:
+        """Return the scores of one facet.
+
+        Utility always includes the copy rate and the membership AUC.
+        """
         if facet not in FACETS:
             raise bad("Evaluation", "facet", facet, "one of " + ", ".join(map(repr, FACETS)))
         return [
-            s for s in self.scores if s.metric.facet == facet or (facet == "utility" and s.name in GUARDS)
+            s
+            for s in self.scores
+            if s.metric.facet == facet or (facet == "utility" and s.name in PRIVACY_CHECKS)
         ]
 
     def table(self, facet: Facet | None = None) -> DataFrame:
-        """One row a metric: its value, its 95% interval where it has one, what real unseen rows reach, and
-        which way is better.
+        """Return one row per metric.
+
+        Its value, 95% interval if it has one, the value of unseen real rows, range, and which direction is
+        better.
         """
         import pandas as pd
 
-        chosen = self.scores if facet is None else self.of(facet)
+        chosen = self.scores if facet is None else self.by_facet(facet)
         rows = [
             {
                 "facet": s.metric.facet,
@@ -86,48 +93,47 @@ class Evaluation:
 
     @property
     def warnings(self) -> list[str]:
-        """What must be said before the table is used."""
-        said = []
-        held = {s.name: s for s in self.scores}
-        copies, member = held["exact copies"], held.get("membership AUC")
+        """What must be considered before the table is used."""
+        messages = []
+        scores_by_name = {s.name: s for s in self.scores}
+        copies, member = scores_by_name["exact copies"], scores_by_name.get("membership AUC")
         if copies.reference is None:
             if copies.value > 0:
-                said.append(
+                messages.append(
                     f"{copies.value:.1%} of the synthetic rows are copies of real rows; without a holdout "
-                    "nobody can say how many would be natural."
+                    "the natural rate is unknown."
                 )
-            said.append(
-                "Without a holdout neither membership nor any other attack was tried, and no utility is "
-                "shown: give holdout=…."
-            )
+            messages.append("Without a holdout no attack was run and no utility computed: give holdout=….")
         elif (
-            copies.value > COPIES_ALLOWED * copies.reference + 1e-12
+            copies.value > MAX_COPY_RATIO * copies.reference + 1e-12
             and copies.interval is not None
             and copies.interval[0] > copies.reference
         ):
-            said.append(
-                f"{copies.value:.1%} of the synthetic rows are copies of training rows; of unseen real rows "
-                f"{copies.reference:.1%} are."
+            messages.append(
+                f"{copies.value:.1%} of the synthetic rows are copies of training rows, compared with "
+                f"{copies.reference:.1%} of unseen real rows."
             )
-        for score in (member, held.get("membership AUC (calibrated)")):
+        for score in (member, scores_by_name.get("membership AUC (calibrated)")):
             if score is not None and score.interval is not None and score.interval[0] > 0.5:
-                said.append(
+                messages.append(
                     f"{score.name} {score.value:.3f} (95%: {score.interval[0]:.3f} to "
-                    f"{score.interval[1]:.3f}): whether somebody was in the training "
-                    "table can be told from the synthetic one better than by chance."
+                    f"{score.interval[1]:.3f}): the synthetic table reveals membership in the training table "
+                    "better than chance."
                 )
         for name in ("singling-out risk", "linkability risk", "inference risk"):
-            score = held.get(name)
+            score = scores_by_name.get(name)
             if score is not None and score.interval is not None and score.interval[0] > 0:
-                said.append(
+                messages.append(
                     f"{name} {score.value:.3f} (95%: {score.interval[0]:.3f} to {score.interval[1]:.3f}) is "
-                    "above what works on unseen people."
+                    "above 0, the level for unseen people."
                 )
-        return said
+        return messages
 
     def report(self, path: str | Path, points: bool = True) -> Path:
-        """One self-contained HTML file. It shows the real table (histograms, and, unless points=False, up to
-        300 of its rows as points): keep it where the real table is kept.
+        """Write one self-contained HTML file.
+
+        It shows the real table (histograms, and up to 300 of its rows as points unless points=False): keep it
+        where the real table is kept.
         """
         from .report import write
 
@@ -149,11 +155,11 @@ def evaluate(
     name: str = "synthetic",
     seed: int = 0,
 ) -> Evaluation:
-    """Compare a synthetic table with the real one it was made from.
+    """Compare a synthetic table with the real one it was generated from.
 
-    `target` is the column that models are trained to predict. `keys` are the columns an attacker is taken to
-    know (default: the first half of the columns without the target). `table` says what the columns are;
-    without it, it is read off the real table.
+    `target` is the column that models are trained to predict. `keys` are the columns an attacker is assumed
+    to know (default: the first half of the columns without the target). `table` declares the columns; without
+    it they are inferred from the real table. `seed` affects subsampling only.
     """
     try:
         import sklearn  # noqa: F401
@@ -164,26 +170,24 @@ def evaluate(
         raise bad("evaluate", "seed", seed, "a whole number of at least 0")
     views = Views(real, synthetic, holdout, table)
     if target is not None:
-        views.at(target)
-    known = _keys(views, keys, target)
-    # one stream a facet, so that adding a metric to one leaves the figures of the others as they were
+        views.column_index(target)
+    key_columns = _key_columns(views, keys, target)
+    # one stream per facet, so that adding a metric to one does not change the others
     streams = [np.random.default_rng([seed, k]) for k in range(3)]
-    with threadpool_limits(
-        1
-    ):  # many small fits: threads that wait for each other on a busy machine took ten times as long
+    with threadpool_limits(1):  # many small fits: more threads were ten times slower on a busy machine
         scores = fidelity.measure(views, streams[0])
         if holdout is None:
-            scores.append(privacy.exact(views))
+            scores.append(privacy.exact_copies(views))
         else:
             scores += utility.measure(views, target, streams[1])
-            scores += privacy.measure(views, known, streams[2])
+            scores += privacy.measure(views, key_columns, streams[2])
     return Evaluation(name, scores, views, target)
 
 
-def _keys(views: Views, keys: Sequence[str] | None, target: str | None) -> list[int]:
+def _key_columns(views: Views, keys: Sequence[str] | None, target: str | None) -> list[int]:
     if keys is not None:
         if isinstance(keys, str) or not keys:
             raise bad("evaluate", "keys", keys, "a list of at least one column")
-        return [views.at(k) for k in keys]
+        return [views.column_index(k) for k in keys]
     others = [n for n in views.names if n != target]
-    return [views.at(n) for n in others[: max(1, len(others) // 2)]]
+    return [views.column_index(n) for n in others[: max(1, len(others) // 2)]]

@@ -1,18 +1,20 @@
-"""What several holders of rows compute, each on its own, so that one generator comes of it; who sends what
-is in `jobs/synthesizing.py`.
+"""Local computations of the holders who fit one generator together (`jobs/synthesize.py`).
 
-1. Everybody counts its rows in fine cells of the declared domains. The sum says how each column is distributed over all holders.
-2. From that sum alone, and so alike for all, come the cells of a copula or the modes of a network: read off a `stand_in`, a table with the same
-   columns, each sorted, whose rows mean nothing.
-3. A copula needs one more sum, of two-way counts. A GAN goes in rounds: everybody trains maker and critic from the common weights on its own rows, and the
-   weighted mean is common again. M. Rasouli, T. Sun, R. Rajagopal: *FedGAN: Federated Generative
-   Adversarial Networks for Distributed Data*, 2020.
+1. Every holder counts its rows in fine cells of the declared domains. The sum gives the distribution of each
+   column over all holders.
+2. From this sum alone, and hence identically for all, the cells of a copula or the modes of a network are
+   derived, using `stand_in_rows`: a table with the same columns, each sorted independently.
+3. A copula needs one more sum, of two-way counts. A GAN trains in rounds: every holder trains generator and
+   critic from the common weights on its own rows, and the weighted mean is the next common state.
+   M. Rasouli, T. Sun, R. Rajagopal: *FedGAN: Federated Generative Adversarial Networks for Distributed
+   Data*, 2020.
 
-What is added up are whole numbers, so that sums are exact, and the same whether they were masked or not.
+The summands are integers, so sums are exact, and equal with and without masks.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import replace
 
 import numpy as np
@@ -20,25 +22,28 @@ import torch
 from torch import Tensor
 
 from ..errors import BadData
-from .adversarial import Duel, networks, seeded, state_of
+from .adversarial import GANTrainer, build_networks, get_weights, torch_seed
 from .copula import GaussianCopula
-from .encode import Cells, Layout
+from .encode import Discretizer, Layout
 from .gan import GAN
 from .modes import Encoding
 
-FINE = 1024  # cells of a number in the first counts: finer than any cell or mode that is made of them
-UNIT = 2**24  # weights of networks are sums of multiples of 1/UNIT, about what float32 resolves near 1
-LARGEST = 64.0  # no weight of a trained network comes near it; what is beyond cannot be added up
+FINE = 1024  # cells of a numeric column in the first counts: finer than the cells or modes derived from them
+UNIT = 2**24  # network weights are summed as multiples of 1/UNIT, about the precision of float32 near 1
+LARGEST = 64.0  # largest absolute weight that can be summed; trained networks stay far below it
+MOST_ROWS = 2**40  # the largest count that a secure sum provides for
 
 
 class Histograms:
-    """Every variable in fine cells: a level each, a place each where a number's step allows no more than
-    `FINE`, else `FINE` of equal width; missing last.
+    """Fine cells of every variable: one per level, one per value, or `FINE` of equal width.
+
+    A numeric column has one cell per value if its step allows at most `FINE` values. The cell for missing
+    values is last.
     """
 
     def __init__(self, layout: Layout):
         self.layout = layout
-        self.steps: list[float | None] = []  # of a number with a cell for each place
+        self.steps: list[float | None] = []  # for numeric columns with one cell per value
         self.sizes: list[int] = []
         for v in layout.variables:
             if v.levels:
@@ -47,13 +52,13 @@ class Histograms:
                 continue
             assert v.low is not None
             assert v.high is not None
-            step = layout.table.modelled[v.columns[0]].step
+            step = layout.table.modeled[v.columns[0]].step
             places = int(np.floor((v.high - v.low) / step + 1e-9)) + 1 if step else FINE + 1
             self.steps.append(step if places <= FINE else None)
             self.sizes.append(min(places, FINE) + v.missing)
 
     def count(self, v: np.ndarray) -> np.ndarray:
-        """Rows in each cell, one variable after the other."""
+        """Count the rows in each cell, one variable after the other."""
         parts = []
         for i, (var, size, step) in enumerate(zip(self.layout.variables, self.sizes, self.steps)):
             if var.levels:
@@ -68,9 +73,10 @@ class Histograms:
             parts.append(np.bincount(code, minlength=size))
         return np.concatenate(parts)
 
-    def stand_in(self, totals: np.ndarray) -> np.ndarray:
-        """A table with these counts: float64 [rows, variables], each column sorted by itself, numbers spread
-        evenly over their cell.
+    def stand_in_rows(self, totals: np.ndarray) -> np.ndarray:
+        """Return rows with these counts, float64 [rows, variables].
+
+        Each column is sorted independently; numbers are spread evenly over their cell.
         """
         ends = np.cumsum([0, *self.sizes])
         columns = []
@@ -100,113 +106,149 @@ class Histograms:
         return sum(self.sizes)
 
 
-class PooledCopula:
-    """One more sum: two-way counts in cells that everybody derives from the first one."""
+class Pooled(ABC):
+    """What the holders compute together after the first sum, in `rounds` further sums."""
+
+    bound: int  # the largest entry of a sum
+
+    def __init__(self, layout: Layout):
+        self.layout = layout
+
+    @property
+    @abstractmethod
+    def length(self) -> int:
+        """Entries of a sum."""
+
+    @abstractmethod
+    def contribute(
+        self, v: np.ndarray, weights: Tensor | None, epochs: int, seed: int
+    ) -> tuple[np.ndarray, tuple[float, float]]:
+        """Return this holder's non-negative integers to add up, and its losses."""
+
+    @abstractmethod
+    def merge(self, total: np.ndarray) -> None:
+        """Use a sum over all holders."""
+
+    @abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of the fitted generator."""
+
+    def weights(self) -> Tensor | None:
+        """Return what holders start the next round from, if anything."""
+        return None
+
+
+class PooledCopula(Pooled):
+    """One more sum: two-way counts in cells that every holder derives from the first sum."""
+
+    bound = MOST_ROWS
 
     def __init__(self, generator: GaussianCopula, histograms: Histograms, totals: np.ndarray):
-        self.generator, self.layout = generator, histograms.layout
-        self.cells = Cells.of_data(self.layout.variables, histograms.stand_in(totals), generator.bins)
+        super().__init__(histograms.layout)
+        self.generator = generator
+        rows = histograms.stand_in_rows(totals)
+        self.cells = Discretizer.from_data(self.layout.variables, rows, generator.bins)
         self.size = sum(self.cells.sizes)
+        self.total = np.zeros(self.length)
 
     @property
     def length(self) -> int:
         return self.size * (self.size + 1) // 2
 
-    def count(self, v: np.ndarray) -> np.ndarray:
-        """The upper triangle of the two-way counts."""
+    def contribute(
+        self, v: np.ndarray, weights: Tensor | None, epochs: int, seed: int
+    ) -> tuple[np.ndarray, tuple[float, float]]:
+        """Return the upper triangle of the two-way counts."""
         codes = self.cells.encode(v) + np.cumsum([0, *self.cells.sizes[:-1]])
         full = np.zeros(self.size * self.size, dtype=np.int64)
         for i in range(codes.shape[1]):
             for j in range(i, codes.shape[1]):
                 np.add.at(full, codes[:, i] * self.size + codes[:, j], 1)
-        return full.reshape(self.size, self.size)[np.triu_indices(self.size)]
+        return full.reshape(self.size, self.size)[np.triu_indices(self.size)], (0.0, 0.0)
 
-    def learned(self, total: np.ndarray) -> dict[str, Tensor]:
+    def merge(self, total: np.ndarray) -> None:
+        self.total = total
+
+    def tensors(self) -> dict[str, Tensor]:
         counts = np.zeros((self.size, self.size))
-        counts[np.triu_indices(self.size)] = total
+        counts[np.triu_indices(self.size)] = self.total
         counts += np.triu(counts, 1).T
         return self.generator.learn_counts(counts, self.cells, self.layout).tensors
 
 
-class PooledGAN:
-    """The common networks, as one vector, and what everybody does to them in a round."""
+class PooledGAN(Pooled):
+    """Federated averaging of generator network and critic, as one vector."""
+
+    bound = int(2 * LARGEST * UNIT)
 
     def __init__(self, generator: GAN, histograms: Histograms, totals: np.ndarray):
-        self.generator, self.layout = generator, histograms.layout
-        pooled = histograms.stand_in(totals)
+        super().__init__(histograms.layout)
+        self.generator = generator
+        pooled = histograms.stand_in_rows(totals)
         self.rows = len(pooled)
         self.encoding = Encoding.fit(self.layout, pooled, generator.modes)
         self.frequencies = generator.frequencies(pooled, self.encoding)
-        with seeded(generator.seed, torch.device("cpu")):
-            width = generator.table_of_rows(
-                torch.zeros(1, self.encoding.width), self.encoding
-            ).condition_width
-            self.nets = networks(self.encoding, generator.plan, width)
-        self.duel: Duel | None = None
+        with torch_seed(generator.seed, torch.device("cpu")):
+            width = generator.rows_class(torch.zeros(1, self.encoding.width), self.encoding).condition_width
+            self.nets = build_networks(self.encoding, generator.settings, width)
+        self.trainer: GANTrainer | None = None
 
     @property
     def length(self) -> int:
-        return len(self.vector())
+        return len(self.weights())
 
-    def vector(self) -> Tensor:
-        return torch.cat([t.reshape(-1) for net in self.nets for t in state_of(net).values()])
+    def weights(self) -> Tensor:
+        return torch.cat([t.reshape(-1) for net in self.nets for t in get_weights(net).values()])
 
-    def take(self, vector: Tensor) -> None:
-        at = 0
+    def _set_weights(self, vector: Tensor) -> None:
+        start = 0
         for net in self.nets:
-            for t in state_of(net).values():
-                t.copy_(vector[at : at + t.numel()].view_as(t))
-                at += t.numel()
+            for t in get_weights(net).values():
+                t.copy_(vector[start : start + t.numel()].view_as(t))
+                start += t.numel()
 
-    def local(
-        self, v: np.ndarray, vector: Tensor, epochs: int, seed: int
+    def contribute(
+        self, v: np.ndarray, weights: Tensor | None, epochs: int, seed: int
     ) -> tuple[np.ndarray, tuple[float, float]]:
-        """(this holder's weights, times its share of all rows, as whole numbers that are not negative; its
-        losses).
-        """
-        cpu = torch.device("cpu")
-        with seeded(seed, cpu):
-            if self.duel is None:  # Adam's memory stays with the holder
-                encoded = self.encoding.forward(v, np.random.default_rng([seed, 1]))
-                plan = replace(
-                    self.generator.plan, average=0.0
-                )  # the mean that counts is the one over holders
-                self.duel = Duel(self.generator.table_of_rows(encoded, self.encoding), plan)
-                self.nets = (self.duel.maker, self.duel.critic)
-            self.take(vector)
+        """Train from the common weights; return the new ones times the share of rows."""
+        assert weights is not None
+        with torch_seed(seed, torch.device("cpu")):
+            if self.trainer is None:  # the optimizer's state stays with the holder
+                encoded = self.encoding.encode(v, np.random.default_rng([seed, 1]))
+                # no moving average here: the average that counts is the one over holders
+                settings = replace(self.generator.settings, average=0.0)
+                self.trainer = GANTrainer(self.generator.rows_class(encoded, self.encoding), settings)
+                self.nets = (self.trainer.generator, self.trainer.critic)
+            self._set_weights(weights)
             losses = (0.0, 0.0)
             for _ in range(epochs):
-                losses = self.duel.epoch()
-        mine = self.vector().double().numpy()
-        if not np.abs(mine).max() < LARGEST:
+                losses = self.trainer.epoch()
+        vector = self.weights().double().numpy()
+        if not np.abs(vector).max() < LARGEST:
             raise BadData(
-                f"a weight of the networks has grown to {np.abs(mine).max():g}, and no more than "
-                f"{LARGEST:g} can be added up: training does not "
-                "settle. Take a lower lr."
+                f"a network weight has reached {np.abs(vector).max():g}; at most {LARGEST:g} can be summed. "
+                "Training diverges: use a lower lr."
             )
-        return np.rint((mine + LARGEST) * UNIT * len(v) / self.rows).astype(np.int64), losses
+        return np.rint((vector + LARGEST) * UNIT * len(v) / self.rows).astype(np.int64), losses
 
-    def mean(self, total: np.ndarray) -> Tensor:
-        return torch.from_numpy(total / UNIT - LARGEST).float()
+    def merge(self, total: np.ndarray) -> None:
+        self._set_weights(torch.from_numpy(total / UNIT - LARGEST).float())
 
-    def learned(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         return {
             **self.encoding.tensors(),
             **self.frequencies,
-            **{f"maker.0.{name}": t.clone() for name, t in state_of(self.nets[0]).items()},
+            **{f"maker.0.{name}": t.clone() for name, t in get_weights(self.nets[0]).items()},
         }
 
 
-def pooled(
-    generator: GaussianCopula | GAN, histograms: Histograms, totals: np.ndarray
-) -> PooledCopula | PooledGAN:
-    return (
-        PooledCopula(generator, histograms, totals)
-        if isinstance(generator, GaussianCopula)
-        else PooledGAN(generator, histograms, totals)
-    )
+def pool_generator(generator: GaussianCopula | GAN, histograms: Histograms, totals: np.ndarray) -> Pooled:
+    """Return the further computation of a generator, from the totals of the first sum."""
+    if isinstance(generator, GaussianCopula):
+        return PooledCopula(generator, histograms, totals)
+    return PooledGAN(generator, histograms, totals)
 
 
-def seed_of(seed: int, r: int, place: int) -> int:
-    """A holder's seed in a round."""
+def holder_seed(seed: int, r: int, place: int) -> int:
+    """Derive a holder's seed for a round."""
     return int(np.random.SeedSequence([seed, r, place]).generate_state(1, np.uint64)[0] >> 2)

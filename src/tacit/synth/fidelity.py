@@ -1,10 +1,11 @@
-"""Fidelity: does the synthetic table look like the real one? Columns, pairs of columns, all columns at once.
+"""Fidelity: how similar the synthetic table is to the real one.
 
-KS and TV complement, correlation and contingency similarity and their mean are those of SDMetrics (MIT),
-computed here from their definitions, because the package installs `copulas`, which is not free software.
-`benchmarks/sdmetrics_agree.py` compares the two: they are equal but for a number beside a category, where
-SDMetrics cuts the two tables at different edges and we cut both where the real one is cut. High fidelity is
-no merit by itself: a copy of the real table has it all. Read it beside the copies and the membership AUC.
+Columns, pairs of columns, and all columns at once. KS and TV complement, correlation and contingency
+similarity and their mean are those of SDMetrics (MIT), computed here from their definitions, because the
+package installs `copulas`, which is not free software. `benchmarks/sdmetrics_agree.py` compares the two: they
+are equal except for pairs of a numeric and a discrete column, where SDMetrics bins the two tables at
+different edges and we bin both at those of the real one. High fidelity is not sufficient: a copy of the real
+table has the best. Read it with the copy rate and the membership AUC.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import warnings
 
 import numpy as np
 
-from .scores import Metric, Score, area, tvd
-from .views import View, Views, filled
+from .scores import Metric, MetricScore, auc_with_interval, tvd
+from .views import View, Views, fill_missing
 
 KS = Metric(
     "KS complement",
@@ -24,10 +25,16 @@ KS = Metric(
     0,
     1,
     "higher",
-    "1 − the largest distance of the distribution functions, of numbers",
+    "1 − Kolmogorov–Smirnov statistic, of numeric columns",
 )
 TV = Metric(
-    "TV complement", "fidelity", "columns", 0, 1, "higher", "1 − the total variation distance, of categories"
+    "TV complement",
+    "fidelity",
+    "columns",
+    0,
+    1,
+    "higher",
+    "1 − total variation distance, of discrete columns",
 )
 MOMENTS = Metric(
     "moments",
@@ -36,7 +43,7 @@ MOMENTS = Metric(
     0,
     math.inf,
     "lower",
-    "how far mean, standard deviation and skewness are off, in the real standard deviations, of numbers",
+    "errors of mean, standard deviation and skewness of numbers, in real standard deviations",
 )
 CORRELATION = Metric(
     "correlation similarity",
@@ -45,7 +52,7 @@ CORRELATION = Metric(
     0,
     1,
     "higher",
-    "1 − half the difference of Pearson's correlation, of two numbers",
+    "1 − half the difference of Pearson correlations, of two numeric columns",
 )
 CONTINGENCY = Metric(
     "contingency similarity",
@@ -54,8 +61,8 @@ CONTINGENCY = Metric(
     0,
     1,
     "higher",
-    "1 − the total variation distance of the joint table, where one column at least is listed; numbers in "
-    "ten cells",
+    "1 − total variation distance of the joint table of two columns, at least one discrete; numbers in ten "
+    "bins",
 )
 QUALITY = Metric(
     "quality score",
@@ -64,8 +71,7 @@ QUALITY = Metric(
     0,
     1,
     "higher",
-    "the mean of the columns' mean and the pairs' mean, as SDMetrics has it. A copy of the real table has "
-    "the best of all",
+    "mean of the columns' mean and the pairs' mean, as in SDMetrics; a copy of the real table scores highest",
 )
 DETECTION = Metric(
     "detection AUC",
@@ -74,7 +80,7 @@ DETECTION = Metric(
     0.5,
     1,
     "lower",
-    "how well a gradient-boosted classifier tells synthetic from real rows (3-fold); 0.5 is not at all",
+    "AUC of a gradient-boosted classifier of synthetic against real rows (3-fold); 0.5 is chance",
 )
 CLUSTERS = Metric(
     "latent clusters",
@@ -83,16 +89,16 @@ CLUSTERS = Metric(
     -math.inf,
     0,
     "lower",
-    "log of the mean squared imbalance of real and synthetic rows over the clusters of both (Yan et al. "
-    "2022)",
+    "log of the mean squared imbalance of real and synthetic rows over common clusters (Yan et al. 2022)",
 )
-ROWS = 5_000  # of each table, for what trains or clusters
+ROWS = 5_000  # of each table, for classifiers and clustering
 CLUSTER_COUNT = 20
 
 
-def complement(a: np.ndarray, b: np.ndarray) -> float:
-    """1 − the Kolmogorov–Smirnov statistic, missing values left out. A column that is all missing on one side
-    only is as far as can be.
+def ks_complement(a: np.ndarray, b: np.ndarray) -> float:
+    """Return 1 − the Kolmogorov–Smirnov statistic, without missing values.
+
+    0 if a column is entirely missing in one table only.
     """
     a, b = np.sort(a[~np.isnan(a)]), np.sort(b[~np.isnan(b)])
     if not len(a) or not len(b):
@@ -103,18 +109,19 @@ def complement(a: np.ndarray, b: np.ndarray) -> float:
     )
 
 
-def shapes(views: Views, made: View) -> dict[str, float]:
-    """KS or TV complement of each column."""
+def shapes(views: Views, synthetic: View) -> dict[str, float]:
+    """Return the KS or TV complement of each column."""
     out = {}
     for j, name in enumerate(views.names):
         if j in views.levels:
-            out[name] = 1 - tvd(views.joint(views.real, (j,)), views.joint(made, (j,)))
+            out[name] = 1 - tvd(views.joint(views.real, (j,)), views.joint(synthetic, (j,)))
         else:
-            out[name] = complement(views.real.x[:, j], made.x[:, j])
+            out[name] = ks_complement(views.real.x[:, j], synthetic.x[:, j])
     return out
 
 
 def correlation(x: np.ndarray, y: np.ndarray) -> float:
+    """Return Pearson's correlation of the complete pairs; NaN if it is undefined."""
     there = ~(np.isnan(x) | np.isnan(y))
     x, y = x[there], y[there]
     if len(x) < 2 or x.std() == 0 or y.std() == 0:
@@ -122,26 +129,28 @@ def correlation(x: np.ndarray, y: np.ndarray) -> float:
     return float(np.corrcoef(x, y)[0, 1])
 
 
-def trends(views: Views, made: View) -> tuple[dict[str, float], dict[str, float]]:
-    """Correlation similarity of pairs of numbers, contingency similarity of the others. A pair without a
-    correlation (a constant column) is left out.
+def trends(views: Views, synthetic: View) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the similarities of numeric pairs (correlation) and other pairs (contingency).
+
+    A pair without a correlation (a constant column) is left out.
     """
     numbers, joint = {}, {}
     for a, b in views.pairs():
         name = f"{views.names[a]} × {views.names[b]}"
         if views.columns[a].is_number and views.columns[b].is_number:
-            r, s = (correlation(v.x[:, a], v.x[:, b]) for v in (views.real, made))
+            r, s = (correlation(v.x[:, a], v.x[:, b]) for v in (views.real, synthetic))
             if not math.isnan(r):
                 numbers[name] = 0.0 if math.isnan(s) else 1 - abs(r - s) / 2
         else:
-            joint[name] = 1 - tvd(views.joint(views.real, (a, b)), views.joint(made, (a, b)))
+            joint[name] = 1 - tvd(views.joint(views.real, (a, b)), views.joint(synthetic, (a, b)))
     return numbers, joint
 
 
-def moments(views: Views, made: View) -> dict[str, float]:
+def moments(views: Views, synthetic: View) -> dict[str, float]:
+    """Return the mean error of mean, standard deviation and skewness of each numeric column."""
     out = {}
     for j in views.numbers:
-        real, other = (v.x[:, j][~np.isnan(v.x[:, j])] for v in (views.real, made))
+        real, other = (v.x[:, j][~np.isnan(v.x[:, j])] for v in (views.real, synthetic))
         if len(real) < 2 or len(other) < 2 or real.std() == 0:
             continue
         sigma = real.std()
@@ -158,17 +167,15 @@ def moments(views: Views, made: View) -> dict[str, float]:
     return out
 
 
-def detection(views: Views, made: View, rng: np.random.Generator) -> float:
-    """Cross-validated AUC of real against `made`, never below 0.5: a classifier that is worse than chance has
-    found nothing.
-    """
+def detection(views: Views, synthetic: View, rng: np.random.Generator) -> float:
+    """Return the cross-validated AUC of real against synthetic rows, at least 0.5."""
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.model_selection import StratifiedKFold
 
-    n = min(ROWS, views.real.rows, made.rows)
+    n = min(ROWS, views.real.rows, synthetic.rows)
     if n < 6:
         return math.nan
-    rows = np.concatenate([filled(v.x[rng.permutation(v.rows)[:n]]) for v in (views.real, made)])
+    rows = np.concatenate([fill_missing(v.x[rng.permutation(v.rows)[:n]]) for v in (views.real, synthetic)])
     label = np.repeat([0, 1], n)
     score = np.empty(2 * n)
     for train, test in StratifiedKFold(3, shuffle=True, random_state=int(rng.integers(2**31))).split(
@@ -176,73 +183,79 @@ def detection(views: Views, made: View, rng: np.random.Generator) -> float:
     ):
         model = HistGradientBoostingClassifier(max_iter=60, random_state=0).fit(rows[train], label[train])
         score[test] = model.predict_proba(rows[test])[:, 1]
-    return max(0.5, area(score[n:], score[:n])[0])
+    return max(0.5, auc_with_interval(score[n:], score[:n])[0])
 
 
-def clusters(views: Views, made: View, rng: np.random.Generator) -> float:
-    """Yan et al.: cluster real and synthetic rows together; in each cluster half should be synthetic."""
+def clusters(views: Views, synthetic: View, rng: np.random.Generator) -> float:
+    """Return the imbalance of real and synthetic rows in common clusters (Yan et al.).
+
+    Half of the rows of each cluster should be synthetic.
+    """
     from sklearn.cluster import KMeans
     from sklearn.decomposition import PCA
 
-    n = min(ROWS, views.real.rows, made.rows)
-    points = np.concatenate([views.points(v)[rng.permutation(v.rows)[:n]] for v in (views.real, made)])
+    n = min(ROWS, views.real.rows, synthetic.rows)
+    points = np.concatenate([views.points(v)[rng.permutation(v.rows)[:n]] for v in (views.real, synthetic)])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # fewer distinct points than clusters: those found are used
+        warnings.simplefilter("ignore")  # there may be fewer distinct points than clusters
         flat = PCA(min(10, points.shape[1], len(points)), random_state=0).fit_transform(points)
-        found = KMeans(min(CLUSTER_COUNT, 2 * n), n_init=2, random_state=0).fit_predict(flat)
-    size = np.bincount(found)
-    real = np.bincount(found[:n], minlength=len(size))
+        labels = KMeans(min(CLUSTER_COUNT, 2 * n), n_init=2, random_state=0).fit_predict(flat)
+    size = np.bincount(labels)
+    real = np.bincount(labels[:n], minlength=len(size))
     return math.log(max(1e-12, float(np.mean((real[size > 0] / size[size > 0] - 0.5) ** 2))))
 
 
-def quality(views: Views, made: View) -> tuple[float, list[dict[str, float]]]:
-    """SDMetrics' score, and what it is made of: columns, pairs of numbers, other pairs."""
-    columns = shapes(views, made)
-    numbers, joint = trends(views, made)
+def quality(views: Views, synthetic: View) -> tuple[float, list[dict[str, float]]]:
+    """Return SDMetrics' score and its parts: columns, numeric pairs, other pairs."""
+    columns = shapes(views, synthetic)
+    numbers, joint = trends(views, synthetic)
     pairs = [*numbers.values(), *joint.values()]
     halves = [float(np.mean(list(columns.values()))), *([float(np.mean(pairs))] if pairs else [])]
     return float(np.mean(halves)), [columns, numbers, joint]
 
 
-def measure(views: Views, rng: np.random.Generator) -> list[Score]:
-    """All of it, each beside what the held-out real rows reach."""
-    made, seed = views.synthetic, int(rng.integers(2**31))
-    score, (columns, numbers, joint) = quality(views, made)
+def measure(views: Views, rng: np.random.Generator) -> list[MetricScore]:
+    """Return all scores, with those of the held-out rows as reference."""
+    synthetic, seed = views.synthetic, int(rng.integers(2**31))
+    score, (columns, numbers, joint) = quality(views, synthetic)
     natural, other = quality(views, views.holdout) if views.holdout else (None, None)
-    listed = {n: v for n, v in columns.items() if views.at(n) in views.levels}
-    plain = {n: v for n, v in columns.items() if n not in listed}
-    found = [Score(QUALITY, score, natural)]
+    discrete = {n: v for n, v in columns.items() if views.column_index(n) in views.levels}
+    numeric = {n: v for n, v in columns.items() if n not in discrete}
+    scores = [MetricScore(QUALITY, score, natural)]
     for metric, parts, k in (
-        (KS, plain, 0),
-        (TV, listed, 0),
+        (KS, numeric, 0),
+        (TV, discrete, 0),
         (CORRELATION, numbers, 1),
         (CONTINGENCY, joint, 2),
     ):
         if parts:
-            held = [v for n, v in other[k].items() if n in parts] if other else []
-            found.append(
-                Score(
+            holdout_values = [v for n, v in other[k].items() if n in parts] if other else []
+            scores.append(
+                MetricScore(
                     metric,
                     float(np.mean(list(parts.values()))),
-                    float(np.mean(held)) if held else None,
+                    float(np.mean(holdout_values)) if holdout_values else None,
                     parts=parts,
                 )
             )
-    off = moments(views, made)
-    if off:
-        held = list(moments(views, views.holdout).values()) if views.holdout else []
-        found.append(
-            Score(
-                MOMENTS, float(np.mean(list(off.values()))), float(np.mean(held)) if held else None, parts=off
+    moment_errors = moments(views, synthetic)
+    if moment_errors:
+        holdout_values = list(moments(views, views.holdout).values()) if views.holdout else []
+        scores.append(
+            MetricScore(
+                MOMENTS,
+                float(np.mean(list(moment_errors.values()))),
+                float(np.mean(holdout_values)) if holdout_values else None,
+                parts=moment_errors,
             )
         )
     for metric, function in ((DETECTION, detection), (CLUSTERS, clusters)):
-        value = function(views, made, np.random.default_rng(seed))
-        found.append(
-            Score(
+        value = function(views, synthetic, np.random.default_rng(seed))
+        scores.append(
+            MetricScore(
                 metric,
                 value,
                 function(views, views.holdout, np.random.default_rng(seed)) if views.holdout else None,
             )
         )
-    return found
+    return scores

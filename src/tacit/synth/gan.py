@@ -1,9 +1,11 @@
-"""GAN: I. Goodfellow et al., *Generative Adversarial Nets*, 2014, Algorithm 1, with the maker's loss −log
-D(G(z)) that its Section 3 recommends.
+"""GAN: I. Goodfellow et al., *Generative Adversarial Nets*, 2014, Algorithm 1.
+
+The generator's loss is −log D(G(z)), which Section 3 of the paper recommends.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,45 +14,45 @@ import torch
 from torch import Tensor
 
 from ..parameters import bad, choice, real, whole
-from .adversarial import Plan, Rows, device_of, make, seeded, train
+from .adversarial import EncodedRows, GANSettings, choose_device, generate_rows, torch_seed, train_gan
 from .conditions import Conditions
 from .encode import Layout
-from .generator import Generator, Learned, Watch
+from .generator import Generator, GeneratorState, Watch
 from .modes import Encoding
 
 
 @dataclass(frozen=True)
 class GAN(Generator):
-    """Two networks; one makes rows, the other tells them from real ones."""
+    """A generator network trained against a discriminator."""
 
-    epochs: int = whole(300, least=1, doc="passes over the table")
-    batch: int = whole(500, least=2, doc="rows a step")
-    pac: int = whole(1, least=1, doc="rows the critic sees at once (PacGAN)")
+    epochs: int = whole(300, least=1, doc="epochs of training")
+    batch: int = whole(500, least=2, doc="batch size")
+    pac: int = whole(1, least=1, doc="rows per critic input (PacGAN)")
     lr: float = real(2e-4, above=0, doc="learning rate of both networks (Adam)")
-    decay: float = real(0.0, least=0, doc="weight decay of the maker")
-    critic_steps: int = whole(1, least=1, doc="steps of the critic for one of the maker")
+    decay: float = real(0.0, least=0, doc="weight decay of the generator network")
+    critic_steps: int = whole(1, least=1, doc="critic steps per generator step")
     noise: int = whole(128, least=1, doc="width of the noise")
-    width: int = whole(256, least=1, doc="of both hidden layers of both networks")
-    modes: int = whole(10, least=1, doc="Gaussian modes a number has at most")
+    width: int = whole(256, least=1, doc="width of both hidden layers of both networks")
+    modes: int = whole(10, least=1, doc="maximum number of Gaussian modes of a numeric column")
     checkpoints: int = whole(
         1,
         least=1,
-        doc="rows come in equal parts from so many makers, kept over the second half of training; 1: the "
-        "last",
+        doc="how many generator networks of the second half of training rows are drawn from, in equal parts; "
+        "1: the last one",
     )
     average: float = real(
         0.99,
         least=0,
         below=1,
-        doc="β: rows come from a moving mean of the maker's weights, of which a step keeps β; 0: from the "
-        "last ones",
+        doc="β of the moving average of the generator's weights that rows are drawn from; 0: no averaging",
     )
-    device: str = choice("auto", ("auto", "cpu", "cuda"), doc="where it trains and draws")
-    seed: int = whole(0, least=0, doc="of all that is random in fitting")
+    device: str = choice("auto", ("auto", "cpu", "cuda"), doc="device for training and sampling")
+    seed: int = whole(0, least=0, doc="random seed of the fit")
 
+    federated: ClassVar[bool] = True
     wasserstein: ClassVar[bool] = False
     dropout: ClassVar[float] = 0.5
-    table_of_rows: ClassVar[type[Rows]] = Rows  # how rows and conditions are drawn
+    rows_class: ClassVar[type[EncodedRows]] = EncodedRows  # how batches and conditions are drawn
 
     def check(self) -> None:
         if self.batch < self.pac:
@@ -59,8 +61,8 @@ class GAN(Generator):
             raise bad(type(self).__name__, "checkpoints", self.checkpoints, f"at most epochs = {self.epochs}")
 
     @property
-    def plan(self) -> Plan:
-        return Plan(
+    def settings(self) -> GANSettings:
+        return GANSettings(
             self.epochs,
             self.batch,
             self.noise,
@@ -75,30 +77,31 @@ class GAN(Generator):
             average=self.average,
         )
 
-    def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> Learned:
-        device = device_of(self.device)
+    def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> GeneratorState:
+        device = choose_device(self.device)
         encoding = Encoding.fit(layout, v, self.modes)
-        encoded = encoding.forward(v, rng).to(device)
-        with seeded(self.seed, device):
-            makers, history = train(self.table_of_rows(encoded, encoding), self.plan, watch)
-        return Learned({**encoding.tensors(), **self.frequencies(v, encoding), **makers}, history=history)
+        encoded = encoding.encode(v, rng).to(device)
+        with torch_seed(self.seed, device):
+            weights, history = train_gan(self.rows_class(encoded, encoding), self.settings, watch)
+        return GeneratorState(
+            {**encoding.tensors(), **self.frequencies(v, encoding), **weights}, history=history
+        )
 
     def frequencies(self, v: np.ndarray, encoding: Encoding) -> dict[str, Tensor]:
-        """What is kept of the levels' frequencies, for drawing conditions: nothing where there are none."""
+        """Return the level frequencies kept for drawing conditions (here: none)."""
         return {}
 
+    def condition_sampler(
+        self, state: GeneratorState, layout: Layout, encoding: Encoding, conditions: Conditions
+    ) -> Callable[[int], Tensor]:
+        """Return a function that draws `n` conditional vectors (here: of width 0)."""
+        return lambda rows: torch.zeros(rows, 0)
+
     def draw(
-        self, learned: Learned, layout: Layout, n: int, rng: np.random.Generator, given: Conditions
+        self, state: GeneratorState, layout: Layout, n: int, rng: np.random.Generator, conditions: Conditions
     ) -> np.ndarray:
-        device = device_of(self.device)
-        with seeded(int(rng.integers(2**62)), device):
-            encoding, plan = Encoding.from_tensors(layout, learned.tensors), self.plan
-            return make(
-                learned.tensors,
-                encoding,
-                plan.noise,
-                plan.hidden,
-                n,
-                lambda rows: torch.zeros(rows, 0),
-                device,
-            )
+        device, hidden = choose_device(self.device), self.settings.hidden
+        encoding = Encoding.from_tensors(layout, state.tensors)
+        sampler = self.condition_sampler(state, layout, encoding, conditions)
+        with torch_seed(int(rng.integers(2**62)), device):
+            return generate_rows(state.tensors, encoding, self.noise, hidden, n, sampler, device)

@@ -1,10 +1,7 @@
-"""What every generator has in common: a frozen dataclass of hyper-parameters that learns from numbers, and
-what it learnt, which draws numbers.
+"""The base class of all generators: fitting, sampling, conditions, constraints and saving.
 
-A generator writes two functions. `learn` turns numbers into tensors and plain facts; `draw` turns those into
-numbers again. Between them nothing else survives: no row of the training table, no index into it. What
-surrounds them is here, once: the table's domains and constraints, conditions (`given`), identifiers, drawing
-in chunks, saving.
+A generator implements two functions. `learn` turns numbers into tensors and metadata; `draw` turns those into
+numbers again. Nothing else is kept: no row of the training table, and no index into it.
 """
 
 from __future__ import annotations
@@ -13,14 +10,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from torch import Tensor
 
-from ..errors import BadData
+from ..errors import BadData, BadParameter
 from ..parameters import bad, check
 from ..parties.ledger import Ledger
+from .columns import Column
 from .conditions import Conditions
 from .constraints import Ordered, Unique
 from .encode import Layout
@@ -29,166 +27,204 @@ from .table import Table
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-CHUNK = 65_536  # rows drawn at a time: 10 million rows never lie in memory together
-PATIENCE = 200  # rows drawn for each that is kept, before a sample is given up
+CHUNK = 65_536  # rows drawn at a time, so that a large sample is never in memory as a whole
+PATIENCE = 200  # rows drawn for each accepted row before sampling fails
 NOT_PRIVATE = (
-    "NOT DIFFERENTIALLY PRIVATE: this generator bounds nothing that its rows give away about the rows it "
-    "learnt from. "
+    "NOT DIFFERENTIALLY PRIVATE: nothing bounds what the synthetic rows reveal about the training rows. "
     "Measure it with tacit.synth.evaluate(real, synthetic, holdout=…) before you release anything."
 )
 
 Watch = Callable[[dict[str, Any]], None]
-Given = Mapping[str, Any]
+
+
+def unprotected_ledger() -> Ledger:
+    """Return a ledger that states that nothing is differentially private."""
+    ledger = Ledger()
+    ledger.stamp(NOT_PRIVATE)
+    return ledger
 
 
 @dataclass
-class Learned:
-    """All that a generator knows: tensors, JSON facts, one history row an epoch, and what privacy it
-    spent.
+class GeneratorState:
+    """Everything a generator has learned.
+
+    `metadata` is JSON, `history` has one row per epoch, and `ledger` states the privacy spent.
     """
 
     tensors: dict[str, Tensor]
-    facts: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
-    ledger: Ledger | None = None
+    ledger: Ledger = field(default_factory=unprotected_ledger)
 
 
 class Generator(ABC):
-    """Subclass as a frozen dataclass with declared parameters and `seed`; list it in `synth.ALL`."""
+    """Learns the distribution of a table and samples synthetic rows from it.
+
+    A subclass is a frozen dataclass of declared parameters, listed in `synth.ALL`. `fit` returns the
+    generator itself; `table`, `state`, `history` and `ledger` are available after it. The same seed gives the
+    same rows, also after `save` and `load`.
+    """
 
     seed: int
-    private = False  # a private generator sets it, and gives a ledger with what was spent
+    private: ClassVar[bool] = False  # whether its ledger states an (ε, δ) guarantee
+    federated: ClassVar[bool] = False  # whether several holders can fit it together (`tacit.synthesize`)
+    _fitted: tuple[Table, GeneratorState] | None = None
 
     @abstractmethod
-    def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> Learned:
-        """From the variables of `layout`, float64 [rows, variables]: codes of discrete ones (complete),
-        numbers of the others (NaN: missing).
+    def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> GeneratorState:
+        """Learn from the variables of `layout`, float64 [rows, variables].
+
+        Discrete variables are codes without missing values; numbers are NaN where missing.
         """
 
     @abstractmethod
     def draw(
-        self, learned: Learned, layout: Layout, n: int, rng: np.random.Generator, given: Conditions
+        self, state: GeneratorState, layout: Layout, n: int, rng: np.random.Generator, conditions: Conditions
     ) -> np.ndarray:
-        """`n` rows of the same kind. `given` may be used to draw fewer rows in vain; what does not match is
-        thrown away by the caller.
+        """Draw `n` rows, in the form that `learn` receives.
+
+        `conditions` may be used to propose better rows; the caller rejects rows that do not match.
         """
 
-    def fit(self, frame: DataFrame, table: Table | None = None, watch: Watch | None = None) -> Fitted:
-        """Learn from a data frame. `table` says what its columns are; without it, it is read off the data."""
+    def fit(
+        self,
+        frame: DataFrame,
+        table: Table | Mapping[str, Column] | None = None,
+        watch: Watch | None = None,
+    ) -> Self:
+        """Learn from a data frame and return self.
+
+        `table` declares the columns, as a Table or a dictionary of columns; without it they are inferred from
+        the data. Private generators require it. `watch` is called with a dictionary per epoch.
+        """
         check(self)
+        return self.restore(*self._learn_frame(frame, table, watch or (lambda event: None)))
+
+    def _learn_frame(
+        self, frame: DataFrame, table: Table | Mapping[str, Column] | None, watch: Watch
+    ) -> tuple[Table, GeneratorState]:
         if table is None:
-            if self.private:
-                raise BadData(
-                    f"{type(self).__name__} needs a table with declared domains: table=Table.infer(frame, "
-                    "age=integer(0, 120), …). "
-                    "Domains read off the data would give away facts about single rows."
-                )
             table = Table.infer(frame)
-        x = table.numbers(frame)
-        table = table.settled(x)
+        elif not isinstance(table, Table):
+            table = Table.declare(table)
+        x = table.to_numbers(frame)
+        table = table.resolve_constraints(x)
         layout = Layout(table)
-        learned = self.learn(
-            layout.forward(x), layout, np.random.default_rng([self.seed, 0]), watch or (lambda event: None)
-        )
-        if learned.ledger is None:
-            learned.ledger = Ledger()
-            learned.ledger.stamp(NOT_PRIVATE)
-        return Fitted(self, table, learned)
+        return table, self.learn(layout.encode(x), layout, np.random.default_rng([self.seed, 0]), watch)
 
+    def restore(self, table: Table, state: GeneratorState) -> Self:
+        """Set what was learned elsewhere (a saved file, several holders) and return self."""
+        object.__setattr__(self, "_fitted", (table, state))  # frozen: parameters stay those of the fit
+        return self
 
-@dataclass
-class Fitted:
-    """A generator that has learnt. The same seed gives the same rows, today and after `save` and `load`."""
+    @property
+    def is_fitted(self) -> bool:
+        return self._fitted is not None
 
-    generator: Generator
-    table: Table
-    learned: Learned = field(repr=False)
+    @property
+    def table(self) -> Table:
+        """The columns and constraints of the fitted table."""
+        return self._require_fit()[0]
+
+    @property
+    def state(self) -> GeneratorState:
+        """What was learned."""
+        return self._require_fit()[1]
 
     @property
     def ledger(self) -> Ledger:
-        assert self.learned.ledger is not None
-        return self.learned.ledger
+        """The privacy spent by fitting; sampling spends nothing more."""
+        return self.state.ledger
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        return self.learned.history
+        """One row per epoch of the fit."""
+        return self.state.history
 
-    def sample(self, n: int, given: Given | None = None, seed: int = 0) -> DataFrame:
-        """`n` synthetic rows. `given` fixes columns: a value, a list of values, or for numbers a tuple (low,
-        high).
+    def _require_fit(self) -> tuple[Table, GeneratorState]:
+        if self._fitted is None:
+            raise BadParameter(f"{type(self).__name__} is not fitted yet. Call fit(frame) first.")
+        return self._fitted
+
+    def sample(self, n: int, conditions: Mapping[str, Any] | None = None, seed: int = 0) -> DataFrame:
+        """Return `n` synthetic rows.
+
+        `conditions` fixes columns: a value, a list of values, or for numbers a tuple (low, high).
         """
         import pandas as pd
 
-        return pd.concat(list(self.chunks(n, given, seed)), ignore_index=True)
+        return pd.concat(list(self.chunks(n, conditions, seed)), ignore_index=True)
 
-    def chunks(self, n: int, given: Given | None = None, seed: int = 0) -> Iterator[DataFrame]:
-        """The rows of `sample`, a data frame at a time."""
+    def chunks(
+        self, n: int, conditions: Mapping[str, Any] | None = None, seed: int = 0
+    ) -> Iterator[DataFrame]:
+        """Yield the rows of `sample` in data frames of at most 65,536 rows."""
         for name, value, least in (("n", n, 1), ("seed", seed, 0)):
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
                 raise bad("sample", name, value, f"a whole number of at least {least}")
-        layout, conditions = Layout(self.table), Conditions.of(self.table, given or {})
-        return self._chunks(int(n), int(seed), layout, conditions)
+        return self._chunks(
+            int(n), int(seed), Layout(self.table), Conditions.parse(self.table, conditions or {})
+        )
 
     def _chunks(self, n: int, seed: int, layout: Layout, conditions: Conditions) -> Iterator[DataFrame]:
         seen: list[set[bytes]] = [set() for c in self.table.constraints if isinstance(c, Unique)]
         for i, first in enumerate(range(0, n, CHUNK)):
-            x = self._fill(
-                min(CHUNK, n - first), np.random.default_rng([seed, i, 1]), layout, conditions, seen
-            )
-            yield self.table.frame(x, seed, first)
+            rng = np.random.default_rng([seed, i, 1])
+            x = self._draw_valid(min(CHUNK, n - first), rng, layout, conditions, seen)
+            yield self.table.to_frame(x, seed, first)
 
-    def _fill(
+    def _draw_valid(
         self, n: int, rng: np.random.Generator, layout: Layout, conditions: Conditions, seen: list[set[bytes]]
     ) -> np.ndarray:
-        """`n` rows that satisfy everything: those that do not are drawn again, until patience ends."""
-        kept: list[np.ndarray] = []
-        have, drawn, most = 0, 0, max(PATIENCE * n, CHUNK)
-        while have < n:
-            rate = max(have, 1) / drawn if drawn else 1.0
-            size = int(min(CHUNK, max(n - have, (n - have) * 1.1 / rate if drawn else 0)))
-            x = self.table.tidied(
-                layout.back(self.generator.draw(self.learned, layout, size, rng, conditions))
-            )
+        """Draw until `n` rows satisfy all conditions and constraints (rejection sampling)."""
+        parts: list[np.ndarray] = []
+        accepted, drawn, most = 0, 0, max(PATIENCE * n, CHUNK)
+        while accepted < n:
+            rate = max(accepted, 1) / drawn if drawn else 1.0
+            size = int(min(CHUNK, max(n - accepted, (n - accepted) * 1.1 / rate if drawn else 0)))
+            x = self.table.fit_to_domain(layout.decode(self.draw(self.state, layout, size, rng, conditions)))
             drawn += size
-            fine = conditions.hold(x)
+            valid = conditions.matches(x)
             for c in self.table.constraints:
                 if isinstance(c, Ordered):
-                    fine &= c.holds(x, self.table)
-            x = self._unrepeated(x[fine], seen, n - have)
-            kept.append(x)
-            have += len(x)
-            if have < n and drawn >= most:
-                raise self._in_vain(n, have, drawn, conditions)
-        return np.concatenate(kept)
+                    valid &= c.holds(x, self.table)
+            x = self._drop_repeats(x[valid], seen, n - accepted)
+            parts.append(x)
+            accepted += len(x)
+            if accepted < n and drawn >= most:
+                raise self._too_few(n, accepted, drawn, conditions)
+        return np.concatenate(parts)
 
-    def _unrepeated(self, x: np.ndarray, seen: list[set[bytes]], most: int) -> np.ndarray:
+    def _drop_repeats(self, x: np.ndarray, seen: list[set[bytes]], most: int) -> np.ndarray:
+        """Keep at most `most` rows that violate no Unique constraint."""
         unique = [c for c in self.table.constraints if isinstance(c, Unique)]
         if not unique:
             return x[:most]
         keys = [c.keys(x, self.table) for c in unique]
-        fine: list[int] = []
+        valid: list[int] = []
         for i in range(len(x)):
             row = [k[0][i].tobytes() if k[1][i] else None for k in keys]
-            if len(fine) < most and not any(key in s for key, s in zip(row, seen) if key is not None):
-                fine.append(i)
+            if len(valid) < most and not any(key in s for key, s in zip(row, seen) if key is not None):
+                valid.append(i)
                 for key, s in zip(row, seen):
                     if key is not None:
                         s.add(key)
-        return x[fine]
+        return x[valid]
 
-    def _in_vain(self, n: int, have: int, drawn: int, conditions: Conditions) -> BadData:
-        asked = [repr(c) for c in self.table.constraints if isinstance(c, Ordered | Unique)] + (
-            [f"given={dict(conditions.told)!r}"] if conditions.told else []
-        )
+    def _too_few(self, n: int, accepted: int, drawn: int, conditions: Conditions) -> BadData:
+        rules = [repr(c) for c in self.table.constraints if isinstance(c, Ordered | Unique)]
+        if conditions.mapping:
+            rules.append(f"conditions={dict(conditions.mapping)!r}")
         return BadData(
-            f"{type(self.generator).__name__}: only {have} of {n} rows satisfy {' and '.join(asked)} after "
-            f"{drawn:,} were drawn. "
-            "Ask for fewer rows, loosen it, or take a generator that follows the data more closely (Cart)."
+            f"{type(self).__name__}: only {accepted} of {n} rows satisfy {' and '.join(rules)} after "
+            f"{drawn:,} were drawn. Request fewer rows, relax the conditions or constraints, or use a "
+            "generator that follows the data more closely (Cart)."
         )
 
     def save(self, path: str | Path) -> Path:
-        """One file: tensors as safetensors, everything else as JSON in its header. No code, no training
-        row.
+        """Write the fitted generator to one file.
+
+        Tensors as safetensors, the rest as JSON in its header; no code and no training row.
         """
         from . import saved
 

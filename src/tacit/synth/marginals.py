@@ -1,10 +1,9 @@
-"""The only door to the data under differential privacy: declared cells, counts with exact noise, choices with
-exact noise, and a budget.
+"""Access to private data: declared cells, exact noise, private selection, a budget.
 
-Unit: one record, added or removed. It changes one cell of each marginal by one, so a marginal has L2
-sensitivity 1, and noise of variance σ² costs 1/(2σ²) of zero-concentrated privacy (zCDP); a choice by the
-exponential mechanism with ε costs ε²/8. Costs add up (Bun, Steinke, TCC 2016). The number of rows is a fact
-about the data like any other: it is never read, only estimated from noisy marginals.
+The unit is one record, added or removed. It changes one cell of each marginal by one, so a marginal has L2
+sensitivity 1, and noise of variance σ² costs 1/(2σ²) of zero-concentrated differential privacy (zCDP). A
+selection by the exponential mechanism with ε costs ε²/8. Costs add up (Bun, Steinke, TCC 2016). The number
+of rows is private too: it is only estimated from noisy marginals.
 """
 
 from __future__ import annotations
@@ -23,19 +22,21 @@ from ..parameters import bad
 from ..parties.ledger import Ledger, Spend
 from ..parties.secret import NOT_PRIVATE, Secret, SeededSecret
 from .columns import Column, scalar
-from .graphical import Clique, Measurement, Model, cells
+from .graphical import Clique, Measurement, Model, count_cells
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# scores are computed on estimates rounded to 1/16 of a row: whole numbers, so that their sensitivity is exact
+# scores use estimates rounded to 1/16 of a row: integers, so that their sensitivity is exact
 FINE = 16
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Declared columns cut into cells. A number with few possible values has a cell for each, one with many
-    `bins` of equal width; a column that may be missing has one more cell for that.
+    """Declared columns divided into cells.
+
+    A numeric column with few possible values has one cell per value, otherwise `bins` cells of equal width. A
+    column with missing values has one more cell for them.
     """
 
     columns: tuple[Column, ...]
@@ -51,22 +52,21 @@ class Grid:
             if not (column.declared and bounded):
                 example = "continuous(low=0, high=100)" if column.is_number else "categorical(['a', 'b'])"
                 raise BadData(
-                    f"the column {column.name!r} has no declared domain. Under differential privacy "
-                    "categories and bounds are written down by you, "
-                    "from what is publicly known, never read off the data: a category that one person "
-                    "holds, or the largest income, is a fact "
-                    f"about that person. Declare it, for example as tacit.synth.{example}."
+                    f"the column {column.name!r} has no declared domain. Under differential privacy, "
+                    "categories and bounds must come from public knowledge, not from the data: a category "
+                    "that one person has, or the largest income, is a fact about that person. Declare it, "
+                    f"for example as tacit.synth.{example}."
                 )
 
-    def _places(self, column: Column) -> int | None:
-        """How many values the column's step allows, where it has one."""
+    def _count_values(self, column: Column) -> int | None:
+        """Return how many values the column's step allows, or None without a step."""
         low, high = _ends(column)
         return math.floor((high - low) / column.step + 1e-9) + 1 if column.step else None
 
     def _cells(self, column: Column) -> int:
         if not column.is_number:
             return len(column.values)
-        places = self._places(column)
+        places = self._count_values(column)
         return min(self.bins, places) if places else self.bins
 
     @property
@@ -74,62 +74,59 @@ class Grid:
         return tuple(self._cells(c) + c.missing for c in self.columns)
 
     def codes(self, frame: pd.DataFrame) -> np.ndarray:
-        """Each row's cells. Numbers outside the bounds are moved to them. A value that was not declared, or
-        is no number where one should be, counts as missing where the column may be missing; elsewhere its row
-        is left out. Both treat each row by itself, and say nothing, for what they said would be about
-        somebody.
+        """Return each row's cells, int64.
+
+        Numbers outside the bounds are clipped. An undeclared or unreadable value counts as missing where the
+        column allows that; otherwise its row is dropped. Each row is handled independently and silently: a
+        message would reveal something about it.
         """
-        out = self._placed(frame)
+        out = self._assign(frame)
         return out[(out >= 0).all(axis=1)]
 
     def values(self, frame: pd.DataFrame) -> np.ndarray:
-        """The same rows with their numbers uncut: a place in the list, a number between the bounds, NaN where
-        missing.
-        """
-        codes = self._placed(frame)
+        """Return the same rows before discretization: level indices, clipped numbers, NaN."""
+        codes = self._assign(frame)
         out = codes.astype(np.float64)
         for j, column in enumerate(self.columns):
             if column.is_number:
-                out[:, j] = np.clip(column.numbers_apart(frame[column.name]), *_ends(column))
+                out[:, j] = np.clip(column.to_numbers_or_nan(frame[column.name]), *_ends(column))
             if column.missing:
                 out[codes[:, j] == self._cells(column), j] = np.nan
         return out[(codes >= 0).all(axis=1)]
 
-    def _placed(self, frame: pd.DataFrame) -> np.ndarray:
-        """Cells of all rows; −1 where a value was not declared."""
+    def _assign(self, frame: pd.DataFrame) -> np.ndarray:
+        """Return the cells of all rows; −1 where a value is not declared."""
         out = np.empty((len(frame), len(self.columns)), np.int64)
         for j, column in enumerate(self.columns):
             last = self._cells(column)
             if column.is_number:
-                x = column.numbers_apart(frame[column.name])
+                x = column.to_numbers_or_nan(frame[column.name])
                 code = np.where(
                     np.isnan(x), -1, self._bin(column, np.nan_to_num(x, posinf=np.inf, neginf=-np.inf))
                 )
             else:
-                code = _listed(column, frame[column.name])
+                code = _encode_levels(column, frame[column.name])
             out[:, j] = np.where(code < 0, last if column.missing else -1, code)
         return out
 
     def _bin(self, column: Column, x: np.ndarray) -> np.ndarray:
-        (low, high), k, places = _ends(column), self._cells(column), self._places(column)
+        (low, high), k, places = _ends(column), self._cells(column), self._count_values(column)
         x = np.clip(x, low, high) - low
         if places:
             return np.clip(np.rint(x / (column.step or 1)), 0, places - 1).astype(np.int64) * k // places
         return np.minimum((x / ((high - low) or 1) * k).astype(np.int64), k - 1)
 
-    def numbers(self, codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Cells as the columns' numbers: a place in the list, a point drawn evenly from the bin, NaN where
-        missing.
-        """
+    def to_numbers(self, codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Convert cells to column numbers: a level index, a uniform draw from the bin, or NaN."""
         out = codes.astype(np.float64)
         for j, column in enumerate(self.columns):
             if column.is_number:
-                (low, high), k, places = _ends(column), self._cells(column), self._places(column)
+                (low, high), k, places = _ends(column), self._cells(column), self._count_values(column)
                 if places:
                     first, end = (
                         -(-codes[:, j] * places // k),
                         -(-(codes[:, j] + 1) * places // k),
-                    )  # places p with p·k // places = code
+                    )  # values p with p·k // values = code
                     out[:, j] = low + (first + np.floor(rng.random(len(codes)) * (end - first))) * (
                         column.step or 1
                     )
@@ -140,60 +137,59 @@ class Grid:
         return out
 
     def labels(self, j: int, codes: np.ndarray) -> list[Any]:
-        """What each cell of a column is called: its value, 'low … high' of a bin, or None for missing."""
+        """Name each cell of a column: its value, 'low … high' of a bin, or None for missing."""
         column, k = self.columns[j], self._cells(self.columns[j])
         if not column.is_number:
             return [None if code == k else column.values[code] for code in codes]
-        (low, high), places, step = _ends(column), self._places(column), column.step or 1
+        (low, high), places, step = _ends(column), self._count_values(column), column.step or 1
         names: list[Any] = []
         for code in range(k):
             if places:
                 first, end = (low + step * -(-c * places // k) for c in (code, code + 1))
                 names.append(
-                    column.shown(first)
+                    column.format_value(first)
                     if end - first <= step
-                    else f"{column.shown(first)} … {column.shown(end - step)}"
+                    else f"{column.format_value(first)} … {column.format_value(end - step)}"
                 )
             else:
                 first, end = (low + c * (high - low) / k for c in (code, code + 1))
-                names.append(f"{column.shown(first)} … {column.shown(end)}")
+                names.append(f"{column.format_value(first)} … {column.format_value(end)}")
         return [None if code == k else names[code] for code in codes]
 
 
 def _ends(column: Column) -> tuple[float, float]:
     assert column.low is not None
-    assert column.high is not None  # Grid refused it otherwise
+    assert column.high is not None  # Grid rejects other columns
     return column.low, column.high
 
 
-def _listed(column: Column, series: Any) -> np.ndarray:
+def _encode_levels(column: Column, series: Any) -> np.ndarray:
     import pandas as pd
 
     place = {value: i for i, value in enumerate(column.values)}
-    # A list of words for a column of numbers is a slip of the pen, not a fact about a row: said by type,
-    # before any row counts.
+    # A mismatch of types (strings declared, numbers in the column) reveals nothing about a row: it is an error.
     if pd.api.types.is_numeric_dtype(series.dtype) and all(isinstance(v, str) for v in column.values):
         raise BadData(
-            f"the column {column.name!r} is declared with words ({column.values[0]!r}, …) but holds "
+            f"the column {column.name!r} is declared with strings ({column.values[0]!r}, …) but contains "
             "numbers. Declare the numbers themselves."
         )
 
     def at(value: Any) -> int:
         try:
             return place.get(scalar(value), -1)
-        except BadData:  # bytes, say: no category, and so none of those declared
+        except BadData:  # for example bytes, which are never a declared category
             return -1
 
     try:
         codes, distinct = pd.factorize(series)
-    except TypeError:  # a list in one cell, say
+    except TypeError:  # for example a list in one cell
         return np.array([at(v) for v in series], np.int64)
     return np.array([at(v) for v in distinct] + [-1], np.int64)[codes]
 
 
 @dataclass
 class Curator:
-    """Holds the rows and lets nothing out but by noise that is paid for."""
+    """Holds the rows and releases only noisy answers that the budget covers."""
 
     codes: np.ndarray = field(repr=False)
     sizes: tuple[int, ...]
@@ -206,33 +202,33 @@ class Curator:
     def left(self) -> float:
         return max(0.0, float(Fraction(self.rho) - self.spent))
 
-    def _pay(self, cost: Fraction) -> None:
-        if self.spent + cost > Fraction(self.rho) * (
-            1 + Fraction(1, 10**9)
-        ):  # what 60 rounded shares may add up to
+    def _charge(self, cost: Fraction) -> None:
+        # 60 rounded shares may exceed ρ by this factor
+        if self.spent + cost > Fraction(self.rho) * (1 + Fraction(1, 10**9)):
             raise bad(
                 "Curator",
                 "budget",
                 float(self.spent + cost),
                 f"at most ρ = {self.rho:.6g}",
-                "This is a defect in tacit: a mechanism overspent.",
+                "This is an internal error (please report it): a mechanism exceeded its budget.",
             )
         self.spent += cost
 
     def _counts(self, clique: Clique) -> np.ndarray:
-        """Exact counts. Private in every sense: they leave this class with noise only."""
+        """Return exact counts. Callers in this class add noise before anything is released."""
         if clique not in self._known:
             shape = [self.sizes[c] for c in clique]
             flat = np.ravel_multi_index(self.codes[:, list(clique)].T, shape)
-            self._known[clique] = np.bincount(flat, minlength=cells(clique, self.sizes)).reshape(shape)
+            self._known[clique] = np.bincount(flat, minlength=count_cells(clique, self.sizes)).reshape(shape)
         return self._known[clique]
 
     def measure(self, clique: Clique, rho: float) -> Measurement:
-        """The marginal with discrete Gaussian noise worth `rho`: variance 1/(2ρ), rounded up by less than a
-        thousandth.
+        """Release a marginal with discrete Gaussian noise that costs `rho`.
+
+        The variance is 1/(2ρ), rounded up by less than a thousandth.
         """
         variance = discrete.rational_above(1 / (2 * rho))
-        self._pay(1 / (2 * variance))
+        self._charge(1 / (2 * variance))
         exact = self._counts(clique)
         noise = discrete.gaussian(variance, exact.size, self.secret.bytes)
         return Measurement(clique, exact + noise.reshape(exact.shape), float(variance))
@@ -246,14 +242,13 @@ class Curator:
         weights: Sequence[int] | None = None,
         penalty: Callable[[Clique], float] = lambda clique: 0.0,
     ) -> Clique:
-        """One candidate by the exponential mechanism worth `rho`, by weight × (L1 distance of its true counts
-        from the estimate − penalty).
+        """Select one candidate by the exponential mechanism, at cost `rho`.
 
-        Estimate and penalty are functions of what was released before, so one record moves a score by its
-        weight at most.
+        The score is weight × (L1 distance of the true counts from the estimate − penalty). Estimate and
+        penalty depend only on earlier releases, so one record changes a score by at most its weight.
         """
         epsilon = discrete.rational_below(math.sqrt(8 * rho))
-        self._pay(epsilon**2 / 8)
+        self._charge(epsilon**2 / 8)
         weight = list(weights) if weights is not None else [1] * len(candidates)
         scores = []
         for w, clique in zip(weight, candidates):
@@ -263,53 +258,53 @@ class Curator:
             scores.append(w * (far - round(penalty(clique) * FINE)))
         return candidates[discrete.exponential(scores, epsilon, FINE * max(weight), self.secret.bytes)]
 
-    def narrowed(self, support: Support) -> Curator:
-        """The same rows in merged cells, with what is left of the budget going on being counted here."""
-        return Curator(support.merged(self.codes), support.sizes, self.rho, self.secret, self.spent)
+    def narrow_to(self, support: Support) -> Curator:
+        """Return a curator of the same rows in merged cells that continues this budget."""
+        return Curator(support.merge(self.codes), support.sizes, self.rho, self.secret, self.spent)
 
 
 @dataclass(frozen=True)
 class Support:
-    """Cells worth keeping apart: those whose noisy count is above the noise; the rest of a column is one
-    cell, spread out again when sampling.
+    """Cells whose noisy count exceeds the noise; the others of a column are merged into one.
+
+    The merged cell is expanded again when sampling.
     """
 
     place: tuple[np.ndarray, ...]  # code → merged code
-    rare: tuple[np.ndarray, ...]  # the codes behind the last merged code, where there is one
+    rare: tuple[np.ndarray, ...]  # the codes behind the last merged code, if any
 
     @classmethod
-    def of(cls, measured: Sequence[Measurement]) -> Support:
-        """As McKenna et al. 2021 compress the domain: a cell is kept when its noisy count is at least 3σ."""
+    def from_measurements(cls, measured: Sequence[Measurement]) -> Support:
+        """Keep cells whose noisy count is at least 3σ (McKenna et al. 2021)."""
         place, rare = [], []
         for m in measured:
-            kept = m.counts >= 3 * math.sqrt(m.variance)
-            if (~kept).sum() <= 1:
-                kept[:] = True
-            codes = np.where(kept, np.cumsum(kept) - 1, kept.sum())
+            keep = m.counts >= 3 * math.sqrt(m.variance)
+            if (~keep).sum() <= 1:
+                keep[:] = True
+            codes = np.where(keep, np.cumsum(keep) - 1, keep.sum())
             place.append(codes)
-            rare.append(np.flatnonzero(~kept))
+            rare.append(np.flatnonzero(~keep))
         return cls(tuple(place), tuple(rare))
 
     @property
     def sizes(self) -> tuple[int, ...]:
         return tuple(int(p.max()) + 1 for p in self.place)
 
-    def merged(self, codes: np.ndarray) -> np.ndarray:
+    def merge(self, codes: np.ndarray) -> np.ndarray:
         return np.stack([p[codes[:, j]] for j, p in enumerate(self.place)], axis=1)
 
     def narrow(self, m: Measurement) -> Measurement:
-        """A one-way measurement over the merged cells; the merged one's noise adds up, so each cell is given
-        the mean variance.
+        """Convert a one-way measurement to the merged cells.
+
+        The noise of the merged cell adds up; every cell is assigned the mean variance.
         """
         j = m.clique[0]
         size = self.sizes[j]
         merged = np.bincount(self.place[j], weights=m.counts.astype(np.float64), minlength=size)
         return Measurement(m.clique, merged, m.variance * m.counts.size / size)
 
-    def spread(self, codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """The merged cell as one of the cells behind it, each as likely as the others: nothing more is known
-        of them.
-        """
+    def expand(self, codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Replace the merged cell by one of its original cells, uniformly: nothing more is known."""
         out = np.empty_like(codes)
         for j, (place, rare) in enumerate(zip(self.place, self.rare)):
             alone = np.zeros(int(place.max()) + 1, np.int64)
@@ -321,35 +316,39 @@ class Support:
         return out
 
 
-def ledger_of(mechanism: str, epsilon: float, delta: float, curator: Curator) -> Ledger:
-    """What was spent, of what was promised; a run from a seed is stamped."""
-    ledger = Ledger()
-    spent = float(curator.spent)
-    ledger.spend(
-        Spend(
-            mechanism,
-            epsilon,
-            delta,
-            unit="record (one row added or removed)",
-            adversary="whoever sees the model, every sample and every released statistic, whatever else "
-            "they know",
-            sampling="no",
-            note=f"ρ = {spent:.6g} of zero-concentrated privacy, which gives ε = "
-            f"{discrete.epsilon_of(spent, delta):.4g} at this δ. "
-            "The number of rows was not read but estimated from noisy counts. Domains are the declared ones.",
-        )
+def marginal_spend(mechanism: str, epsilon: float, delta: float, curator: Curator) -> Spend:
+    """Return the ledger line of a curator's releases."""
+    rho = float(curator.spent)
+    return Spend(
+        mechanism,
+        epsilon,
+        delta,
+        unit="record (one row added or removed)",
+        adversary="whoever sees the model, every sample and every released statistic, with any background "
+        "knowledge",
+        sampling="no",
+        note=f"ρ = {rho:.6g} of zero-concentrated privacy, which gives ε = "
+        f"{discrete.epsilon_of(rho, delta):.4g} at this δ. "
+        "The number of rows was estimated from noisy counts. Domains are the declared ones.",
     )
-    if curator.secret.replayable:
+
+
+def private_ledger(spend: Spend, secret: Secret) -> Ledger:
+    """Return a ledger with one spend, stamped NOT PRIVATE if the secret can be replayed."""
+    ledger = Ledger()
+    ledger.spend(spend)
+    if secret.replayable:
         ledger.stamp(NOT_PRIVATE)
     return ledger
 
 
-def secret_of(seed: int | None) -> Secret:
-    return Secret() if seed is None else SeededSecret(seed)
+def make_secret(insecure_seed: int | None) -> Secret:
+    """Return the operating system's randomness, or, for tests only, a replayable source."""
+    return Secret() if insecure_seed is None else SeededSecret(insecure_seed)
 
 
-def independent(model: Model) -> Callable[[Clique], np.ndarray]:
-    """Expected counts if the columns had nothing to do with each other."""
+def independent_counts(model: Model) -> Callable[[Clique], np.ndarray]:
+    """Return a function that computes expected counts under independent columns."""
     ways = {c: model.marginal((c,)) for c in range(len(model.sizes))}
 
     def estimate(clique: Clique) -> np.ndarray:

@@ -1,10 +1,12 @@
-"""Numbers for networks: mode-specific normalisation (L. Xu, M. Skoularidou, A. Cuesta-Infante, K.
-Veeramachaneni, *Modeling Tabular Data using Conditional GAN*, NeurIPS 2019, Section 4.2), with modes found by
-variational Bayes (C. M. Bishop, *Pattern Recognition and Machine Learning*, 2006, Section 10.2).
+"""Mode-specific normalization of numeric columns for networks.
 
-A number becomes which mode it belongs to, as indicators, and where it lies in it, (x − mean) / 4 deviations.
-Two kinds of mode are ours: one for each value that many rows share (a capital gain of 0), which comes back
-exactly, and one for "missing".
+L. Xu, M. Skoularidou, A. Cuesta-Infante, K. Veeramachaneni, *Modeling Tabular Data using Conditional GAN*,
+NeurIPS 2019, Section 4.2; modes are fitted by variational Bayes (C. M. Bishop, *Pattern Recognition and
+Machine Learning*, 2006, Section 10.2).
+
+A number becomes a one-hot mode and a scalar within it, (x − mean) / 4 standard deviations. Two kinds of mode
+are additions: one for each value that many rows share (a capital gain of 0), which is reproduced exactly, and
+one for missing values.
 """
 
 from __future__ import annotations
@@ -18,34 +20,37 @@ from torch import Tensor
 
 from .encode import Layout
 
-SPIKE = 0.03  # a value this part of the rows share is a mode of its own
-POINTS = 1024  # a column's distribution is summarised by so many weighted points before the mixture is fitted
-LEAST_WEIGHT = 0.005  # modes lighter than this are dropped, as the paper's code does
+SPIKE = 0.03  # a value shared by at least this share of the rows is a mode of its own
+POINTS = 1024  # weighted points that summarize a column before the mixture is fitted
+MIN_WEIGHT = 0.005  # modes of lower weight are dropped, as in the authors' code
 
 
 class Mixture(NamedTuple):
+    """Means, standard deviations and weights of a Gaussian mixture."""
+
     mean: np.ndarray
     deviation: np.ndarray
     weight: np.ndarray
 
 
-def mixture(x: np.ndarray, most: int = 10, steps: int = 100) -> Mixture:
-    """A Gaussian mixture of at most `most` modes; a small Dirichlet prior (10⁻³ rows a mode) empties those
-    that are not needed.
+def fit_mixture(x: np.ndarray, most: int = 10, steps: int = 100) -> Mixture:
+    """Fit a Gaussian mixture of at most `most` modes.
+
+    A small Dirichlet prior (10⁻³ rows per mode) empties modes that are not needed.
     """
     points, mass = np.unique(x, return_counts=True)
     if len(points) > POINTS:
         parts = np.array_split(np.sort(x), POINTS)
         points, mass = np.array([p.mean() for p in parts]), np.array([len(p) for p in parts])
-    centre, scale = (
+    center, scale = (
         float(np.average(points, weights=mass)),
         max(float(np.sqrt(np.average((points - x.mean()) ** 2, weights=mass))), 1e-12),
     )
-    z, mass = (points - centre) / scale, mass.astype(np.float64)
+    z, mass = (points - center) / scale, mass.astype(np.float64)
     k = min(most, len(points))
     start = np.quantile(z, (np.arange(k) + 0.5) / k)
     r = np.eye(k)[np.abs(z[:, None] - start).argmin(axis=1)]
-    beta0, nu0, alpha0 = 1.0, 1.0, 1e-3  # priors worth one row; inverse scale 1: the column's own variance
+    beta0, nu0, alpha0 = 1.0, 1.0, 1e-3  # priors of one row; inverse scale 1: the column's variance
     for _ in range(steps):
         n = mass @ r + 1e-10  # (10.51)
         mean = (mass * z) @ r / n  # (10.52)
@@ -62,13 +67,13 @@ def mixture(x: np.ndarray, most: int = 10, steps: int = 100) -> Mixture:
         log_rho -= log_rho.max(axis=1, keepdims=True)
         new = np.exp(log_rho)
         new /= new.sum(axis=1, keepdims=True)  # (10.49)
-        still, r = float(np.abs(new - r).max()), new
-        if still < 1e-4:
+        change, r = float(np.abs(new - r).max()), new
+        if change < 1e-4:
             break
     weight = n / n.sum()
-    kept = weight > min(LEAST_WEIGHT, weight.max() / 2)
+    heavy = weight > min(MIN_WEIGHT, weight.max() / 2)
     deviation = np.sqrt(inverse_w / nu)
-    return Mixture(centre + scale * m[kept], scale * deviation[kept], weight[kept] / weight[kept].sum())
+    return Mixture(center + scale * m[heavy], scale * deviation[heavy], weight[heavy] / weight[heavy].sum())
 
 
 def _digamma(x: np.ndarray) -> np.ndarray:
@@ -76,7 +81,7 @@ def _digamma(x: np.ndarray) -> np.ndarray:
 
 
 class Block(NamedTuple):
-    """Columns `start` … of the encoded row: a place in the mode when `scalar`, then `width` indicators."""
+    """Columns of the encoded row from `start`: a scalar if `scalar`, then `width` indicators."""
 
     variable: int
     scalar: bool
@@ -89,8 +94,10 @@ class Block(NamedTuple):
 
 
 class Encoding:
-    """Variables as rows of a matrix, and back. `modes[i]` [modes, 2] are mean and deviation; a deviation of 0
-    is a shared value; missing is last.
+    """Converts variables to rows of a matrix, and back.
+
+    `modes[i]` [modes, 2] are mean and standard deviation; a deviation of 0 is a shared value; missing is
+    last.
     """
 
     def __init__(self, layout: Layout, modes: Mapping[int, np.ndarray]):
@@ -108,11 +115,13 @@ class Encoding:
 
     @classmethod
     def fit(cls, layout: Layout, v: np.ndarray, most: int = 10) -> Encoding:
+        """Fit modes to all numeric variables."""
         return cls(
-            layout, {i: _modes(v[:, i], most) for i, var in enumerate(layout.variables) if not var.levels}
+            layout, {i: _fit_modes(v[:, i], most) for i, var in enumerate(layout.variables) if not var.levels}
         )
 
-    def forward(self, v: np.ndarray, rng: np.random.Generator) -> Tensor:
+    def encode(self, v: np.ndarray, rng: np.random.Generator) -> Tensor:
+        """Convert variables to float32 rows; the mode of a number is drawn by its posterior."""
         out = np.zeros((len(v), self.width), dtype=np.float32)
         rows = np.arange(len(v))
         for b in self.blocks:
@@ -120,12 +129,13 @@ class Encoding:
             if not b.scalar:
                 out[rows, b.start + x.astype(np.int64)] = 1
                 continue
-            mode, place = _placed(x, self.modes[b.variable], rng)
+            mode, place = _assign(x, self.modes[b.variable], rng)
             out[:, b.start] = place
             out[rows, b.start + 1 + mode] = 1
         return torch.from_numpy(out)
 
-    def back(self, encoded: np.ndarray) -> np.ndarray:
+    def decode(self, encoded: np.ndarray) -> np.ndarray:
+        """Convert encoded rows to variables."""
         v = np.empty((len(encoded), len(self.layout.variables)))
         for b in self.blocks:
             level = encoded[:, b.indicators].argmax(axis=1)
@@ -151,33 +161,35 @@ class Encoding:
         )
 
 
-def _modes(x: np.ndarray, most: int) -> np.ndarray:
-    there = x[~np.isnan(x)]
-    if not len(there):
+def _fit_modes(x: np.ndarray, most: int) -> np.ndarray:
+    present = x[~np.isnan(x)]
+    if not len(present):
         return np.zeros((1, 2))
-    values, counts = np.unique(there, return_counts=True)
+    values, counts = np.unique(present, return_counts=True)
     spikes = values[counts >= max(SPIKE * len(x), 2)]
-    rest = there[~np.isin(there, spikes)]
-    found = (
-        mixture(rest, most)
+    rest = present[~np.isin(present, spikes)]
+    rest_modes = (
+        fit_mixture(rest, most)
         if len(rest) > 1
         else Mixture(rest, np.full(len(rest), 1e-6 + np.abs(rest) * 1e-6), np.ones(len(rest)))
     )
     return np.concatenate(
-        [np.column_stack([spikes, np.zeros(len(spikes))]), np.column_stack([found.mean, found.deviation])]
+        [
+            np.column_stack([spikes, np.zeros(len(spikes))]),
+            np.column_stack([rest_modes.mean, rest_modes.deviation]),
+        ]
     )
 
 
-def _placed(x: np.ndarray, modes: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """A mode for each number, drawn by how well it explains it, and the place within."""
-    spike, absent = modes[:, 1] == 0, np.isnan(x)
+def _assign(x: np.ndarray, modes: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Draw a mode for each number by its posterior; return the modes and scalars within them."""
+    spike, missing = modes[:, 1] == 0, np.isnan(x)
     mean, deviation = modes[:, 0], np.where(spike, 1.0, modes[:, 1])
-    y = np.where(absent, mean[0], x)
+    y = np.where(missing, mean[0], x)
     score = -0.5 * ((y[:, None] - mean) / deviation) ** 2 - np.log(deviation)
     score[:, spike] = np.where(y[:, None] == mean[spike], np.inf, -np.inf)
-    score = np.where(np.isposinf(score), 1e9, score) - np.log(
-        -np.log(rng.random(score.shape))
-    )  # the largest, with Gumbel noise, is a draw
+    # the argmax with Gumbel noise is a draw
+    score = np.where(np.isposinf(score), 1e9, score) - np.log(-np.log(rng.random(score.shape)))
     mode = score.argmax(axis=1)
     place = np.clip((y - mean[mode]) / (4 * deviation[mode]), -0.99, 0.99)
-    return np.where(absent, len(modes), mode), np.where(absent | spike[mode], 0.0, place)
+    return np.where(missing, len(modes), mode), np.where(missing | spike[mode], 0.0, place)

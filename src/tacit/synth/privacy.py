@@ -1,23 +1,23 @@
-"""Privacy: what do the synthetic rows give away about the rows they were made from, beyond what they say
-about people in general?
+"""Privacy: what synthetic rows reveal about the training rows beyond the population.
 
-Every attack is run twice: on rows of the training table, and on held-out rows of the same kind that the
-generator never saw. What works on both is knowledge about the population; the difference is the leak.
-These are attacks by those who hold the synthetic table alone. None of them succeeding is no proof: a
-guarantee needs differential privacy (MST, AIM).
+Every attack runs twice: on training rows, and on held-out rows that the generator never saw. Success on both
+is knowledge about the population; the difference is the leak. The attacker has the synthetic table only.
+Failing attacks are no proof: a guarantee needs differential privacy (MST, AIM).
 
-    copies              exact, near, and the ratios of distances to the nearest rows
-    membership          Stadler et al. 2022; van Breugel et al. 2023 (DOMIAS); Yale et al. 2020 (adversarial accuracy)
-    attributes          Yan et al. 2022; meaningful identity disclosure after El Emam et al. 2020
-    singling out, linkability, inference   the three risks of the data-protection guidance (WP 216), as Giomi et al. 2023 define them; own code
+    copies        exact, near, and the ratios of distances to the nearest rows
+    membership    Stadler et al. 2022; van Breugel et al. 2023 (DOMIAS); Yale et al. 2020 (adversarial
+                  accuracy)
+    attributes    Yan et al. 2022; meaningful identity disclosure after El Emam et al. 2020
+    guidance      singling out, linkability, inference: the three risks of the data-protection guidance
+                  (WP 216), as defined by Giomi et al. 2023; own implementation
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from .scores import Metric, Score, area, excess, wilson
-from .views import View, Views, nearest, nearest_without
+from .scores import Metric, MetricScore, auc_with_interval, excess_risk, wilson_interval
+from .views import View, Views, nearest_rows, nearest_rows_without
 
 COPIES = Metric(
     "exact copies",
@@ -35,7 +35,7 @@ NEAR = Metric(
     0,
     1,
     "lower",
-    "share of synthetic rows nearer to a training row than all but 5% of held-out rows are",
+    "share of synthetic rows closer to a training row than the closest 5% of held-out rows",
 )
 RATIO = Metric(
     "distance ratio",
@@ -44,7 +44,7 @@ RATIO = Metric(
     0,
     1,
     "higher",
-    "median distance to the nearest over that to the second-nearest training row; a copy has 0",
+    "median ratio of the distances to the nearest and second-nearest training row; 0 for a copy",
 )
 CLOSER = Metric(
     "nearer to training",
@@ -53,7 +53,7 @@ CLOSER = Metric(
     0,
     1,
     "lower",
-    "share of synthetic rows nearer to the training table than to as many held-out rows; 0.5 is none",
+    "share of synthetic rows closer to training rows than to equally many held-out rows; 0.5 is chance",
 )
 MEMBERSHIP = Metric(
     "membership AUC",
@@ -62,8 +62,7 @@ MEMBERSHIP = Metric(
     0,
     1,
     "lower",
-    "how well the distance to the nearest synthetic row tells training rows from held-out rows; 0.5 is not "
-    "at all",
+    "AUC of the distance to the nearest synthetic row, for training against held-out rows; 0.5 is chance",
 )
 DENSITY = Metric(
     "membership AUC (calibrated)",
@@ -72,7 +71,7 @@ DENSITY = Metric(
     0,
     1,
     "lower",
-    "the same for an attacker who also holds rows of the population and compares distances to both",
+    "the same for an attacker who also has rows of the population, relative to the distance to those",
 )
 LOSS = Metric(
     "adversarial accuracy loss",
@@ -81,8 +80,7 @@ LOSS = Metric(
     -1,
     1,
     "lower",
-    "how much harder training rows are to tell from synthetic ones than held-out rows are, by nearest "
-    "neighbours",
+    "nearest-neighbor accuracy of synthetic against held-out rows, minus that against training rows",
 )
 ATTRIBUTE = Metric(
     "attribute inference",
@@ -91,7 +89,7 @@ ATTRIBUTE = Metric(
     0,
     1,
     "lower",
-    "share of training rows whose hidden value is that of the synthetic row nearest in the key columns",
+    "share of training rows whose hidden value equals that of the synthetic row nearest in the key columns",
 )
 DISCLOSURE = Metric(
     "identity disclosure",
@@ -100,8 +98,8 @@ DISCLOSURE = Metric(
     0,
     1,
     "lower",
-    "expected share of people matched on the key columns about whom the match tells something unusual and "
-    "true",
+    "expected share of people matched on the key columns for whom the match reveals a correct and unusual "
+    "value",
 )
 SINGLING = Metric(
     "singling-out risk",
@@ -110,7 +108,7 @@ SINGLING = Metric(
     0,
     1,
     "lower",
-    "excess success of predicates that single out one row in the synthetic table",
+    "excess success rate of predicates that hold for one synthetic row only",
 )
 LINKING = Metric(
     "linkability risk",
@@ -119,7 +117,7 @@ LINKING = Metric(
     0,
     1,
     "lower",
-    "excess success of joining two halves of a row through the synthetic table",
+    "excess success rate of linking two halves of a row through the synthetic table",
 )
 INFERENCE = Metric(
     "inference risk",
@@ -128,136 +126,145 @@ INFERENCE = Metric(
     0,
     1,
     "lower",
-    "excess success of guessing a column from all others through the synthetic table",
+    "excess success rate of inferring a column from all others through the synthetic table",
 )
 
-QUERIES = 2_000  # rows attacked; more would narrow intervals that are already a few percent wide
+QUERIES = 2_000  # attacked rows; the intervals are then a few percent wide
 PREDICATES = 500
 TRIES = 3_000
-WITHIN = 0.05  # a guessed number counts within this share of its range
-# a category held by no more than this share of people is news; so is a number, if it is far from the median
+WITHIN = 0.05  # an inferred number is correct within this share of its range
+# a category is unusual up to this share of people; a number, if it is far from the median
 UNUSUAL = 0.5
 
 
-class Setting:
-    """The same number of training and held-out rows, drawn once, so that no attack gains from one table being
-    larger.
-    """
+class AttackSetup:
+    """Equally many training and held-out rows, so that no attack gains from the larger table."""
 
     def __init__(self, views: Views, keys: list[int], rng: np.random.Generator):
         assert views.holdout is not None
         self.views, self.rng, self.keys = views, rng, keys
         n = min(QUERIES, views.real.rows, views.holdout.rows)
         self.train = View("real", views.real.x[rng.permutation(views.real.rows)[:n]])
-        self.held = View("holdout", views.holdout.x[rng.permutation(views.holdout.rows)[:n]])
-        self.made = views.synthetic
+        self.unseen = View("holdout", views.holdout.x[rng.permutation(views.holdout.rows)[:n]])
+        self.synthetic = views.synthetic
         self.hidden = [j for j in range(len(views.columns)) if j not in keys]
 
 
-def measure(views: Views, keys: list[int], rng: np.random.Generator) -> list[Score]:
-    s = Setting(views, keys, rng)
-    return [*copies(s), *membership(s), *attributes(s), singling_out(s), linkability(s), inference(s)]
+def measure(views: Views, keys: list[int], rng: np.random.Generator) -> list[MetricScore]:
+    """Run all attacks; `keys` are the columns the attacker knows."""
+    s = AttackSetup(views, keys, rng)
+    return [*copy_scores(s), *membership(s), *attributes(s), singling_out(s), linkability(s), inference(s)]
 
 
-def copied(views: Views, view: View) -> float:
-    """The share of rows that are in the real table, all columns equal."""
+def copy_share(views: Views, view: View) -> float:
+    """Return the share of rows that occur in the real table, equal in all columns."""
     return float(np.isin(views.keys(view), views.keys(views.real)).mean())
 
 
-def exact(views: Views) -> Score:
-    found = copied(views, views.synthetic)
-    held = copied(views, views.holdout) if views.holdout else None
-    _, low, high = wilson(found * views.synthetic.rows, views.synthetic.rows)
-    return Score(COPIES, found, held, (low, high))
+def exact_copies(views: Views) -> MetricScore:
+    """Return the rate of exact copies, with that of held-out rows as reference."""
+    share = copy_share(views, views.synthetic)
+    unseen = copy_share(views, views.holdout) if views.holdout else None
+    _, low, high = wilson_interval(share * views.synthetic.rows, views.synthetic.rows)
+    return MetricScore(COPIES, share, unseen, (low, high))
 
 
-def copies(s: Setting) -> list[Score]:
+def copy_scores(s: AttackSetup) -> list[MetricScore]:
+    """Return the rates of exact and near copies and the distance ratios."""
     views, rng = s.views, s.rng
     assert views.holdout is not None
-    made = View("synthetic", s.made.x[rng.permutation(s.made.rows)[:QUERIES]])
-    base, points, held = views.points(views.real), views.points(made), views.points(s.held)
-    near, far = nearest(points, base, 2)[0], nearest(held, base, 2)[0]
+    synthetic = View("synthetic", s.synthetic.x[rng.permutation(s.synthetic.rows)[:QUERIES]])
+    base, points, unseen = views.points(views.real), views.points(synthetic), views.points(s.unseen)
+    near, far = nearest_rows(points, base, 2)[0], nearest_rows(unseen, base, 2)[0]
     bound = float(np.quantile(far[:, 0], 0.05))
     close = (near[:, 0] < bound) | ((near[:, 0] == 0) & (bound == 0))
     natural = float(((far[:, 0] < bound) | ((far[:, 0] == 0) & (bound == 0))).mean())
-    _, low, high = wilson(close.sum(), len(close))
+    _, low, high = wilson_interval(close.sum(), len(close))
     ratio, usual = (
         float(np.median(np.where(d[:, 1] > 0, d[:, 0] / np.where(d[:, 1] > 0, d[:, 1], 1), 1.0)))
         for d in (near, far)
     )
-    # as many rows on either side: a larger table is nearer to everything
+    # equally many rows of both: a larger table is closer to everything
     n = min(views.real.rows, views.holdout.rows)
     sides = [
-        nearest(points, views.points(View(v.name, v.x[rng.permutation(v.rows)[:n]])), 1)[0][:, 0]
+        nearest_rows(points, views.points(View(v.name, v.x[rng.permutation(v.rows)[:n]])), 1)[0][:, 0]
         for v in (views.real, views.holdout)
     ]
     wins = float((sides[0] < sides[1]).sum() + 0.5 * (sides[0] == sides[1]).sum())
     return [
-        exact(views),
-        Score(NEAR, float(close.mean()), natural, (low, high)),
-        Score(RATIO, ratio, usual),
-        Score(CLOSER, wins / len(points), 0.5),
+        exact_copies(views),
+        MetricScore(NEAR, float(close.mean()), natural, (low, high)),
+        MetricScore(RATIO, ratio, usual),
+        MetricScore(CLOSER, wins / len(points), 0.5),
     ]
 
 
-def membership(s: Setting) -> list[Score]:
+def membership(s: AttackSetup) -> list[MetricScore]:
+    """Return the scores of the membership attacks."""
     views, rng = s.views, s.rng
-    made = views.points(s.made)
-    train, held = views.points(s.train), views.points(s.held)
-    to_made = [nearest(x, made, 1)[0][:, 0] for x in (train, held)]
-    auc, low, high = area(-to_made[0], -to_made[1])
-    found = [Score(MEMBERSHIP, auc, 0.5, (low, high))]
-    half = len(held) // 2
+    synthetic = views.points(s.synthetic)
+    train, unseen = views.points(s.train), views.points(s.unseen)
+    distances = [nearest_rows(x, synthetic, 1)[0][:, 0] for x in (train, unseen)]
+    auc, low, high = auc_with_interval(-distances[0], -distances[1])
+    scores = [MetricScore(MEMBERSHIP, auc, 0.5, (low, high))]
+    half = len(unseen) // 2
     if half >= 2:
-        # DOMIAS: the attacker's own sample of the population says how near a row is to be expected to
-        # anything
-        order = rng.permutation(len(held))
-        own, others = held[order[:half]], held[order[half:]]
+        # DOMIAS: the attacker's own sample of the population calibrates the distances
+        order = rng.permutation(len(unseen))
+        own, others = unseen[order[:half]], unseen[order[half:]]
         calibrated = []
         for x in (train[:half], others):
-            a, b = nearest(x, made, 1)[0][:, 0], nearest(x, own, 1)[0][:, 0]
+            a, b = nearest_rows(x, synthetic, 1)[0][:, 0], nearest_rows(x, own, 1)[0][:, 0]
             calibrated.append(np.log(b + 1e-6) - np.log(a + 1e-6))
-        auc, low, high = area(calibrated[0], calibrated[1])
-        found.append(Score(DENSITY, auc, 0.5, (low, high)))
-    n = min(len(train), len(made))
-    some = made[rng.permutation(len(made))[:n]]
-    loss = _adversarial(held[:n], some) - _adversarial(train[:n], some)
-    return [*found, Score(LOSS, loss, 0.0)]
+        auc, low, high = auc_with_interval(calibrated[0], calibrated[1])
+        scores.append(MetricScore(DENSITY, auc, 0.5, (low, high)))
+    n = min(len(train), len(synthetic))
+    some = synthetic[rng.permutation(len(synthetic))[:n]]
+    loss = _adversarial(unseen[:n], some) - _adversarial(train[:n], some)
+    return [*scores, MetricScore(LOSS, loss, 0.0)]
 
 
-def _adversarial(real: np.ndarray, made: np.ndarray) -> float:
-    """Yale et al. 2020: the share of rows whose nearest neighbour is of their own table; 0.5 when the two
-    cannot be told apart, 0 for copies.
+def _adversarial(real: np.ndarray, synthetic: np.ndarray) -> float:
+    """Return the nearest-neighbor adversarial accuracy (Yale et al. 2020).
+
+    The share of rows whose nearest neighbor is in their own table: 0.5 for indistinguishable tables, 0 for
+    copies.
     """
-    across, back = nearest(real, made, 1)[0][:, 0], nearest(made, real, 1)[0][:, 0]
-    own, self_made = (nearest(x, x, 1, skip_self=True)[0][:, 0] for x in (real, made))
-    return 0.5 * float((across > own).mean() + (back > self_made).mean())
+    across, back = nearest_rows(real, synthetic, 1)[0][:, 0], nearest_rows(synthetic, real, 1)[0][:, 0]
+    own, own_synthetic = (nearest_rows(x, x, 1, skip_self=True)[0][:, 0] for x in (real, synthetic))
+    return 0.5 * float((across > own).mean() + (back > own_synthetic).mean())
 
 
-def _agree(views: Views, j: int, guess: np.ndarray, truth: np.ndarray) -> np.ndarray:
+def _is_correct(views: Views, j: int, guess: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """Return which inferred values are correct: equal, or within `WITHIN` of the range."""
     if j in views.levels:
         return guess == truth
     low, high = views.ends[j]
     return (np.abs(guess - truth) <= WITHIN * (high - low)) | (np.isnan(guess) & np.isnan(truth))
 
 
-def attributes(s: Setting) -> list[Score]:
-    """The attacker knows the key columns of a person and looks up the synthetic row nearest in them."""
+def attributes(s: AttackSetup) -> list[MetricScore]:
+    """Return the attribute scores.
+
+    The attacker knows a person's key columns and looks up the synthetic row nearest in them.
+    """
     views = s.views
     if not s.hidden or not s.keys:
         return []
-    made = views.points(s.made, s.keys)
+    synthetic = views.points(s.synthetic, s.keys)
     hits: dict[str, list[float]] = {views.names[j]: [] for j in s.hidden}
-    for view in (s.train, s.held):
-        where = nearest(views.points(view, s.keys), made, 1)[1][:, 0]
+    for view in (s.train, s.unseen):
+        where = nearest_rows(views.points(view, s.keys), synthetic, 1)[1][:, 0]
         for j in s.hidden:
-            hits[views.names[j]].append(float(_agree(views, j, s.made.x[where, j], view.x[:, j]).mean()))
-    value, held = (float(np.mean([h[k] for h in hits.values()])) for k in (0, 1))
+            hits[views.names[j]].append(
+                float(_is_correct(views, j, s.synthetic.x[where, j], view.x[:, j]).mean())
+            )
+    value, unseen = (float(np.mean([h[k] for h in hits.values()])) for k in (0, 1))
     return [
-        Score(
+        MetricScore(
             ATTRIBUTE,
             value,
-            held,
+            unseen,
             parts={n: h[0] for n, h in hits.items()},
             note=f"keys: {', '.join(views.names[j] for j in s.keys)}",
         ),
@@ -265,27 +272,32 @@ def attributes(s: Setting) -> list[Score]:
     ]
 
 
-def disclosure(s: Setting) -> Score:
-    """Σ over people of 1/f · I · R, divided by their number: f people share the key cells, I a synthetic row
-    has them too, R a hidden value of that row is right, and unusual. The table is taken for the population
-    and every match for verifiable, which can only overstate the risk.
+def disclosure(s: AttackSetup) -> MetricScore:
+    """Return Σ over people of 1/f · I · R, divided by their number.
+
+    f people share the key cells; I: a synthetic row has them too; R: a hidden value of that row is correct
+    and unusual. The table is taken as the population and every match as verifiable, which can only overstate
+    the risk.
     """
     views = s.views
 
     def risk(view: View) -> float:
-        mine, other = (np.stack([views.cells(v, j)[0] for j in s.keys], axis=1) for v in (view, s.made))
+        mine, other = (np.stack([views.cells(v, j)[0] for j in s.keys], axis=1) for v in (view, s.synthetic))
         groups, member, size = np.unique(mine, axis=0, return_inverse=True, return_counts=True)
         first = {row.tobytes(): i for i, row in reversed(list(enumerate(other)))}
         match = np.array([first.get(row.tobytes(), -1) for row in groups])[member]
-        told = np.zeros(view.rows, bool)
+        disclosed = np.zeros(view.rows, bool)
         for j in s.hidden:
-            told |= _agree(views, j, s.made.x[match, j], view.x[:, j]) & _unusual(views, j, view.x[:, j])
-        return float(((match >= 0) & told).astype(float) @ (1 / size[member]) / view.rows)
+            disclosed |= _is_correct(views, j, s.synthetic.x[match, j], view.x[:, j]) & _unusual(
+                views, j, view.x[:, j]
+            )
+        return float(((match >= 0) & disclosed).astype(float) @ (1 / size[member]) / view.rows)
 
-    return Score(DISCLOSURE, risk(s.train), risk(s.held))
+    return MetricScore(DISCLOSURE, risk(s.train), risk(s.unseen))
 
 
 def _unusual(views: Views, j: int, x: np.ndarray) -> np.ndarray:
+    """Return which values are rare (categories) or far from the median (numbers)."""
     real = views.real.x[:, j]
     if j in views.levels:
         share = np.bincount(real.astype(np.int64), minlength=len(views.levels[j])) / len(real)
@@ -293,85 +305,97 @@ def _unusual(views: Views, j: int, x: np.ndarray) -> np.ndarray:
     if np.isnan(real).all():
         return np.zeros(len(x), bool)
     middle = np.nanmedian(real)
-    return np.abs(x - middle) > 1.4826 * np.nanmedian(
-        np.abs(real - middle)
-    )  # beyond one robust standard deviation
+    # beyond one robust standard deviation
+    return np.abs(x - middle) > 1.4826 * np.nanmedian(np.abs(real - middle))
 
 
-def singling_out(s: Setting) -> Score:
-    """Predicates over up to four columns that hold for one synthetic row alone; success: for one row of the
-    attacked table alone.
+def singling_out(s: AttackSetup) -> MetricScore:
+    """Return the singling-out risk.
+
+    Predicates over up to four columns that hold for exactly one synthetic row; success: for exactly one row
+    of the attacked table.
     """
     views, rng = s.views, s.rng
-    made = s.made.x[rng.permutation(s.made.rows)[: s.train.rows]]
+    synthetic = s.synthetic.x[rng.permutation(s.synthetic.rows)[: s.train.rows]]
     middle = [
-        float(np.nanmedian(made[:, j])) if j not in views.levels and not np.isnan(made[:, j]).all() else 0.0
-        for j in range(made.shape[1])
+        float(np.nanmedian(synthetic[:, j]))
+        if j not in views.levels and not np.isnan(synthetic[:, j]).all()
+        else 0.0
+        for j in range(synthetic.shape[1])
     ]
     hits = np.zeros(2)
-    tried = 0
+    predicates = 0
     for _ in range(TRIES):
-        row = made[rng.integers(len(made))]
+        row = synthetic[rng.integers(len(synthetic))]
         columns = rng.permutation(len(row))[: rng.integers(1, min(4, len(row)) + 1)]
 
         def holds(x: np.ndarray, row: np.ndarray = row, columns: np.ndarray = columns) -> int:
-            fine = np.ones(len(x), bool)
+            mask = np.ones(len(x), bool)
             for j in columns:
                 if np.isnan(row[j]):
-                    fine &= np.isnan(x[:, j])
+                    mask &= np.isnan(x[:, j])
                 elif j in views.levels:
-                    fine &= x[:, j] == row[j]
+                    mask &= x[:, j] == row[j]
                 else:
-                    fine &= x[:, j] >= row[j] if row[j] > middle[j] else x[:, j] <= row[j]
-            return int(fine.sum())
+                    mask &= x[:, j] >= row[j] if row[j] > middle[j] else x[:, j] <= row[j]
+            return int(mask.sum())
 
-        if holds(made) == 1:
-            tried += 1
-            hits += [holds(s.train.x) == 1, holds(s.held.x) == 1]
-            if tried >= PREDICATES:
+        if holds(synthetic) == 1:
+            predicates += 1
+            hits += [holds(s.train.x) == 1, holds(s.unseen.x) == 1]
+            if predicates >= PREDICATES:
                 break
-    if not tried:
-        return Score(SINGLING, 0.0, 0.0, (0.0, 1.0), note="no predicate singles out a synthetic row")
-    attack, control = wilson(hits[0], tried), wilson(hits[1], tried)
-    value, low, high = excess(attack, control)
+    if not predicates:
+        return MetricScore(SINGLING, 0.0, 0.0, (0.0, 1.0), note="no predicate singles out a synthetic row")
+    attack, control = wilson_interval(hits[0], predicates), wilson_interval(hits[1], predicates)
+    value, low, high = excess_risk(attack, control)
     note = (
-        f"{tried} predicates: {hits[0] / tried:.1%} single out a training row, {hits[1] / tried:.1%} a "
-        "held-out one"
+        f"{predicates} predicates: {hits[0] / predicates:.1%} single out a training row, "
+        f"{hits[1] / predicates:.1%} a held-out one"
     )
-    return Score(SINGLING, value, 0.0, (low, high), note=note)
+    return MetricScore(SINGLING, value, 0.0, (low, high), note=note)
 
 
-def linkability(s: Setting) -> Score:
-    """Two attackers hold one half of a person's columns each; success: both halves are nearest to the same
+def linkability(s: AttackSetup) -> MetricScore:
+    """Return the linkability risk.
+
+    Two attackers know one half of a person's columns each; success: both halves are nearest to the same
     synthetic row.
     """
     views = s.views
     order = s.rng.permutation(len(views.columns))
     halves = [sorted(int(j) for j in order[k::2]) for k in (0, 1)]
     if not halves[1]:
-        return Score(LINKING, 0.0, 0.0, note="one column cannot be cut in two")
+        return MetricScore(LINKING, 0.0, 0.0, note="a single column cannot be split")
     rates = []
-    for view in (s.train, s.held):
-        found = [nearest(views.points(view, h), views.points(s.made, h), 1)[1][:, 0] for h in halves]
-        rates.append(wilson(float((found[0] == found[1]).sum()), view.rows))
-    value, low, high = excess(*rates)
-    return Score(LINKING, value, 0.0, (low, high))
+    for view in (s.train, s.unseen):
+        links = [
+            nearest_rows(views.points(view, h), views.points(s.synthetic, h), 1)[1][:, 0] for h in halves
+        ]
+        rates.append(wilson_interval(float((links[0] == links[1]).sum()), view.rows))
+    value, low, high = excess_risk(*rates)
+    return MetricScore(LINKING, value, 0.0, (low, high))
 
 
-def inference(s: Setting) -> Score:
-    """Every column in turn is guessed from all the others, through the nearest synthetic row."""
+def inference(s: AttackSetup) -> MetricScore:
+    """Return the inference risk.
+
+    Each column is inferred from all others by the nearest synthetic row.
+    """
     views, d = s.views, len(s.views.columns)
     if d < 2:
-        return Score(INFERENCE, 0.0, 0.0, note="one column has nothing to be guessed from")
+        return MetricScore(INFERENCE, 0.0, 0.0, note="there are no other columns to infer from")
     hits = np.zeros((d, 2))
-    for k, view in enumerate((s.train, s.held)):
-        for j, where in nearest_without(views, view, s.made):
-            hits[j, k] = _agree(views, j, s.made.x[where, j], view.x[:, j]).sum()
+    for k, view in enumerate((s.train, s.unseen)):
+        for j, where in nearest_rows_without(views, view, s.synthetic):
+            hits[j, k] = _is_correct(views, j, s.synthetic.x[where, j], view.x[:, j]).sum()
     parts = {
-        views.names[j]: excess(wilson(hits[j, 0], s.train.rows), wilson(hits[j, 1], s.held.rows))[0]
+        views.names[j]: excess_risk(
+            wilson_interval(hits[j, 0], s.train.rows), wilson_interval(hits[j, 1], s.unseen.rows)
+        )[0]
         for j in range(d)
     }
     rates = hits.sum(axis=0)
-    n = s.train.rows  # guesses of one row's columns hang together: the interval counts rows, not guesses
-    value, low, high = excess(wilson(rates[0] / d, n), wilson(rates[1] / d, n))
-    return Score(INFERENCE, value, 0.0, (low, high), parts=parts)
+    n = s.train.rows  # inferences about one row are dependent: the interval counts rows
+    value, low, high = excess_risk(wilson_interval(rates[0] / d, n), wilson_interval(rates[1] / d, n))
+    return MetricScore(INFERENCE, value, 0.0, (low, high), parts=parts)

@@ -1,8 +1,7 @@
-"""What the private, marginal-based generators share: declared domains, one door to the data, a ledger with
-what was spent.
+"""Base classes of the differentially private generators.
 
-What is fitted is a function of noisy marginals alone; sampling from it, saving it and asking it questions
-cost nothing more.
+Domains are declared, never inferred from the data. What is released is a function of noisy statistics alone,
+so sampling, saving and querying it spend no more privacy.
 """
 
 from __future__ import annotations
@@ -10,43 +9,48 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 
 from ..accounting.discrete import rho_of
 from ..errors import BadData, BadParameter
-from ..parameters import bad, check, nearest, real, whole
+from ..parameters import bad, nearest, real, whole
+from ..parties.ledger import Spend
+from ..parties.secret import Secret
 from .columns import Column
 from .conditions import Conditions
 from .constraints import Combinations
 from .encode import Layout
-from .generator import Fitted, Generator, Learned, Watch
+from .generator import Generator, GeneratorState, Watch
 from .graphical import JunctionTree, Model
-from .marginals import Curator, Grid, Support, ledger_of, secret_of
+from .marginals import Curator, Grid, Support, make_secret, marginal_spend, private_ledger
 from .table import Table
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+INSECURE_SEED = (
+    "for tests only: makes the secret randomness replayable, and the ledger is stamped NOT PRIVATE; "
+    "None: randomness of the operating system"
+)
 
-def declared(table: Table | Mapping[str, Column] | None, frame: DataFrame, who: str) -> Table:
-    """The table as the user wrote it down; nothing of it is read off the data."""
+
+def declared_table(table: Table | Mapping[str, Column] | None, frame: DataFrame, who: str) -> Table:
+    """Check a declared table against a frame and return it; nothing is inferred from the rows."""
     import pandas as pd
 
     if table is None:
         raise BadData(
             f"{who} needs declared domains: table={{'age': tacit.synth.integer(0, 120), 'sex': "
-            f"tacit.synth.categorical(['F', 'M'])}}, from what is "
-            "publicly known. Domains read off the data would give away facts about single rows."
+            "tacit.synth.categorical(['F', 'M'])}, from public knowledge. Domains inferred from the data "
+            "would reveal facts about single rows."
         )
-    if not isinstance(
-        frame, pd.DataFrame
-    ):  # how many rows it has is no reason to refuse it: that would be a fact about them
+    # the number of rows is never a reason to refuse: that would be a fact about them
+    if not isinstance(frame, pd.DataFrame):
         raise BadData(
-            f"{who}: this is no table but {type(frame).__name__}. Give a pandas DataFrame (pandas.read_csv "
-            "reads one)."
+            f"{who}: expected a pandas DataFrame, got {type(frame).__name__}. pandas.read_csv reads one."
         )
     if not isinstance(table, Table):
         if not isinstance(table, Mapping) or not all(isinstance(c, Column) for c in table.values()):
@@ -58,42 +62,44 @@ def declared(table: Table | Mapping[str, Column] | None, frame: DataFrame, who: 
                 "Write {'age': tacit.synth.integer(0, 120), 'sex': tacit.synth.categorical(['F', 'M'])}.",
             )
         table = Table.declare(table)
-    if not table.modelled:
+    if not table.modeled:
         raise BadData(
-            f"{who}: no column is declared but identifiers, so there is nothing to learn. Declare at least "
-            "one."
+            f"{who}: only identifiers are declared, so there is nothing to learn. Declare at least one other "
+            "column."
         )
     for constraint in table.constraints:
         if isinstance(constraint, Combinations):
             raise BadParameter(
-                f"{who}: {constraint!r} cannot be held under differential privacy here. Make one column of "
-                "the combinations, "
-                "and declare its values."
+                f"{who}: {constraint!r} is not supported under differential privacy. Combine the columns "
+                "into one and declare its values."
             )
     names = [str(n) for n in frame.columns]
     for column in table.columns:
         if column.name not in names:
             raise BadData(f"the table has no column {column.name!r}. {nearest(column.name, names)}")
-    return replace(table, columns=tuple(replace(c, dtype=_dtype(c)) for c in table.columns))
+    return replace(table, columns=tuple(replace(c, dtype=_declared_dtype(c)) for c in table.columns))
 
 
-def _dtype(column: Column) -> str:
-    """Of a synthetic column, by what it was declared as: `Table.infer` reads it off the rows, where one
-    missing age makes all ages fractions.
+def _declared_dtype(column: Column) -> str:
+    """Return the dtype of a synthetic column, from its declaration alone.
+
+    `Table.infer` reads the dtype off the rows, where one missing age turns all ages into floats.
     """
     if column.dtype == "category" or column.dtype.startswith("datetime64"):
-        return column.dtype  # no row changes that
+        return column.dtype  # no single row changes these
     if column.kind in ("categorical", "ordinal"):
         import pandas as pd
 
-        return str(pd.Series(list(column.values)).dtype)  # what pandas makes of the declared values
+        return str(pd.Series(list(column.values)).dtype)
     return "" if column.missing else {"integer": "int64", "boolean": "bool"}.get(column.kind, "")
 
 
 @dataclass(frozen=True)
-class MarginalGenerator(Generator):
-    """ε and δ for one record, added or removed. Without a seed the noise comes from the operating system;
-    with one it can be replayed, and the ledger is stamped NOT PRIVATE.
+class PrivateGenerator(Generator):
+    """A generator with an (ε, δ) guarantee for one record, added or removed.
+
+    All secret randomness comes from the operating system. `insecure_seed` makes it replayable, which voids
+    the guarantee: the ledger is then stamped NOT PRIVATE.
     """
 
     epsilon: float = real(1.0, above=0, doc="ε: how much one record may change what is released")
@@ -101,67 +107,71 @@ class MarginalGenerator(Generator):
         1e-9,
         above=0,
         below=1,
-        doc="δ: the probability that ε does not hold; far below one in the number of rows",
+        doc="δ: the probability that ε does not hold; choose it far below 1 / number of rows",
     )
     bins: int = whole(
-        32, least=2, most=1024, doc="cells of a column of numbers, of equal width between its declared bounds"
+        32, least=2, most=1024, doc="cells of a numeric column, of equal width between its declared bounds"
     )
-    seed: int | None = whole(
-        None,
-        least=0,
-        none=True,
-        doc="None: noise from the operating system; a number: replayable, and stamped NOT PRIVATE",
-    )  # type: ignore[assignment]
+    insecure_seed: int | None = whole(None, least=0, none=True, doc=INSECURE_SEED)
 
-    private = True
+    private: ClassVar[bool] = True
 
     @abstractmethod
-    def estimate(self, curator: Curator, watch: Watch) -> tuple[Model, Support | None]:
-        """The model, and which cells were merged before it was made."""
+    def learn_private(
+        self, frame: DataFrame, table: Table, grid: Grid, secret: Secret, watch: Watch
+    ) -> tuple[GeneratorState, Spend]:
+        """Learn from declared columns; return what was learned and the privacy spent."""
 
-    def fit(
-        self, frame: DataFrame, table: Table | Mapping[str, Column] | None = None, watch: Watch | None = None
-    ) -> Fitted:  # type: ignore[override]
-        """Learn from a data frame whose columns' domains are declared. Columns that are not declared are left
-        out of the synthetic table.
-        """
-        check(self)
-        who = type(self).__name__
-        table = declared(table, frame, who)
-        grid = Grid(table.modelled, self.bins)
+    def _learn_frame(
+        self, frame: DataFrame, table: Table | Mapping[str, Column] | None, watch: Watch
+    ) -> tuple[Table, GeneratorState]:
+        """Undeclared columns are left out of the synthetic table."""
+        table = declared_table(table, frame, type(self).__name__)
+        grid, secret = Grid(table.modeled, self.bins), make_secret(self.insecure_seed)
         frame = frame.set_axis([str(n) for n in frame.columns], axis=1)
-        curator = Curator(
-            grid.codes(frame), grid.sizes, rho_of(self.epsilon, self.delta), secret_of(self.seed)
-        )
-        model, support = self.estimate(curator, watch or (lambda event: None))
-        learned = packed(model, support)
-        learned.ledger = ledger_of(
-            f"{who} (discrete Gaussian marginals, exponential choice)", self.epsilon, self.delta, curator
-        )
-        return Fitted(self, table, learned)
+        state, spend = self.learn_private(frame, table, grid, secret, watch)
+        state.ledger = private_ledger(spend, secret)
+        return table, state
 
-    def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> Learned:
+    def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> GeneratorState:
         raise BadParameter(
-            f"{type(self).__name__}.learn: numbers without declared domains cannot be learnt from "
+            f"{type(self).__name__}.learn: numbers without declared domains cannot be learned from "
             "privately. Call fit(frame, table=…)."
         )
 
+
+@dataclass(frozen=True)
+class MarginalGenerator(PrivateGenerator):
+    """A graphical model fitted to noisy marginals."""
+
+    @abstractmethod
+    def estimate(self, curator: Curator, watch: Watch) -> tuple[Model, Support | None]:
+        """Return the model, and which cells were merged before it was fitted."""
+
+    def learn_private(
+        self, frame: DataFrame, table: Table, grid: Grid, secret: Secret, watch: Watch
+    ) -> tuple[GeneratorState, Spend]:
+        curator = Curator(grid.codes(frame), grid.sizes, rho_of(self.epsilon, self.delta), secret)
+        model, support = self.estimate(curator, watch)
+        mechanism = f"{type(self).__name__} (discrete Gaussian marginals, exponential choice)"
+        return pack_model(model, support), marginal_spend(mechanism, self.epsilon, self.delta, curator)
+
     def draw(
-        self, learned: Learned, layout: Layout, n: int, rng: np.random.Generator, given: Conditions
+        self, state: GeneratorState, layout: Layout, n: int, rng: np.random.Generator, conditions: Conditions
     ) -> np.ndarray:
-        model, support = unpacked(learned)
+        model, support = unpack_model(state)
         codes = model.sample(n, rng)
         if support is not None:
-            codes = support.spread(codes, rng)
-        return layout.forward(Grid(layout.table.modelled, self.bins).numbers(codes, rng))
+            codes = support.expand(codes, rng)
+        return layout.encode(Grid(layout.table.modeled, self.bins).to_numbers(codes, rng))
 
 
-def packed(model: Model, support: Support | None) -> Learned:
-    """A model as tensors and plain facts: each clique given its separator, and the tree."""
+def pack_model(model: Model, support: Support | None) -> GeneratorState:
+    """Convert a model to tensors and metadata: each clique given its separator, and the tree."""
     tensors = {
         f"clique {k}": torch.from_numpy(np.ascontiguousarray(c)) for k, c in enumerate(model.conditionals)
     }
-    facts: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "sizes": list(model.sizes),
         "total": model.total,
         "cliques": [list(c) for c in model.tree.cliques],
@@ -169,21 +179,24 @@ def packed(model: Model, support: Support | None) -> Learned:
         "separator": [list(s) for s in model.tree.separator],
     }
     if support is not None:
-        facts["place"] = [p.tolist() for p in support.place]
-        facts["rare"] = [r.tolist() for r in support.rare]
-    return Learned(tensors, facts)
+        metadata["place"] = [p.tolist() for p in support.place]
+        metadata["rare"] = [r.tolist() for r in support.rare]
+    return GeneratorState(tensors, metadata)
 
 
-def unpacked(learned: Learned) -> tuple[Model, Support | None]:
-    facts = learned.facts
+def unpack_model(state: GeneratorState) -> tuple[Model, Support | None]:
+    """Reverse `pack_model`."""
+    metadata = state.metadata
     tree = JunctionTree(
-        [tuple(c) for c in facts["cliques"]], list(facts["parent"]), [tuple(s) for s in facts["separator"]]
+        [tuple(c) for c in metadata["cliques"]],
+        list(metadata["parent"]),
+        [tuple(s) for s in metadata["separator"]],
     )
-    conditionals = [learned.tensors[f"clique {k}"].numpy() for k in range(len(tree.cliques))]
+    conditionals = [state.tensors[f"clique {k}"].numpy() for k in range(len(tree.cliques))]
     support = None
-    if "place" in facts:
+    if "place" in metadata:
         support = Support(
-            tuple(np.array(p, np.int64) for p in facts["place"]),
-            tuple(np.array(r, np.int64) for r in facts["rare"]),
+            tuple(np.array(p, np.int64) for p in metadata["place"]),
+            tuple(np.array(r, np.int64) for r in metadata["rare"]),
         )
-    return Model.of_conditionals(tuple(facts["sizes"]), tree, facts["total"], conditionals), support
+    return Model.from_conditionals(tuple(metadata["sizes"]), tree, metadata["total"], conditionals), support

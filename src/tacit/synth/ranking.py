@@ -1,7 +1,9 @@
-"""Generators ranked metric by metric, as Yan, Yan, Wan, Zhang, Omberg, Guinney, Mooney, Malin do: *A
-Multifaceted benchmarking of synthetic electronic health record generation models*, Nature Communications
-2022. They average weighted ranks over everything for a use case; here the average stops at the facet, so that
-nobody buys fidelity with somebody's privacy unseen.
+"""Ranking of generators, metric by metric.
+
+C. Yan, Y. Yan, Z. Wan, Z. Zhang, L. Omberg, J. Guinney, S. D. Mooney, B. A. Malin: *A Multifaceted
+benchmarking of synthetic electronic health record generation models*, Nature Communications 2022. They
+average weighted ranks over all metrics for a use case; here ranks are averaged within a facet only, so that
+fidelity cannot compensate for a lack of privacy.
 """
 
 from __future__ import annotations
@@ -21,12 +23,11 @@ if TYPE_CHECKING:
 def rank(
     evaluations: Sequence[Evaluation], weights: Mapping[str, float] | None = None, detail: bool = False
 ) -> DataFrame:
-    """One row a generator, one column a facet: its mean rank among the metrics of the facet, 1 the best; ties
-    share their mean rank.
+    """Return the mean rank of each generator in each facet; 1 is the best, ties share a rank.
 
-    `weights` say which metrics matter for a use case (1 each by default, 0 leaves one out). `detail` gives
-    the rank in each metric instead. A metric that not all evaluations have is left out. Membership below
-    chance counts as chance: nobody is safer than safe.
+    `weights` are the metrics' weights for a use case (default 1; 0 excludes one). `detail` returns the rank
+    in each metric instead. Metrics that not all evaluations have are left out. A membership AUC below chance
+    counts as chance.
     """
     import pandas as pd
 
@@ -41,8 +42,8 @@ def rank(
             f"rank: two evaluations are called {next(n for n in names if names.count(n) > 1)!r}. Give each "
             "a name: evaluate(…, name='CTGAN')."
         )
-    held = [{s.name: s for s in e.scores} for e in evaluations]
-    shared = [n for n in held[0] if all(n in h and math.isfinite(h[n].value) for h in held)]
+    scores = [{s.name: s for s in e.scores} for e in evaluations]
+    shared = [n for n in scores[0] if all(n in h and math.isfinite(h[n].value) for h in scores)]
     for name, weight in (weights or {}).items():
         if name not in shared:
             raise BadData(f"rank: there is no metric {name!r} in all evaluations. {nearest(name, shared)}")
@@ -50,9 +51,9 @@ def rank(
             raise bad("rank", f"the weight of {name!r}", weight, "a number of at least 0")
     columns = {}
     for name in shared:
-        metric = held[0][name].metric
+        metric = scores[0][name].metric
         values = pd.Series(
-            [max(0.5, h[name].value) if name.startswith("membership AUC") else h[name].value for h in held],
+            [max(0.5, h[name].value) if name.startswith("membership AUC") else h[name].value for h in scores],
             index=names,
         )
         columns[metric.facet, name] = values.rank(ascending=metric.better == "lower")

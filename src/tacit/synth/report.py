@@ -1,9 +1,7 @@
-"""The report of a synthetic table: score → property → column → plot. Fidelity, utility and privacy stand
-beside each other.
+"""The HTML report of an evaluation: score → property → column → plot.
 
-It is made like every report of tacit (its markup, its charts, its policy). It shows the real table's
-histograms, and rows of it as points where that is not switched off: it is for those who may see the real
-table, and says so.
+It shows the real table's histograms and, unless disabled, some of its rows as points: it is for those who may
+see the real table, and says so.
 """
 
 from __future__ import annotations
@@ -19,47 +17,47 @@ from ..report.numbers import count, is_finite, significant, truncate
 from ..report.page import assemble, write_page
 from ..report.sections import Section, figure, table
 from ..report.svg import Axis, Figure, Rule, Series, Table, bars, plot
-from .scores import Score
+from .scores import MetricScore
 
 if TYPE_CHECKING:
     from .evaluate import Evaluation
 
-MOST_BARS = 24  # categories drawn; the rest is told as a share
-MOST_PARTS = 40  # columns or pairs in a table of parts, the worst first
-MOST_POINTS = 300  # of each table in a cloud
-MOST_CLOUDS = 3
-MOST_COLUMNS = 30  # of a correlation map
+MAX_BARS = 24  # categories shown; the rest is summarized as a share
+MAX_PARTS = 40  # columns or pairs in a table of parts, worst first
+MAX_POINTS = 300  # points of each table in a scatter plot
+MAX_SCATTERS = 3
+MAX_COLUMNS = 30  # columns of a correlation map
 BINS = 24
-RENAMED = {
-    "importance agreement": "importance in the synthetic table"
-}  # of a column the score's part is another thing than the score
+# the parts of this score mean something else than the score
+RENAMED = {"importance agreement": "importance in the synthetic table"}
 STYLE = {"real": "c0", "synthetic": "c1", "holdout": "c2"}
 KEEP = (
-    "This report shows the real table: its histograms, and rows of it as points. Keep it where the real "
+    "This report shows the real table: its histograms, and some rows as points. Keep it where the real "
     "table is kept."
 )
 KEEP_LESS = "This report shows histograms of the real table. Keep it where the real table is kept."
 
 
-def render(seen: Evaluation, points: bool = True) -> str:
-    views = seen.views
+def render(evaluation: Evaluation, points: bool = True) -> str:
+    """Render the report as HTML."""
+    views = evaluation.views
     facts = [
         f"{count(views.real.rows)} real rows",
         f"{count(views.synthetic.rows)} synthetic rows",
         f"{count(views.holdout.rows)} held-out rows" if views.holdout else "no held-out rows",
         f"{count(len(views.columns))} columns",
-        f"target {seen.target}" if seen.target else "",
+        f"target {evaluation.target}" if evaluation.target else "",
     ]
     stamps = [tag("p", tag("strong", KEEP if points else KEEP_LESS), class_="stamp going", role="status")]
     sections = [
-        summary(seen),
-        *(s for facet in ("fidelity", "utility", "privacy") if (s := scores(seen, facet))),
-        distances(seen),
-        columns(seen),
-        pairs(seen, points),
+        summary(evaluation),
+        *(s for facet in ("fidelity", "utility", "privacy") if (s := scores(evaluation, facet))),
+        distances(evaluation),
+        columns(evaluation),
+        pairs(evaluation, points),
     ]
     return assemble(
-        f"{seen.name}: a synthetic table",
+        f"{evaluation.name}: a synthetic table",
         join([tag("span", f) for f in facts if f]),
         stamps,
         [s for s in sections if s],
@@ -67,19 +65,21 @@ def render(seen: Evaluation, points: bool = True) -> str:
     )
 
 
-def write(seen: Evaluation, path: str | Path, points: bool = True) -> Path:
-    return write_page(path, render(seen, points))
+def write(evaluation: Evaluation, path: str | Path, points: bool = True) -> Path:
+    """Write the report to `path`."""
+    return write_page(path, render(evaluation, points))
 
 
 def number(value: Any) -> str:
+    """Format a score with three decimals, or in significant digits if it is large."""
     return f"{value:.3f}" if is_finite(value) and abs(value) < 1000 else significant(value)
 
 
-def _interval(score: Score) -> str:
+def _interval(score: MetricScore) -> str:
     return f"{number(score.interval[0])} – {number(score.interval[1])}" if score.interval else ""
 
 
-def _tile(score: Score | None, warn: bool) -> Safe | None:
+def _tile(score: MetricScore | None, warn: bool) -> Safe | None:
     if score is None:
         return None
     more = " · ".join(
@@ -99,30 +99,26 @@ def _tile(score: Score | None, warn: bool) -> Safe | None:
     )
 
 
-def summary(seen: Evaluation) -> Section:
-    """The figures that must be read together."""
-    held = {s.name: s for s in seen.scores}
-    said = seen.warnings
-    tstr = [s for s in seen.scores if s.name.startswith("TSTR")]
+def summary(evaluation: Evaluation) -> Section:
+    """Render the scores that must be read together."""
+    by_name = {s.name: s for s in evaluation.scores}
+    warnings = evaluation.warnings
+    tstr = [s for s in evaluation.scores if s.name.startswith("TSTR")]
     best = max(tstr, key=lambda s: s.value if math.isfinite(s.value) else -math.inf) if tstr else None
     tiles = [
-        _tile(held.get("quality score"), False),
-        _tile(held.get("detection AUC"), False),
+        _tile(by_name.get("quality score"), False),
+        _tile(by_name.get("detection AUC"), False),
         _tile(best, False),
         *(
             _tile(
-                held.get(n),
-                any(w.startswith(n) for w in said)
-                or (n == "exact copies" and any("copies of" in w for w in said)),
+                by_name.get(n),
+                any(w.startswith(n) for w in warnings)
+                or (n == "exact copies" and any("copies of" in w for w in warnings)),
             )
             for n in ("exact copies", "membership AUC")
         ),
     ]
-    head = (
-        "No attack that was tried got more from this table than from people it was not made of."
-        if not said
-        else said[0]
-    )
+    head = "No attack succeeded better on training rows than on unseen rows." if not warnings else warnings[0]
     return Section(
         "summary",
         "Summary",
@@ -130,12 +126,12 @@ def summary(seen: Evaluation) -> Section:
             [
                 tag("p", head, class_="headline"),
                 tag("dl", [t for t in tiles if t], class_="tiles"),
-                tag("ul", [tag("li", w) for w in said[1:]], class_="said") if len(said) > 1 else None,
+                tag("ul", [tag("li", w) for w in warnings[1:]], class_="said") if len(warnings) > 1 else None,
                 tag(
                     "p",
-                    "Fidelity, utility and privacy are not one number: a copy of the real table has the "
-                    "best of the first two. None of the attacks succeeding "
-                    "is no guarantee either; that takes differential privacy.",
+                    "Fidelity, utility and privacy are separate: a copy of the real table has the best "
+                    "fidelity and utility. Failing attacks are no guarantee; that requires differential "
+                    "privacy.",
                     class_="quiet",
                 ),
             ]
@@ -143,9 +139,12 @@ def summary(seen: Evaluation) -> Section:
     )
 
 
-def scores(seen: Evaluation, facet: str) -> Section | None:
-    """Score → property → parts. Utility comes with the copy rate and the membership AUC."""
-    chosen = seen.of(facet)  # type: ignore[arg-type]
+def scores(evaluation: Evaluation, facet: str) -> Section | None:
+    """Render the scores of a facet, with definitions and parts.
+
+    Utility includes the copy rate and the membership AUC.
+    """
+    chosen = evaluation.by_facet(facet)  # type: ignore[arg-type]
     if not any(s.metric.facet == facet for s in chosen):
         return None
     rows = [
@@ -161,11 +160,11 @@ def scores(seen: Evaluation, facet: str) -> Section | None:
         for s in chosen
     ]
     caption = (
-        "Value, its 95% interval, what real unseen rows reach in its place, what it can be, which way "
-        "is better, and what it looks at."
+        "Value, 95% interval, value of unseen real rows, range, direction that is better, and the property "
+        "measured."
     )
     if facet == "utility":
-        caption += " Copies and membership stand here because utility without them rewards copying."
+        caption += " Copies and membership are included because utility alone rewards copying."
     parts: list[Safe | None] = [
         table(("metric", "value", "95%", "real rows", "range", "better", "property"), rows, caption=caption)
     ]
@@ -182,7 +181,7 @@ def scores(seen: Evaluation, facet: str) -> Section | None:
         parts.append(
             tag(
                 "details",
-                tag("summary", f"{about}: what is measured, and each part"),
+                tag("summary", f"{about}: definitions and parts"),
                 tag("ul", notes),
                 [_parts(s) for s in inside],
             )
@@ -190,38 +189,42 @@ def scores(seen: Evaluation, facet: str) -> Section | None:
     return Section(facet, facet.capitalize(), join(parts))
 
 
-def _parts(score: Score) -> Safe | None:
+def _parts(score: MetricScore) -> Safe | None:
     if not score.parts:
         return None
     order = sorted(score.parts.items(), key=lambda p: p[1], reverse=score.metric.better == "lower")
-    less = f", the {MOST_PARTS} worst of {count(len(order))}" if len(order) > MOST_PARTS else ""
+    less = f", the {MAX_PARTS} worst of {count(len(order))}" if len(order) > MAX_PARTS else ""
     return table(
-        ("part", score.name), [(n, number(v)) for n, v in order[:MOST_PARTS]], caption=f"{score.name}{less}"
+        ("part", score.name), [(n, number(v)) for n, v in order[:MAX_PARTS]], caption=f"{score.name}{less}"
     )
 
 
-def _figures(*drawn: Figure | None) -> Safe:
-    return tag("div", [figure(d) for d in drawn if d], class_="figures")
+def _figures(*figures: Figure | None) -> Safe:
+    return tag("div", [figure(d) for d in figures if d], class_="figures")
 
 
-def distances(seen: Evaluation) -> Section | None:
-    """Synthetic and held-out rows: how far each is from the nearest training row."""
+def distances(evaluation: Evaluation) -> Section | None:
+    """Plot the distances of synthetic and held-out rows to the nearest training row."""
     import numpy as np
 
-    from .views import View, nearest
+    from .views import View, nearest_rows
 
-    views = seen.views
+    views = evaluation.views
     if views.holdout is None:
         return None
     rng = np.random.default_rng(0)
     base = views.points(views.real)
-    far = {
-        v.name: nearest(views.points(View(v.name, v.x[rng.permutation(v.rows)[:2000]])), base, 1)[0][:, 0]
+    distance = {
+        v.name: nearest_rows(views.points(View(v.name, v.x[rng.permutation(v.rows)[:2000]])), base, 1)[0][
+            :, 0
+        ]
         for v in (views.synthetic, views.holdout)
     }
-    edges = np.linspace(0, max(float(np.quantile(np.concatenate(list(far.values())), 0.99)), 1e-9), BINS + 1)
+    edges = np.linspace(
+        0, max(float(np.quantile(np.concatenate(list(distance.values())), 0.99)), 1e-9), BINS + 1
+    )
     series, rows = [], []
-    for name, d in far.items():
+    for name, d in distance.items():
         share = np.histogram(np.minimum(d, edges[-1]), edges)[0] / len(d)
         series.append(_steps(name, edges, share))
         rows.append(
@@ -231,31 +234,31 @@ def distances(seen: Evaluation) -> Section | None:
                 *(number(float(np.quantile(d, q))) for q in (0.05, 0.5, 0.95)),
             )
         )
-    drawn = plot(
+    figures = plot(
         "Distance to the nearest training row",
         series,
         Axis("distance"),
         Axis("share of rows"),
-        caption="Held-out rows show what is natural. A synthetic curve that lies to the left of theirs, or "
-        "stands at zero, is copying.",
+        caption="Held-out rows are the reference. A synthetic curve to the left of theirs, or at zero, "
+        "indicates copying.",
         table=Table(("rows", "share at 0", "5% quantile", "median", "95% quantile"), rows),
     )
-    guidance = [s for s in seen.scores if s.metric.about == "guidance"]
+    guidance = [s for s in evaluation.scores if s.metric.about == "guidance"]
     risks = bars(
         "Singling out, linkability, inference",
         [s.name for s in guidance],
         [s.value for s in guidance],
         number,
-        caption="Success on training rows beyond success on unseen rows, as a share of what could be lost; "
-        "0 is none.",
-        columns=("risk", "excess"),
-        rules=[Rule("everything is lost", 1.0)],
+        caption="Success on training rows in excess of success on unseen rows, as a share of the possible "
+        "excess; 0 is no risk.",
+        columns=("risk", "excess_risk"),
+        rules=[Rule("full disclosure", 1.0)],
     )
-    return Section("distances", "Distances and risks", _figures(drawn, risks))
+    return Section("distances", "Distances and risks", _figures(figures, risks))
 
 
 def _steps(name: str, edges: Any, share: Any) -> Series:
-    """A histogram as an outline."""
+    """Return a histogram as an outline."""
     x, y = [float(edges[0])], [0.0]
     for k, s in enumerate(share):
         x += [float(edges[k]), float(edges[k + 1])]
@@ -265,12 +268,12 @@ def _steps(name: str, edges: Any, share: Any) -> Series:
     return Series(name, x, y, STYLE[name], words=[f"{name}: {significant(v)}" for v in y])
 
 
-def columns(seen: Evaluation) -> Section:
-    """Every column: its scores, and both histograms over each other."""
-    views = seen.views
+def columns(evaluation: Evaluation) -> Section:
+    """Render every column: its scores, and the real and synthetic histograms."""
+    views = evaluation.views
     shape = {
         n: s
-        for score in seen.scores
+        for score in evaluation.scores
         if score.name in ("KS complement", "TV complement")
         for n, s in score.parts.items()
     }
@@ -279,73 +282,73 @@ def columns(seen: Evaluation) -> Section:
     for place, j in enumerate(order):
         name = views.names[j]
         inside = [
-            f"{RENAMED.get(s.name, s.name)} {number(s.parts[name])}" for s in seen.scores if name in s.parts
+            f"{RENAMED.get(s.name, s.name)} {number(s.parts[name])}"
+            for s in evaluation.scores
+            if name in s.parts
         ]
-        drawn = _histogram(seen, j) if views.columns[j].is_number else _categories(seen, j)
+        figures = _histogram(evaluation, j) if views.columns[j].is_number else _categories(evaluation, j)
         body.append(
             tag(
                 "details",
                 tag("summary", f"{name} ({views.columns[j].kind}): {number(shape.get(name))}"),
                 tag("p", "; ".join(inside), class_="quiet"),
-                _figures(drawn),
+                _figures(figures),
                 open="open" if place < 2 else None,
             )
         )
     return Section(
         "columns",
-        "Columns, the worst first",
-        join([tag("p", "Open a column to see both distributions.", class_="quiet"), *body]),
+        "Columns, worst first",
+        join([tag("p", "Expand a column to see both distributions.", class_="quiet"), *body]),
     )
 
 
-def _both(seen: Evaluation) -> list[Any]:
-    return [seen.views.real, seen.views.synthetic]
+def _both(evaluation: Evaluation) -> list[Any]:
+    return [evaluation.views.real, evaluation.views.synthetic]
 
 
-def _histogram(seen: Evaluation, j: int) -> Figure | None:
+def _histogram(evaluation: Evaluation, j: int) -> Figure | None:
     import numpy as np
 
-    views = seen.views
+    views = evaluation.views
     column, real = views.columns[j], views.real.x[:, j]
-    there = real[~np.isnan(real)]
-    if not len(there):
+    present = real[~np.isnan(real)]
+    if not len(present):
         return None
-    low, high = np.quantile(
-        there, [0.005, 0.995]
-    )  # the outermost values are single people's: they are drawn in the last bins
+    low, high = np.quantile(present, [0.005, 0.995])  # the extreme values may identify single people
     if high <= low:
-        low, high = there.min(), there.max() if there.max() > there.min() else there.min() + 1
+        low, high = present.min(), present.max() if present.max() > present.min() else present.min() + 1
     edges = np.linspace(low, high, BINS + 1)
-    if column.step:  # as many values in each bin, or whole numbers would look like a comb
+    if column.step:  # equally many possible values per bin, to avoid a comb pattern
         wide = column.step * math.ceil(((high - low) / column.step + 1) / BINS)
         edges = low - column.step / 2 + wide * np.arange(math.ceil((high - low + column.step) / wide) + 1)
     series, rows = [], []
-    for view in _both(seen):
+    for view in _both(evaluation):
         x = view.x[:, j][~np.isnan(view.x[:, j])]
         share = np.histogram(np.clip(x, low, high), edges)[0] / max(1, view.rows)
         series.append(_steps(view.name, edges, share))
         stats = [number(float(f(x))) if len(x) else "" for f in (np.mean, np.std, np.median)]
         rows.append((view.name, *stats, f"{np.isnan(view.x[:, j]).mean():.1%}"))
     axis = Axis(
-        "date" if column.kind == "datetime" else column.name, form=lambda v, step: column.shown(v)[:10]
+        "date" if column.kind == "datetime" else column.name, form=lambda v, step: column.format_value(v)[:10]
     )
     return plot(
         column.name,
         series,
         axis,
         Axis("share of rows"),
-        caption="What lies beyond the outer half percent of the real table is drawn in the last bins.",
+        caption="Values beyond the outer half percent of the real table are shown in the last bins.",
         table=Table(("rows", "mean", "standard deviation", "median", "missing"), rows),
     )
 
 
-def _categories(seen: Evaluation, j: int) -> Figure:
+def _categories(evaluation: Evaluation, j: int) -> Figure:
     import numpy as np
 
-    views = seen.views
-    shares = [views.joint(v, (j,)) for v in _both(seen)]
+    views = evaluation.views
+    shares = [views.joint(v, (j,)) for v in _both(evaluation)]
     order = [int(k) for k in np.argsort(-shares[0], kind="stable") if shares[0][k] + shares[1][k] > 0]
-    shown, rest = order[:MOST_BARS], order[MOST_BARS:]
+    shown, rest = order[:MAX_BARS], order[MAX_BARS:]
     names = ["(missing)" if views.levels[j][k] is None else str(views.levels[j][k]) for k in shown]
     x = list(range(len(shown)))
     series = [
@@ -356,7 +359,7 @@ def _categories(seen: Evaluation, j: int) -> Figure:
             STYLE[v.name],
             words=[f"{n}, {v.name}: {share[k]:.1%}" for n, k in zip(names, shown)],
         )
-        for v, share in zip(_both(seen), shares)
+        for v, share in zip(_both(evaluation), shares)
     ]
     left = [sum(float(share[k]) for k in rest) for share in shares]
     more = f" {count(len(rest))} rarer values ({left[0]:.1%} real, {left[1]:.1%} synthetic)." if rest else ""
@@ -379,23 +382,23 @@ def _categories(seen: Evaluation, j: int) -> Figure:
     )
 
 
-def pairs(seen: Evaluation, points: bool) -> Section | None:
-    """Correlation maps of the numbers, similarity of all pairs, and clouds of the pairs that differ most."""
+def pairs(evaluation: Evaluation, points: bool) -> Section | None:
+    """Render correlation maps, similarities of pairs, and scatter plots of the worst pairs."""
     from .fidelity import correlation
 
-    views = seen.views
-    similar = {n: v for s in seen.scores if s.metric.about == "pairs" for n, v in s.parts.items()}
+    views = evaluation.views
+    similar = {n: v for s in evaluation.scores if s.metric.about == "pairs" for n, v in s.parts.items()}
     if not similar:
         return None
-    numbers = views.numbers[:MOST_COLUMNS]
-    drawn: list[Figure | None] = []
+    numbers = views.numbers[:MAX_COLUMNS]
+    figures: list[Figure | None] = []
     if len(numbers) > 1:
         names = [views.names[j] for j in numbers]
-        for view in _both(seen):
+        for view in _both(evaluation):
             r = [
                 [1.0 if a == b else correlation(view.x[:, a], view.x[:, b]) for b in numbers] for a in numbers
             ]
-            drawn.append(
+            figures.append(
                 heat(
                     f"Correlation, {view.name}",
                     names,
@@ -406,10 +409,10 @@ def pairs(seen: Evaluation, points: bool) -> Section | None:
                         for row in r
                     ],
                     top_value=1.0,
-                    caption="Pearson's correlation; the stronger the colour, the further from 0.",
+                    caption="Pearson correlation; stronger colors are further from 0.",
                 )
             )
-    every = list(range(len(views.columns)))[:MOST_COLUMNS]
+    every = list(range(len(views.columns)))[:MAX_COLUMNS]
     labels = [views.names[j] for j in every]
     gaps = [
         [
@@ -418,49 +421,49 @@ def pairs(seen: Evaluation, points: bool) -> Section | None:
         ]
         for a in every
     ]
-    drawn.append(
+    figures.append(
         heat(
-            "Pairs: how far off",
+            "Pairs: dissimilarity",
             labels,
             labels,
             gaps,
             [[f"{v:.2f}" for v in row] for row in gaps],
             top_value=max(0.1, max(map(max, gaps))),
-            caption="1 − similarity of correlation (two numbers) or of the joint table.",
+            caption="1 − correlation similarity (two numbers) or contingency similarity.",
         )
     )
-    clouds = _clouds(seen, similar) if points else []
+    scatters = _scatters(evaluation, similar) if points else []
     return Section(
         "pairs",
         "Pairs",
         join(
             [
-                _figures(*drawn),
-                tag("h3", "Pairs of numbers that differ most") if clouds else None,
-                _figures(*clouds) if clouds else None,
+                _figures(*figures),
+                tag("h3", "Numeric pairs with the largest difference") if scatters else None,
+                _figures(*scatters) if scatters else None,
             ]
         ),
     )
 
 
-def _clouds(seen: Evaluation, similar: dict[str, float]) -> Sequence[Figure]:
+def _scatters(evaluation: Evaluation, similar: dict[str, float]) -> Sequence[Figure]:
     import numpy as np
 
-    views = seen.views
+    views = evaluation.views
     both = [
         (a, b)
         for a, b in views.pairs()
         if f"{views.names[a]} × {views.names[b]}" in similar and a in views.numbers and b in views.numbers
     ]
     worst = sorted(both, key=lambda p: similar.get(f"{views.names[p[0]]} × {views.names[p[1]]}", 1.0))[
-        :MOST_CLOUDS
+        :MAX_SCATTERS
     ]
     rng = np.random.default_rng(0)
-    drawn = []
+    figures = []
     for a, b in worst:
         series, rows = [], []
-        for view in _both(seen):
-            x = view.x[rng.permutation(view.rows)[:MOST_POINTS]]
+        for view in _both(evaluation):
+            x = view.x[rng.permutation(view.rows)[:MAX_POINTS]]
             series.append(
                 Series(
                     view.name,
@@ -483,7 +486,7 @@ def _clouds(seen: Evaluation, similar: dict[str, float]) -> Sequence[Figure]:
                 )
             )
         name = f"{views.names[a]} × {views.names[b]}"
-        drawn.append(
+        figures.append(
             plot(
                 name,
                 series,
@@ -494,4 +497,4 @@ def _clouds(seen: Evaluation, similar: dict[str, float]) -> Sequence[Figure]:
                 table=Table(("rows", f"mean {views.names[a]}", f"mean {views.names[b]}"), rows),
             )
         )
-    return drawn
+    return figures

@@ -1,6 +1,4 @@
-"""A metric declares its name, what it can be and what is better; a score is one value of it, with what it
-rests on.
-"""
+"""Metrics and scores: a metric declares its name and range, a score is one value of it."""
 
 from __future__ import annotations
 
@@ -17,9 +15,11 @@ Facet = Literal["fidelity", "utility", "privacy"]
 
 @dataclass(frozen=True)
 class Metric:
+    """The declaration of a metric."""
+
     name: str
     facet: Facet
-    about: str  # the property it measures; a report goes facet → property → column → plot
+    about: str  # the property it measures, by which reports group metrics
     low: float
     high: float
     better: Literal["higher", "lower"]
@@ -27,9 +27,11 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class Score:
-    """`reference` is what real, unseen rows reach in the place of the synthetic ones: the figure to compare
-    with. `parts` are columns, pairs or models.
+class MetricScore:
+    """One value of a metric.
+
+    `reference` is the value that real, unseen rows reach in place of the synthetic ones. `parts` are columns,
+    pairs or models.
     """
 
     metric: Metric
@@ -44,50 +46,53 @@ class Score:
         return self.metric.name
 
 
-def wilson(hits: float, n: int, level: float = 0.95) -> tuple[float, float, float]:
-    """(centre, low, high) of a rate: Wilson, JASA 1927. Its centre is off 0 and 1, as n observations cannot
-    show either.
+def wilson_interval(hits: float, n: int, level: float = 0.95) -> tuple[float, float, float]:
+    """Return (center, low, high) of a rate: Wilson, JASA 1927.
+
+    The center is never 0 or 1, as n observations cannot establish either.
     """
     z = NormalDist().inv_cdf(0.5 + level / 2)
     p = hits / n
-    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
+    center = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return centre, max(0.0, centre - half), min(1.0, centre + half)
+    return center, max(0.0, center - half), min(1.0, center + half)
 
 
-def area(positive: np.ndarray, negative: np.ndarray, level: float = 0.95) -> tuple[float, float, float]:
-    """The AUC of a score that should be higher for `positive`, with DeLong's interval (Biometrics 1988)."""
+def auc_with_interval(
+    positive: np.ndarray, negative: np.ndarray, level: float = 0.95
+) -> tuple[float, float, float]:
+    """Return the AUC and its DeLong interval (Biometrics 1988).
+
+    The score should be higher for `positive`.
+    """
     both = np.concatenate([positive, negative])
     m, n = len(positive), len(negative)
     ranks, first, second = _ranks(both), _ranks(positive), _ranks(negative)
-    over = (ranks[:m] - first) / n  # of each positive: the share of negatives below it
-    under = 1 - (ranks[m:] - second) / m  # of each negative: the share of positives above it
+    over = (ranks[:m] - first) / n  # for each positive: the share of negatives below it
+    under = 1 - (ranks[m:] - second) / m  # for each negative: the share of positives above it
     auc = float(over.mean())
     spread = math.sqrt((over.var(ddof=1) if m > 1 else 0.25) / m + (under.var(ddof=1) if n > 1 else 0.25) / n)
     half = NormalDist().inv_cdf(0.5 + level / 2) * spread
     if spread == 0:
-        half = 3 / min(
-            m, n
-        )  # perfect separation shows no spread; the rule of three bounds what so few rows could have missed
+        half = 3 / min(m, n)  # perfect separation has no variance: rule of three
     return auc, max(0.0, auc - half), min(1.0, auc + half)
 
 
 def _ranks(x: np.ndarray) -> np.ndarray:
-    """From 1, ties at their mean."""
+    """Return ranks from 1; ties share their mean rank."""
     _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     return (ends - (counts - 1) / 2)[inverse]
 
 
-def excess(
+def excess_risk(
     attack: tuple[float, float, float], control: tuple[float, float, float]
 ) -> tuple[float, float, float]:
-    """The risk that is due to having been in the training table: (attack − control) / (1 − control), with its
-    interval by propagation of errors.
+    """Return the risk due to membership, (attack − control)/(1 − control), with its interval.
 
-    Giomi, Boenisch, Wehmeyer, Tasnádi: *A Unified Framework for Quantifying Privacy Risk in Synthetic Data*
-    (PETS 2023): what also works on people who were never in the table is knowledge about the population, not
-    about them.
+    M. Giomi, F. Boenisch, C. Wehmeyer, B. Tasnádi: *A Unified Framework for Quantifying Privacy Risk in
+    Synthetic Data*, PETS 2023. Success on people who were never in the table is knowledge about the
+    population, not about them. The interval is by propagation of errors.
     """
     (a, a_low, a_high), (c, c_low, c_high) = attack, control
     if c >= 1:
@@ -98,4 +103,5 @@ def excess(
 
 
 def tvd(p: np.ndarray, q: np.ndarray) -> float:
+    """Return the total variation distance."""
     return 0.5 * float(np.abs(p - q).sum())

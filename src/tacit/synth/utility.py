@@ -1,9 +1,8 @@
-"""Utility: what is learnt from the synthetic table, does it hold for real people? Everything is tested on
-held-out real rows.
+"""Utility: whether conclusions from the synthetic table hold for real people.
 
-Train on synthetic, test on real (Esteban, Hyland, Rätsch 2017), for three kinds of model, against the same
-models trained on the real table; whether they find the same columns important; and how far three-way tables,
-as an analyst would ask for, are off.
+Everything is tested on held-out real rows: train on synthetic, test on real (TSTR; Esteban, Hyland, Rätsch
+2017) for three kinds of model, against the same models trained on the real table; agreement of feature
+importances; and the error of three-way tables.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadData
-from .scores import Metric, Score, area, tvd
-from .views import View, Views, filled
+from .scores import Metric, MetricScore, auc_with_interval, tvd
+from .views import View, Views, fill_missing
 
 IMPORTANCE = Metric(
     "importance agreement",
@@ -27,8 +26,7 @@ IMPORTANCE = Metric(
     -1,
     1,
     "higher",
-    "Spearman's correlation of the columns' importance in a forest trained on synthetic and one trained on "
-    "real rows",
+    "Spearman correlation of feature importances in random forests trained on synthetic and on real rows",
 )
 WORKLOAD = Metric(
     "workload error",
@@ -37,16 +35,16 @@ WORKLOAD = Metric(
     0,
     1,
     "lower",
-    "mean total variation distance of three-way tables from those of the held-out rows, numbers in five "
-    "cells",
+    "mean total variation distance of three-way tables from those of the held-out rows; numbers in five bins",
 )
 MODELS = ("logistic regression", "random forest", "gradient boosting")
-MOST_ROWS = 50_000  # of a training table
-MOST_TABLES = 60
-FEW_VALUES = 10  # a whole number with no more values than this is predicted as a class
+MAX_ROWS = 50_000  # rows of a training table
+MAX_TABLES = 60
+FEW_VALUES = 10  # a number with at most this many distinct values is predicted as a class
 
 
 def prediction(model: str, regression: bool) -> Metric:
+    """Return the TSTR metric of a model."""
     what = "R²" if regression else "AUC"
     name = "ridge regression" if regression and model == MODELS[0] else model
     return Metric(
@@ -62,6 +60,7 @@ def prediction(model: str, regression: bool) -> Metric:
 
 
 def learners(regression: bool) -> dict[str, Callable[[], Any]]:
+    """Return constructors of the scikit-learn models by name."""
     from sklearn import ensemble, linear_model
 
     if regression:
@@ -77,46 +76,47 @@ def learners(regression: bool) -> dict[str, Callable[[], Any]]:
     }
 
 
-def measure(views: Views, target: str | None, rng: np.random.Generator) -> list[Score]:
-    assert (
-        views.holdout is not None
-    )  # without held-out rows there is no utility to speak of; `evaluate` sees to it
-    return ([] if target is None else predictions(views, views.at(target), rng)) + [workload(views, rng)]
+def measure(views: Views, target: str | None, rng: np.random.Generator) -> list[MetricScore]:
+    """Return all utility scores."""
+    assert views.holdout is not None  # `evaluate` computes utility only with held-out rows
+    return ([] if target is None else predictions(views, views.column_index(target), rng)) + [
+        workload(views, rng)
+    ]
 
 
-def predictions(views: Views, target: int, rng: np.random.Generator) -> list[Score]:
+def predictions(views: Views, target: int, rng: np.random.Generator) -> list[MetricScore]:
+    """Return the TSTR scores and the agreement of feature importances."""
     column = views.columns[target]
     known = views.real.x[:, target]
     regression = column.is_number and len(np.unique(known[~np.isnan(known)])) > FEW_VALUES
     if len(np.unique(known[~np.isnan(known)])) < 2:
         raise BadData(
-            f"evaluate: the target {column.name!r} has one value only in the real table, so there is "
-            "nothing to predict. Choose another target."
+            f"evaluate: the target {column.name!r} has a single value in the real table. Choose another "
+            "target."
         )
     others = [j for j in range(len(views.columns)) if j != target]
     if not others:
-        raise BadData("evaluate: a target needs at least one other column to be predicted from.")
+        raise BadData("evaluate: the target is the only column. Add columns to predict it from.")
     assert views.holdout is not None
     test = _rows(views.holdout, target, rng)
-    found, weight = [], {}
-    for model, make in learners(regression).items():
-        reached = {}
+    scores, importance = [], {}
+    for name, make in learners(regression).items():
+        by_table = {}
         for view in (views.synthetic, views.real):
-            rows = _rows(view, target, rng)
-            fitted = _fitted(make, views, view, rows, others, target, model, regression)
-            if model == "random forest" and fitted is not None:
-                weight[view.name] = np.asarray(fitted.feature_importances_)
-            reached[view.name] = _reached(fitted, views, test, others, target, model, regression)
-        found.append(Score(prediction(model, regression), reached["synthetic"], reached["real"]))
-    if len(weight) == 2 and len(others) > 2:
+            model = _fit(make, name, views, view, _rows(view, target, rng), others, target, regression)
+            if name == "random forest" and model is not None:
+                importance[view.name] = np.asarray(model.feature_importances_)
+            by_table[view.name] = _score(model, name, views, test, others, target, regression)
+        scores.append(MetricScore(prediction(name, regression), by_table["synthetic"], by_table["real"]))
+    if len(importance) == 2 and len(others) > 2:
         from scipy.stats import spearmanr
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            agreement = float(spearmanr(weight["synthetic"], weight["real"]).statistic)
-        shares = {views.names[j]: float(s) for j, s in zip(others, weight["synthetic"])}
-        found.append(
-            Score(
+            agreement = float(spearmanr(importance["synthetic"], importance["real"]).statistic)
+        shares = {views.names[j]: float(s) for j, s in zip(others, importance["synthetic"])}
+        scores.append(
+            MetricScore(
                 IMPORTANCE,
                 agreement if math.isfinite(agreement) else 0.0,
                 1.0,
@@ -124,77 +124,81 @@ def predictions(views: Views, target: int, rng: np.random.Generator) -> list[Sco
                 note="parts: importance in the synthetic table",
             )
         )
-    return found
+    return scores
 
 
 def _rows(view: View, target: int, rng: np.random.Generator) -> np.ndarray:
-    """Places of rows whose target is known, at most MOST_ROWS."""
+    """Return indices of rows whose target is known, at most MAX_ROWS."""
     rows = np.flatnonzero(~np.isnan(view.x[:, target]))
-    return rows if len(rows) <= MOST_ROWS else np.sort(rng.choice(rows, MOST_ROWS, replace=False))
+    return rows if len(rows) <= MAX_ROWS else np.sort(rng.choice(rows, MAX_ROWS, replace=False))
 
 
-def _inputs(views: Views, view: View, rows: np.ndarray, others: list[int], model: str) -> np.ndarray:
-    """Linear models get points (scaled, one axis a category), trees the numbers and codes as they are."""
+def _inputs(name: str, views: Views, view: View, rows: np.ndarray, others: list[int]) -> np.ndarray:
+    """Return scaled one-hot inputs for linear models, numbers and codes for trees."""
     part = View(view.name, view.x[rows])
-    if model == MODELS[0]:
-        return views.points(part, others)
-    return filled(part.x[:, others])
+    return views.points(part, others) if name == MODELS[0] else fill_missing(part.x[:, others])
 
 
-def _fitted(
+def _fit(
     make: Callable[[], Any],
+    name: str,
     views: Views,
     view: View,
     rows: np.ndarray,
     others: list[int],
     target: int,
-    model: str,
     regression: bool,
 ) -> Any:
-    answer = view.x[rows, target]
-    if len(rows) < 2 or (not regression and len(np.unique(answer)) < 2):
-        return None  # a synthetic table with one class, or none, teaches nothing
+    y = view.x[rows, target]
+    if len(rows) < 2 or (not regression and len(np.unique(y)) < 2):
+        return None  # nothing can be learned from a table with fewer than two classes
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # a logistic regression that has not fully converged is scored as it is
-        return make().fit(
-            _inputs(views, view, rows, others, model), answer if regression else answer.astype(np.int64)
-        )
+        warnings.simplefilter("ignore")  # a logistic regression is scored even if it has not converged
+        return make().fit(_inputs(name, views, view, rows, others), y if regression else y.astype(np.int64))
 
 
-def _reached(
-    fitted: Any, views: Views, test: np.ndarray, others: list[int], target: int, model: str, regression: bool
+def _score(
+    model: Any,
+    name: str,
+    views: Views,
+    test: np.ndarray,
+    others: list[int],
+    target: int,
+    regression: bool,
 ) -> float:
+    """Return R² or the mean one-against-rest AUC on held-out rows; chance without a model."""
     assert views.holdout is not None
-    answer = views.holdout.x[test, target]
-    if fitted is None:
+    y = views.holdout.x[test, target]
+    if model is None:
         return 0.0 if regression else 0.5
-    inputs = _inputs(views, views.holdout, test, others, model)
+    inputs = _inputs(name, views, views.holdout, test, others)
     if regression:
-        rest, spread = ((answer - fitted.predict(inputs)) ** 2).sum(), ((answer - answer.mean()) ** 2).sum()
-        return float(1 - rest / spread) if spread else 0.0
-    shares = fitted.predict_proba(inputs)
-    classes = [int(c) for c in np.unique(answer)]
-    score = {int(c): shares[:, k] for k, c in enumerate(fitted.classes_)}
-    zero = np.zeros(len(answer))
+        residual, total = ((y - model.predict(inputs)) ** 2).sum(), ((y - y.mean()) ** 2).sum()
+        return float(1 - residual / total) if total else 0.0
+    shares = model.predict_proba(inputs)
+    classes = [int(c) for c in np.unique(y)]
+    score = {int(c): shares[:, k] for k, c in enumerate(model.classes_)}
+    zero = np.zeros(len(y))
     each = [
-        area(score.get(c, zero)[answer == c], score.get(c, zero)[answer != c])[0]
+        auc_with_interval(score.get(c, zero)[y == c], score.get(c, zero)[y != c])[0]
         for c in classes[1 if len(classes) == 2 else 0 :]
-        if (answer != c).any()
+        if (y != c).any()
     ]
     return float(np.mean(each)) if each else math.nan
 
 
-def workload(views: Views, rng: np.random.Generator) -> Score:
+def workload(views: Views, rng: np.random.Generator) -> MetricScore:
+    """Return the error of random three-way tables."""
     assert views.holdout is not None
     every = list(itertools.combinations(range(len(views.columns)), min(3, len(views.columns))))
-    chosen = [every[i] for i in rng.permutation(len(every))[:MOST_TABLES]]
-    parts, held = {}, []
+    chosen = [every[i] for i in rng.permutation(len(every))[:MAX_TABLES]]
+    parts, holdout_values = {}, []
     for columns in chosen:
         truth = views.joint(views.holdout, columns, 5)
         parts[" × ".join(views.names[j] for j in columns)] = tvd(
             views.joint(views.synthetic, columns, 5), truth
         )
-        held.append(tvd(views.joint(views.real, columns, 5), truth))
-    return Score(WORKLOAD, float(np.mean(list(parts.values()))), float(np.mean(held)), parts=parts)
+        holdout_values.append(tvd(views.joint(views.real, columns, 5), truth))
+    return MetricScore(
+        WORKLOAD, float(np.mean(list(parts.values()))), float(np.mean(holdout_values)), parts=parts
+    )

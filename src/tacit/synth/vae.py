@@ -1,5 +1,7 @@
-"""TVAE: L. Xu, M. Skoularidou, A. Cuesta-Infante, K. Veeramachaneni, *Modeling Tabular Data using Conditional
-GAN*, NeurIPS 2019, Section 4.5, after D. P. Kingma, M. Welling, *Auto-Encoding Variational Bayes*, 2014.
+"""TVAE: a variational autoencoder for tables.
+
+L. Xu, M. Skoularidou, A. Cuesta-Infante, K. Veeramachaneni, *Modeling Tabular Data using Conditional GAN*,
+NeurIPS 2019, Section 4.5, after D. P. Kingma, M. Welling, *Auto-Encoding Variational Bayes*, 2014.
 """
 
 from __future__ import annotations
@@ -14,110 +16,104 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..parameters import choice, real, whole
-from .adversarial import device_of, seeded
+from .adversarial import choose_device, torch_seed
 from .conditions import Conditions
 from .encode import Layout
-from .generator import Generator, Learned, Watch
+from .generator import Generator, GeneratorState, Watch
 from .modes import Encoding
 
 
 @dataclass(frozen=True)
 class TVAE(Generator):
-    """An encoder into a small Gaussian space, and a decoder out of it that states a distribution for every
-    column.
-    """
+    """An encoder to a Gaussian latent space, and a decoder to a distribution per column."""
 
-    epochs: int = whole(300, least=1, doc="passes over the table")
-    batch: int = whole(500, least=1, doc="rows a step")
+    epochs: int = whole(300, least=1, doc="epochs of training")
+    batch: int = whole(500, least=1, doc="batch size")
     lr: float = real(1e-3, above=0, doc="learning rate (Adam)")
     decay: float = real(1e-5, least=0, doc="weight decay")
-    latent: int = whole(128, least=1, doc="width of the Gaussian space")
-    width: int = whole(128, least=1, doc="of both hidden layers of encoder and decoder")
+    latent: int = whole(128, least=1, doc="width of the latent space")
+    width: int = whole(128, least=1, doc="width of both hidden layers of encoder and decoder")
     reconstruction: float = real(
-        2.0, above=0, doc="weight of the reconstruction against the Kullback–Leibler term"
+        2.0, above=0, doc="weight of the reconstruction loss relative to the KL divergence"
     )
-    modes: int = whole(10, least=1, doc="Gaussian modes a number has at most")
-    device: str = choice("auto", ("auto", "cpu", "cuda"), doc="where it trains and draws")
-    seed: int = whole(0, least=0, doc="of all that is random in fitting")
+    modes: int = whole(10, least=1, doc="maximum number of Gaussian modes of a numeric column")
+    device: str = choice("auto", ("auto", "cpu", "cuda"), doc="device for training and sampling")
+    seed: int = whole(0, least=0, doc="of all that is random in allowed")
 
-    def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> Learned:
-        device = device_of(self.device)
+    def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> GeneratorState:
+        device = choose_device(self.device)
         encoding = Encoding.fit(layout, v, self.modes)
-        rows = encoding.forward(v, rng).to(device)
+        rows = encoding.encode(v, rng).to(device)
         history: list[dict[str, Any]] = []
-        with seeded(self.seed, device):
+        with torch_seed(self.seed, device):
             encoder, decoder = (
-                _network(encoding.width, self.width, 2 * self.latent).to(device),
-                _network(self.latent, self.width, encoding.width).to(device),
+                _build_mlp(encoding.width, self.width, 2 * self.latent).to(device),
+                _build_mlp(self.latent, self.width, encoding.width).to(device),
             )
             log_sigma = torch.full((encoding.width,), float(np.log(0.1)), device=device, requires_grad=True)
-            optimiser = torch.optim.Adam(
+            optimizer = torch.optim.Adam(
                 [*encoder.parameters(), *decoder.parameters(), log_sigma],
                 lr=self.lr,
                 weight_decay=self.decay,
                 fused=True,
             )
             for epoch in range(1, self.epochs + 1):
-                began, total = time.monotonic(), rows.new_zeros(())
+                started, total = time.monotonic(), rows.new_zeros(())
                 for index in torch.randperm(len(rows), device=device).split(self.batch):
                     x = rows[index]
                     mean, log_variance = encoder(x).chunk(2, dim=1)
                     z = mean + torch.randn_like(mean) * torch.exp(0.5 * log_variance)
                     divergence = -0.5 * (1 + log_variance - mean**2 - log_variance.exp()).sum()
                     loss = (
-                        self.reconstruction * _misfit(decoder(z), x, log_sigma, encoding) + divergence
+                        self.reconstruction * _reconstruction_loss(decoder(z), x, log_sigma, encoding)
+                        + divergence
                     ) / len(x)
-                    optimiser.zero_grad(set_to_none=True)
+                    optimizer.zero_grad(set_to_none=True)
                     loss.backward()
-                    optimiser.step()
+                    optimizer.step()
                     with torch.no_grad():
-                        log_sigma.clamp_(
-                            float(np.log(0.01)), 0.0
-                        )  # a deviation in [0.01, 1], as in the authors' code
+                        log_sigma.clamp_(float(np.log(0.01)), 0.0)  # σ in [0.01, 1], as in the authors' code
                         total += loss.detach() * len(x)
                 history.append(
-                    {"epoch": epoch, "loss": float(total) / len(rows), "seconds": time.monotonic() - began}
+                    {"epoch": epoch, "loss": float(total) / len(rows), "seconds": time.monotonic() - started}
                 )
                 watch({"kind": "epoch", "epochs": self.epochs, **history[-1]})
         state = {f"decoder.{name}": t.detach().cpu() for name, t in decoder.state_dict().items()}
-        return Learned(
+        return GeneratorState(
             {**encoding.tensors(), **state, "log_sigma": log_sigma.detach().cpu()}, history=history
         )
 
     def draw(
-        self, learned: Learned, layout: Layout, n: int, rng: np.random.Generator, given: Conditions
+        self, state: GeneratorState, layout: Layout, n: int, rng: np.random.Generator, conditions: Conditions
     ) -> np.ndarray:
-        encoding, device = Encoding.from_tensors(layout, learned.tensors), device_of(self.device)
-        with seeded(int(rng.integers(2**62)), device), torch.no_grad():
-            decoder = _network(self.latent, self.width, encoding.width).to(
-                device
-            )  # its first weights are drawn too, before they are replaced
+        encoding, device = Encoding.from_tensors(layout, state.tensors), choose_device(self.device)
+        with torch_seed(int(rng.integers(2**62)), device), torch.no_grad():
+            decoder = _build_mlp(self.latent, self.width, encoding.width).to(device)
             decoder.load_state_dict(
                 {
                     name.removeprefix("decoder."): t
-                    for name, t in learned.tensors.items()
+                    for name, t in state.tensors.items()
                     if name.startswith("decoder.")
                 }
             )
             raw = decoder(torch.randn(n, self.latent, device=device))
-            # a draw from the distribution the decoder states: Gaussian places, and the largest indicator with
-            # Gumbel noise
+            # sample from the decoder's distribution: Gaussian scalars, and the argmax with Gumbel noise
             drawn = raw - torch.log(torch.empty_like(raw).exponential_().clamp_min(1e-20))
             at = encoding.scalars
             drawn[:, at] = torch.tanh(raw[:, at]) + torch.randn_like(raw[:, at]) * torch.exp(
-                learned.tensors["log_sigma"].to(device)[at]
+                state.tensors["log_sigma"].to(device)[at]
             )
-        return encoding.back(drawn.cpu().numpy())
+        return encoding.decode(drawn.cpu().numpy())
 
 
-def _network(inputs: int, width: int, outputs: int) -> nn.Sequential:
+def _build_mlp(inputs: int, width: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, outputs)
     )
 
 
-def _misfit(raw: Tensor, x: Tensor, log_sigma: Tensor, encoding: Encoding) -> Tensor:
-    """− log p(x | z), summed: cross-entropy of the indicators, Gaussian in the places."""
+def _reconstruction_loss(raw: Tensor, x: Tensor, log_sigma: Tensor, encoding: Encoding) -> Tensor:
+    """Return −log p(x | z), summed: cross-entropy of indicators, Gaussian for scalars."""
     at = encoding.scalars
     gap = x[:, at] - torch.tanh(raw[:, at])
     total = (0.5 * gap**2 * torch.exp(-2 * log_sigma[at]) + log_sigma[at]).sum()

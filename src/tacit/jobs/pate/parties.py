@@ -1,5 +1,6 @@
-"""Teachers that are real parties: each trains in its own process on its own rows, and their votes meet only
-in a secure sum.
+"""PATE among real parties.
+
+Each teacher trains in its own process on its own rows, and votes meet only in a secure sum.
 """
 
 from __future__ import annotations
@@ -21,21 +22,22 @@ from ...data.federation import Federation
 from ...parameters import bad, check, from_table, to_table
 from ...parties.ledger import Ledger
 from ...parties.party import Party
-from ...private.pate import UNANSWERED, Aggregator, ConfidentGNMax, GNMax, exact
+from ...private.pate import UNANSWERED, Aggregator, ConfidentGNMax, GNMax, exact_fraction
 from ...private.pate_student import Lessons
 from ...protocols import votes
 from ...protocols.secagg import SecAggTerms
 from ...runtimes.processes import Processes
 from . import teachers
 
-FAR = 14  # deviations: beyond them lies less than one draw in 10⁴²
-ASKER = "server"
+TAIL = 14  # standard deviations; larger draws have probability below 10⁻⁴²
+SERVER = "server"
 
 
 @dataclass(frozen=True)
-class Heard:
-    """What came out of the secure counting. `counts` are those the asker saw without noise; None where the
-    teachers' noise was in them.
+class VoteOutcome:
+    """The result of the secure counting.
+
+    `counts` are those the server saw without noise; None if they include the teachers' noise.
     """
 
     labels: np.ndarray
@@ -43,9 +45,10 @@ class Heard:
     included: tuple[str, ...]
 
 
-def shares(aggregator: Aggregator, terms: SecAggTerms) -> list[Fraction]:
-    """The variance of each teacher's noise, one for each count: any `terms.enough` of them carry σ²
-    together.
+def noise_variances(aggregator: Aggregator, terms: SecAggTerms) -> list[Fraction]:
+    """Return the variance of each teacher's noise, one for each count.
+
+    Any `terms.enough` teachers together add σ².
     """
     match aggregator:
         case GNMax():
@@ -58,14 +61,15 @@ def shares(aggregator: Aggregator, terms: SecAggTerms) -> list[Fraction]:
                 "noise",
                 "teachers",
                 f"'server' with {type(aggregator).__name__}",
-                "A sum of Laplace parts is not Laplace noise; GNMax and ConfidentGNMax can be added up.",
+                "A sum of Laplace noise is not Laplace noise; use GNMax or ConfidentGNMax.",
             )
-    return [exact(s) ** 2 / terms.enough for s in sigmas]
+    return [exact_fraction(s) ** 2 / terms.enough for s in sigmas]
 
 
-def worth(aggregator: Aggregator, terms: SecAggTerms, classes: int) -> Aggregator:
-    """The aggregator whose price is that of the teachers' noise together: a sum of discrete Gaussians is not
-    quite one (Kairouz, Liu, Steinke 2021).
+def effective_aggregator(aggregator: Aggregator, terms: SecAggTerms, classes: int) -> Aggregator:
+    """Return the aggregator whose price is that of the teachers' joint noise.
+
+    A sum of discrete Gaussians is not exactly a discrete Gaussian (Kairouz, Liu, Steinke 2021).
     """
 
     def sigma(variance: Fraction) -> float:
@@ -74,22 +78,22 @@ def worth(aggregator: Aggregator, terms: SecAggTerms, classes: int) -> Aggregato
             math.sqrt(terms.enough) * each / math.sqrt(2), each, terms.enough, classes
         )
 
-    found = [sigma(v) for v in shares(aggregator, terms)]
+    sigmas = [sigma(v) for v in noise_variances(aggregator, terms)]
     return (
-        GNMax(found[0])
+        GNMax(sigmas[0])
         if isinstance(aggregator, GNMax)
-        else replace(aggregator, sigma1=found[0], sigma2=found[1])  # type: ignore[type-var]
+        else replace(aggregator, sigma1=sigmas[0], sigma2=sigmas[1])  # type: ignore[type-var]
     )
 
 
-def agreed(fed: Federation, aggregator: Aggregator, threshold: float, split: bool) -> SecAggTerms:
-    """What all parties of the counting agree on. The length is set for each count."""
+def make_terms(fed: Federation, aggregator: Aggregator, threshold: float, split: bool) -> SecAggTerms:
+    """Return the terms of secure aggregation; the length is set for each count."""
     if len(fed) < 2:
         raise bad(
-            "pate", "teachers", len(fed), "at least 2 where votes are summed: the sum of one is that vote"
+            "pate", "teachers", len(fed), "at least 2 if votes are summed: the sum of one vote is that vote"
         )
     terms = check(SecAggTerms(f"pate of {fed.name}", len(fed), 1, 1, threshold))
-    bound = 1 + (math.ceil(FAR * math.sqrt(max(shares(aggregator, terms)))) if split else 0)
+    bound = 1 + (math.ceil(TAIL * math.sqrt(max(noise_variances(aggregator, terms)))) if split else 0)
     return replace(terms, bound=bound)
 
 
@@ -104,11 +108,11 @@ async def teacher(
     seed: int,
     terms: dict[str, Any],
     variances: list[tuple[int, int]],
-    boss: str = ASKER,
+    boss: str = SERVER,
 ) -> int:
-    """A teacher's program: it learns from its own rows, which never leave it, then votes."""
-    mine = teachers.train(
-        teachers.alone(x, y, me.name, classes),
+    """Run a teacher: train on its own rows, which never leave it, then vote."""
+    ensemble = teachers.train(
+        teachers.single_party(x, y, me.name, classes),
         from_table(model, models.ALL, "model"),
         Lessons(**lessons),
         seed,
@@ -121,7 +125,7 @@ async def teacher(
 
     return await votes.teacher(
         me,
-        lambda rows: mine.choices(rows)[0],
+        lambda rows: ensemble.choices(rows)[0],
         SecAggTerms(**terms),
         classes,
         noise if variances else None,
@@ -139,15 +143,16 @@ async def asker(
     within: float | None,
     first: float | None,
 ) -> list[tuple[Tensor, Tensor, list[str]]]:
-    """The asker's program. `least`: the noisy votes a question must reach to be counted again; None: every
-    question is counted once.
+    """Run the server that asks the queries.
+
+    `least`: the noisy votes that a query needs to be counted again; None: every query is counted once.
     """
     again = [] if least is None else [lambda counts: counts.max(1).values >= least]
-    done = await votes.asker(me, names, rows, SecAggTerms(**terms), classes, again, within, first)
-    return [(which, counts, list(included)) for which, counts, included in done]
+    results = await votes.asker(me, names, rows, SecAggTerms(**terms), classes, again, within, first)
+    return [(which, counts, list(included)) for which, counts, included in results]
 
 
-def count(
+def collect_votes(
     fed: Federation,
     rows: Tensor,
     aggregator: Aggregator,
@@ -159,34 +164,34 @@ def count(
     split: bool,
     threshold: float,
     within: float | None,
-) -> Heard:
-    """Run the programs and make labels of what the asker heard."""
+) -> VoteOutcome:
+    """Run all programs, and derive labels from the counts."""
     if type(model) not in models.ALL.values() and not isinstance(model, str):
         raise bad(
             "pate",
             "model",
             models.name_of(model),
-            "one of " + ", ".join(map(repr, models.ALL)) + " where teachers are parties",
-            "A process is sent no code, so a module of your own cannot go there.",
+            "one of " + ", ".join(map(repr, models.ALL)) + " if teachers are parties",
+            "No code is sent to other processes, so your own module cannot be used there.",
         )
     classes, names = fed.classes or 1, list(fed.parties)
-    if ASKER in names:
-        raise bad("pate", "the name of a party", ASKER, "another: the asker has this name among the messages")
+    if SERVER in names:
+        raise bad("pate", "the name of a party", SERVER, "another name: the server has this name")
     spec = (
         {"name": model}
         if isinstance(model, str)
         else {**to_table(model), "name": next(k for k, v in models.ALL.items() if v is type(model))}
     )
-    terms = agreed(fed, aggregator, threshold, split)
-    told = {
+    terms = make_terms(fed, aggregator, threshold, split)
+    terms_table = {
         "federation": terms.federation,
         "parties": terms.parties,
         "length": 1,
         "bound": terms.bound,
         "threshold": terms.threshold,
     }
-    variances = [(v.numerator, v.denominator) for v in shares(aggregator, terms)] if split else []
-    how = {"epochs": lessons.epochs, "lr": lessons.lr, "batch_size": lessons.batch_size}
+    variances = [(v.numerator, v.denominator) for v in noise_variances(aggregator, terms)] if split else []
+    lessons_table = {"epochs": lessons.epochs, "lr": lessons.lr, "batch_size": lessons.batch_size}
     programs: dict[str, Any] = {}
     for k, name in enumerate(names):
         mine = fed.train.of(k)
@@ -197,25 +202,32 @@ def count(
             classes=classes,
             names=names,
             model=spec,
-            lessons=how,
+            lessons=lessons_table,
             seed=seed,
-            terms=told,
+            terms=terms_table,
             variances=variances,
         )
-    twice = split and isinstance(aggregator, ConfidentGNMax)
-    least = math.ceil(aggregator.threshold) if twice else None  # type: ignore[attr-defined]
-    programs[ASKER] = functools.partial(
-        asker, rows=rows, names=names, classes=classes, terms=told, least=least, within=within, first=None
+    two_stages = split and isinstance(aggregator, ConfidentGNMax)
+    least = math.ceil(aggregator.threshold) if two_stages else None  # type: ignore[attr-defined]
+    programs[SERVER] = functools.partial(
+        asker,
+        rows=rows,
+        names=names,
+        classes=classes,
+        terms=terms_table,
+        least=least,
+        within=within,
+        first=None,
     )
-    able = (
+    options = (
         {"may_leave": names} if isinstance(runtime, Processes) else {}
-    )  # with a deadline, a teacher that is killed is done without
-    done = runtime.run_sync(programs, ledger=ledger, **able)[ASKER]
-    which, counts, included = done[-1]
-    heard = np.asarray(counts)
+    )  # with a deadline, a teacher may drop out
+    results = runtime.run_sync(programs, ledger=ledger, **options)[SERVER]
+    which, counts, included = results[-1]
+    counts_array = np.asarray(counts)
     if not split:
-        return Heard(aggregator.decide(heard, os.urandom), heard, tuple(included))
+        return VoteOutcome(aggregator.decide(counts_array, os.urandom), counts_array, tuple(included))
     labels = np.full(len(rows), UNANSWERED)
-    if not twice or len(done) == 2:
-        labels[np.asarray(which)] = heard.argmax(1)
-    return Heard(labels, None, tuple(included))
+    if not two_stages or len(results) == 2:
+        labels[np.asarray(which)] = counts_array.argmax(1)
+    return VoteOutcome(labels, None, tuple(included))

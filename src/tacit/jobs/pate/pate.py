@@ -1,6 +1,4 @@
-"""tacit.pate: many teachers on disjoint data, a noisy vote, and a student that learns from its outcome
-alone.
-"""
+"""`tacit.pate`: a student trained on the noisy votes of teachers with disjoint data."""
 
 from __future__ import annotations
 
@@ -23,51 +21,71 @@ from ...errors import BadData, BadParameter
 from ...files import write_atomic
 from ...parameters import bad, check, nearest, to_table
 from ...parties.ledger import Ledger, Spend
-from ...private.pate import AGGREGATOR, ALL, UNANSWERED, Aggregator, ConfidentGNMax, LNMax, Spent
+from ...private.pate import AGGREGATOR, ALL, UNANSWERED, Aggregator, ConfidentGNMax, LNMax, VoteCost
 from ...private.pate_student import Lessons, Student
 from ...runs import check_unused
 from ..devices import device_for
+from ..programs import chosen
 from .teachers import Ensemble, train
 
-PRIVATE = "computed from the votes, so it tells of them: do not publish it"
+CONFIDENTIAL = "computed from the votes, which it reveals: do not publish it"
 
 
 class SmallDelta(UserWarning):
-    """δ so large that the guarantee allows to give one row away whole."""
+    """δ is so large that the definition permits publishing one row."""
 
 
 @dataclass
-class Taught:
-    """What `tacit.pate` gives back. Everything but `confidential` and `teachers` may be published; those two
-    hold what the noise hides.
+class PateResult:
+    """The result of `tacit.pate`.
+
+    Everything except `confidential` and `teachers` may be published; those two contain what the noise
+    protects.
     """
 
     student: nn.Module
-    labels: np.ndarray  # of each question, −1 where there was no answer
-    questions: np.ndarray  # which public rows were asked about
-    answered: float  # the share of the questions
+    labels: np.ndarray  # of each query, −1 if unanswered
+    questions: np.ndarray  # indices of the public rows that were queried
+    answered: float  # share of the queries
     epsilon: float
     delta: float
     metrics: dict[str, Any]
     ledger: Ledger
     config: dict[str, Any]
     notes: list[str]
-    price: float  # the data-independent cost over the order λ; what `before` adds up
+    price: float  # the data-independent cost divided by the order λ; summed over `before`
     history: list[dict[str, float]]  # ε and the student's accuracy after each run so far, this one last
     confidential: dict[str, Any] = field(repr=False, default_factory=dict)
     teachers: Ensemble | None = field(repr=False, default=None)
     directory: Path | None = None
-    bound: float = 0.0  # what `price` could have come to, whatever the votes: what `epsilon` is computed from
-    used: float = 0.0  # ε of the answers that were given, known only afterwards: no guarantee
+    bound: float = 0.0  # upper bound on `price`, independent of the votes, from which `epsilon` is computed
+    used: float = 0.0  # ε of the given answers, which depends on the votes: no guarantee
 
     def report(self, path: str | Path | None = None) -> Path:
-        """Write the report, one self-contained HTML file; nothing confidential is in it."""
+        """Write the report, one self-contained HTML file without anything confidential."""
         from ...private.pate_report import write
 
         return write(self, Path(path) if path is not None else (self.directory or Path()) / "report.html")
 
+    def save(self, path: str | Path) -> Path:
+        """Write job, result, labels, student and report; nothing confidential."""
+        import tomli_w
+        from safetensors.torch import save
+
+        directory = Path(path)
+        directory.mkdir(parents=True, exist_ok=True)
+        public = {k: v for k, v in self.to_dict().items() if k not in ("ledger", "job")}
+        lines = [f"{r},{y}\n" for r, y in zip(self.questions, self.labels) if y != UNANSWERED]
+        weights = {k: v.detach().cpu().contiguous() for k, v in self.student.state_dict().items()}
+        write_atomic(directory / "job.toml", tomli_w.dumps(self.config))
+        write_atomic(directory / "result.json", json.dumps(public, indent=1))
+        write_atomic(directory / "labels.csv", "row,label\n" + "".join(lines))
+        write_atomic(directory / "student.safetensors", save(weights))
+        self.report(directory / "report.html")
+        return directory
+
     def to_dict(self) -> dict[str, Any]:
-        """What may be published, as plain values."""
+        """Return what may be published, as plain values."""
         return {
             "epsilon": self.epsilon,
             "delta": self.delta,
@@ -107,50 +125,55 @@ def pate(
     device: str = "cpu",
     out: str | Path | None = None,
     data_job: dict[str, Any] | None = None,
-) -> Taught:
-    """A student that learns from a noisy vote of teachers, each of whom saw other rows.
+) -> PateResult:
+    """Train a student on the noisy votes of teachers, each of which has different rows.
 
-    `dataset`: its rows are private and dealt out to `teachers` at random; or a Federation, whose parties are
-    the teachers. `public`: the rows that may be asked about and that the student learns from without labels:
-    a share of the test set (the rest measures the student), or an array of rows. `queries` of them, drawn at
-    random, are asked about. With `epsilon`, questions stop before the data-independent ε of everything asked,
-    in this run and in those listed in `before`, would exceed it; what those asked is not asked again, and the
-    student learns from their answers, too. The result's `epsilon` is settled before the first question: the
-    budget, or the cost if every question were answered. What the given answers cost is `used`; it depends on
-    the votes. `publish` also releases a data-dependent ε, with smooth-sensitivity noise. With `runtime`
-    (`tacit.InProcess()` or `tacit.Processes()`) each teacher is a party that trains by itself, and votes are
-    summed under secure aggregation; the noise is added by the "server" that asks, which then sees the counts,
-    or by the "teachers" together, so that it does not.
+    `dataset`: its rows are private and divided among `teachers` at random; or a Federation, whose parties are
+    the teachers. `public`: the rows that may be queried, and from which the student learns without labels: a
+    share of the test set (the rest is used to test the student), or an array of rows. `queries` of them,
+    drawn at random, are asked.
+
+    With `epsilon`, queries stop before the data-independent ε of this run and those listed in `before` would
+    exceed it; queries of earlier runs are not repeated, and the student learns from their answers, too. The
+    result's `epsilon` is fixed before the first query: the budget, or the cost if every query were answered.
+    The cost of the given answers is `used`, which depends on the votes. `publish` also releases a
+    data-dependent ε, with smooth-sensitivity noise.
+
+    With `runtime` (`tacit.InProcess()` or `tacit.Processes()`) each teacher is a party that trains by itself,
+    and votes are summed by secure aggregation. The noise is added by the "server", which then sees the
+    counts, or by the "teachers" together, so that it does not.
+
+    `seed` affects the partition, the queries and the training. The noise always comes from the operating
+    system, so two runs with the same seed differ.
     """
-    fed, x, known, tests = _rows(dataset, teachers, public, seed)
+    fed, x, known, tests = _split_rows(dataset, teachers, public, seed)
     lessons, student = check(lessons or Lessons()), check(student or Student())
-    ask = _aggregator(aggregator, len(fed))
+    aggregator = _make_aggregator(aggregator, len(fed))
     device = device_for("pate", device)
-    split = _settings(fed, ask, queries, len(x), epsilon, delta, noise, runtime, seed, teachers)
+    split = _settings(fed, aggregator, queries, len(x), epsilon, delta, noise, runtime, seed, teachers)
     directory = None if out is None else check_unused(out, "ledger.json")
     notes = list(fed.notes)
     if isinstance(dataset, Dataset) and dataset.table is not None and dataset.table.reads_rows:
         notes.append(
-            "columns were scaled and encoded by statistics of the private rows, which ε does not cover; "
-            "encode with public ones if that matters."
+            "columns were scaled and encoded with statistics of the private rows, which ε does not cover; "
+            "use public statistics if that matters."
         )
     if delta >= 1 / int(fed.train.sizes.sum()):
         warnings.warn(
-            f"δ = {delta:g} is not below 1/{int(fed.train.sizes.sum()):,}, one over the private rows: a "
-            "mechanism that publishes one row whole "
-            "would pass.",
+            f"δ = {delta:g} is not below 1/{int(fed.train.sizes.sum()):,}, one over the number of private "
+            "rows: publishing one row would satisfy the definition. Use a smaller delta.",
             SmallDelta,
             stacklevel=2,
-        )  # for whoever holds the rows; their number is in no file
-    priced = _worth(ask, fed, threshold) if split else ask
+        )  # shown to the holder of the rows only; their number is in no file
+    priced = _effective_aggregator(aggregator, fed, threshold) if split else aggregator
     earlier, earlier_bound = sum(run.price for run in before), sum(run.bound for run in before)
-    many = _afford(priced, queries, epsilon, delta, earlier, split)
+    affordable = _affordable_queries(priced, queries, epsilon, delta, earlier, split)
     if publish and earlier:
         raise bad(
             "pate",
             "publish",
             publish,
-            "False where `before` lists earlier runs",
+            "False if `before` lists earlier runs",
             "Data-dependent costs of several runs are not added up.",
         )
     if publish and split:
@@ -158,8 +181,8 @@ def pate(
             "pate",
             "publish",
             publish,
-            "False where teachers add the noise",
-            "Nobody has the counts that a data-dependent ε is computed from.",
+            "False if teachers add the noise",
+            "No party has the counts from which a data-dependent ε is computed.",
         )
     if publish and epsilon is not None:
         raise bad(
@@ -167,59 +190,66 @@ def pate(
             "publish",
             publish,
             "False with a budget",
-            "What publishing costs is not in the budget. Leave out epsilon, or publish.",
+            "The budget does not cover the cost of publishing. Remove epsilon or publish.",
         )
-    if many < queries:
+    if affordable < queries:
         notes.append(
-            f"the budget ε = {epsilon:g} allows {many:,} of {queries:,} questions, were all of them answered."
+            f"the budget ε = {epsilon:g} allows {affordable:,} of {queries:,} queries if all are answered."
         )
-    asked = np.random.default_rng([seed, 7]).permutation(len(x))
-    asked = asked[~np.isin(asked, [i for run in before for i in run.questions])]
-    if queries > len(asked):
+    index = np.random.default_rng([seed, 7]).permutation(len(x))
+    index = index[~np.isin(index, [i for run in before for i in run.questions])]
+    if queries > len(index):
         raise bad(
             "pate",
             "queries",
             queries,
-            f"at most {len(asked):,}, the public rows that earlier runs did not ask about",
+            f"at most {len(index):,}, the public rows that earlier runs did not ask about",
         )
-    # Where the check may say no, more may be asked than would be affordable if all were answered; but not
-    # where the server hears every noisy count.
-    asked = asked[: queries if isinstance(priced, ConfidentGNMax) and not split else many]
-    rows, ledger = x[torch.from_numpy(asked)], Ledger()
-    bound, guaranteed = _guarantee(priced, len(asked), epsilon, delta, earlier, earlier_bound, split)
+    # If queries may stay unanswered, more can be asked than would be affordable if all were answered; but not
+    # if the server sees every noisy count.
+    index = index[: queries if isinstance(priced, ConfidentGNMax) and not split else affordable]
+    rows, ledger = x[torch.from_numpy(index)], Ledger()
+    bound, guaranteed = _guarantee(priced, len(index), epsilon, delta, earlier, earlier_bound, split)
     ensemble = None
     if runtime is None:
         ensemble = teachers if isinstance(teachers, Ensemble) else train(fed, model, lessons, seed, device)
         notes += ensemble.notes
         counts: np.ndarray | None = ensemble.counts(rows)
-        labels = ask.decide(counts)  # type: ignore[arg-type]
-        _simulated(ledger, fed, isinstance(dataset, Federation))
+        labels = aggregator.decide(counts)  # type: ignore[arg-type]
+        _record_simulation(ledger, fed, isinstance(dataset, Federation))
     else:
-        from . import parties as voting  # needs what real parties need; a simulation does not
+        from . import parties as voting  # imports the packages of real parties only here
 
-        heard = voting.count(fed, rows, ask, model, lessons, seed, runtime, ledger, split, threshold, within)
-        labels, counts = heard.labels, heard.counts
-        if len(heard.included) < len(fed):
-            notes.append(f"{len(fed) - len(heard.included)} of {len(fed)} teachers left before the count.")
-    # A budget ends the questions where the next answer might exceed it; what lies behind was never told to
-    # anybody.
-    keep = _prefix(priced, labels, epsilon, delta, earlier, split)
-    asked, labels, counts = asked[:keep], labels[:keep], None if counts is None else counts[:keep]
+        outcome = voting.collect_votes(
+            fed, rows, aggregator, model, lessons, seed, runtime, ledger, split, threshold, within
+        )
+        labels, counts = outcome.labels, outcome.counts
+        if len(outcome.included) < len(fed):
+            notes.append(
+                f"{len(fed) - len(outcome.included)} of {len(fed)} teachers dropped out before the count."
+            )
+    # With a budget, queries end where the next answer might exceed it; later labels are never released.
+    covered = _count_covered(priced, labels, epsilon, delta, earlier, split)
+    index, labels, counts = index[:covered], labels[:covered], None if counts is None else counts[:covered]
     spent = (
-        Spent(keep, int((labels != UNANSWERED).sum()), delta, 0.0)
+        VoteCost(covered, int((labels != UNANSWERED).sum()), delta, 0.0)
         if counts is None
-        else ask.spent(counts, labels, delta, publish)
+        else aggregator.spent(counts, labels, delta, publish)
     )
-    price = priced.price(keep, spent.answered, split)
-    used = _together(priced, keep, spent.answered, delta, earlier, split)
-    told = guaranteed if spent.released is None else spent.told
-    ledger.spend(_line(ask, spent, told, used, delta, split, runtime is not None, len(before), epsilon))
+    price = priced.price(covered, spent.answers, split)
+    used = _total_epsilon(priced, covered, spent.answers, delta, earlier, split)
+    reported = guaranteed if spent.released is None else spent.epsilon
+    ledger.spend(
+        _spend_line(
+            aggregator, spent, reported, used, delta, split, runtime is not None, len(before), epsilon
+        )
+    )
     job = _job(
         fed,
         data_job,
         len(fed),
         queries,
-        ask,
+        aggregator,
         model,
         student_model,
         lessons,
@@ -232,25 +262,22 @@ def pate(
         device,
         public,
     )
-    if directory is not None:  # what is spent is written before anything is made of it
+    if directory is not None:  # the ledger is written before the result is used
         directory.mkdir(parents=True, exist_ok=True)
         write_atomic(directory / "ledger.json", json.dumps(ledger.to_dict(), indent=1))
-    if not spent.answered:
+    if not spent.answers:
         raise BadData(
-            f"none of the {keep} questions was answered, and asking cost ε = {told:.4g}. Lower the "
-            "threshold of ConfidentGNMax, or take fewer and "
-            "better teachers."
+            f"none of the {covered} queries was answered, and asking cost ε = {reported:.4g}. Lower the "
+            "threshold of ConfidentGNMax, or use fewer and better teachers."
         )
-    rows_asked, all_labels = (
-        np.concatenate([*(getattr(run, k) for run in before), new])
-        for k, new in (("questions", asked), ("labels", labels))
-    )
-    module = _learn(fed, rows_asked, all_labels, x, student, student_model or model, seed, device)
-    metrics = {"answered": spent.answered / keep, **_measured(module, tests, fed.classes, device)}
+    all_index = np.concatenate([*(run.questions for run in before), index])
+    all_labels = np.concatenate([*(run.labels for run in before), labels])
+    module = _train_student(fed, all_index, all_labels, x, student, student_model or model, seed, device)
+    metrics = {"answered": spent.answers / covered, **_measure(module, tests, fed.classes, device)}
     if known is not None:
-        right = labels == known.numpy()[asked]
+        right = labels == known.numpy()[index]
         metrics["label_accuracy"] = float(right[labels != UNANSWERED].mean())
-    confidential: dict[str, Any] = {"note": PRIVATE}
+    confidential: dict[str, Any] = {"note": CONFIDENTIAL}
     if counts is not None:
         confidential |= {
             "epsilon": spent.dependent,
@@ -259,14 +286,14 @@ def pate(
         }
     history = [
         *(run.history[-1] for run in before),
-        {"epsilon": told, **({"accuracy": metrics["accuracy"]} if "accuracy" in metrics else {})},
+        {"epsilon": reported, **({"accuracy": metrics["accuracy"]} if "accuracy" in metrics else {})},
     ]
-    done = Taught(
+    result = PateResult(
         module,
         labels,
-        asked,
-        spent.answered / keep,
-        told,
+        index,
+        spent.answers / covered,
+        reported,
         delta,
         metrics,
         ledger,
@@ -281,19 +308,17 @@ def pate(
         used,
     )
     if directory is not None:
-        _keep(done, directory)
-    return done
+        result.save(directory)
+    return result
 
 
-# what is given ----------------------------------------------------------------------------------------------
+# arguments --------------------------------------------------------------------------------------------------
 
 
-def _rows(
+def _split_rows(
     dataset: Any, teachers: Any, public: Any, seed: int
 ) -> tuple[Federation, Tensor, Tensor | None, Rows]:
-    """(who teaches on what, the public rows, their labels where they are known to whoever measures, the rows
-    the student is measured on).
-    """
+    """Return the teachers' data, public rows, their labels if known, and test rows."""
     many = len(teachers) if isinstance(teachers, Ensemble) else teachers
     if (
         isinstance(many, bool)
@@ -316,22 +341,22 @@ def _rows(
                 "pate",
                 "teachers",
                 None,
-                "a whole number: among how many teachers the rows are dealt out",
-                "The papers take 250 for MNIST.",
+                "a whole number: the teachers among which the rows are divided",
+                "The papers use 250 for MNIST.",
             )
         need = max(2, dataset.classes or 2)
         if len(dataset) < many * need:
             raise BadData(
                 f"pate: {many} teachers for {len(dataset):,} rows of {dataset.name} leave "
-                f"{len(dataset) // many} rows each; with {need} classes a "
-                f"teacher needs at least {need}. Take at most {len(dataset) // need} teachers."
+                f"{len(dataset) // many} rows each; with {need} classes a teacher needs at least {need}. Use "
+                f"at most {len(dataset) // need} teachers."
             )
         fed = dataset.split(int(many), seed=seed, held_fraction=0.0)
     else:
         raise bad("pate", "dataset", type(dataset).__name__, "a Dataset (tacit.data.mnist()) or a Federation")
     check_one_label("pate", fed)
     if fed.classes is None:
-        raise BadData(f"pate: {fed.name} has numbers to predict, and teachers can only vote on classes.")
+        raise BadData(f"pate: the target of {fed.name} is numeric, and teachers can only vote on classes.")
     if isinstance(public, bool) or (isinstance(public, int | float) and not 0 < public < 1):
         raise bad(
             "pate", "public", public, "a share of the test set above 0 and below 1, or an array of rows"
@@ -340,35 +365,35 @@ def _rows(
         x = torch.as_tensor(public)
         if x.shape[1:] != fed.rows.x.shape[1:] or not len(x):
             raise BadData(
-                f"pate: the public rows have shape {tuple(x.shape)}; each must be like a private one, "
-                f"{tuple(fed.rows.x.shape[1:])}."
+                f"pate: the public rows have shape {tuple(x.shape)}; each must have the shape of a private "
+                f"one, {tuple(fed.rows.x.shape[1:])}."
             )
         return fed, x.to(fed.rows.x.dtype), None, fed.test
     cut = int(len(fed.test.y) * public)
     if not 0 < cut < len(fed.test.y):
         raise BadData(
-            f"pate: {fed.name} has {len(fed.test.y)} test rows, of which {cut} would be public; there must "
-            "be some of both. Give public=rows."
+            f"pate: {fed.name} has {len(fed.test.y)} test rows, of which {cut} would be public; both parts "
+            "need rows. Give public=rows."
         )
     return fed, fed.test.x[:cut], fed.test.y[:cut], Rows(fed.test.x[cut:], fed.test.y[cut:])
 
 
-def _aggregator(given: Any, teachers: int) -> Aggregator:
-    if given is None:  # the ratios of ICLR 2018 for 250 teachers: T = 200, σ₁ = 150, σ₂ = 40
+def _make_aggregator(aggregator: Any, teachers: int) -> Aggregator:
+    if aggregator is None:  # the ratios of ICLR 2018 for 250 teachers: T = 200, σ₁ = 150, σ₂ = 40
         return check(ConfidentGNMax(0.8 * teachers, 0.6 * teachers, 0.16 * teachers))
-    if isinstance(given, str):
-        found = {k.lower(): v for k, v in ALL.items()}.get(given.lower())
-        if found is None:
-            raise bad("pate", "aggregator", given, str(AGGREGATOR), nearest(given, list(ALL)))
-        given = found()
-    if not isinstance(given, Aggregator):
-        raise bad("pate", "aggregator", given, str(AGGREGATOR))
-    return check(given)
+    if isinstance(aggregator, str):
+        member = {k.lower(): v for k, v in ALL.items()}.get(aggregator.lower())
+        if member is None:
+            raise bad("pate", "aggregator", aggregator, str(AGGREGATOR), nearest(aggregator, list(ALL)))
+        aggregator = member()
+    if not isinstance(aggregator, Aggregator):
+        raise bad("pate", "aggregator", aggregator, str(AGGREGATOR))
+    return check(aggregator)
 
 
 def _settings(
     fed: Federation,
-    ask: Aggregator,
+    aggregator: Aggregator,
     queries: Any,
     rows: int,
     epsilon: Any,
@@ -378,7 +403,7 @@ def _settings(
     seed: Any,
     teachers: Any,
 ) -> bool:
-    """Whether the teachers add the noise. Everything is refused here, before a model is trained."""
+    """Check all settings before a model is trained; return whether the teachers add the noise."""
     if isinstance(queries, bool) or not isinstance(queries, int) or not 1 <= queries <= rows:
         raise bad("pate", "queries", queries, f"a whole number from 1 to {rows:,}, the public rows")
     if epsilon is not None and (
@@ -396,31 +421,30 @@ def _settings(
             "pate",
             "noise",
             noise,
-            "'server' where one process holds all teachers",
+            "'server' if all teachers are in one process",
             "Give runtime=tacit.Processes().",
         )
-    if noise == "teachers" and not ask.distributed:
+    if noise == "teachers" and not aggregator.distributed:
         raise bad(
             "pate",
             "noise",
             noise,
-            f"'server' with {type(ask).__name__}",
-            "A sum of Laplace parts is not Laplace noise; use GNMax.",
+            f"'server' with {type(aggregator).__name__}",
+            "A sum of Laplace noise is not Laplace noise; use GNMax.",
         )
-    if runtime is not None and (isinstance(teachers, Ensemble) or not hasattr(runtime, "run_sync")):
+    if runtime is not None and isinstance(teachers, Ensemble):
         raise bad(
-            "pate",
-            "runtime",
-            runtime,
-            "tacit.InProcess(…) or tacit.Processes(…), with teachers that train there",
+            "pate", "runtime", runtime, "None with the teachers of an earlier run, which are in one process"
         )
-    if isinstance(ask, ConfidentGNMax) and ask.threshold > len(fed):
+    if runtime is not None:
+        chosen("pate", runtime)
+    if isinstance(aggregator, ConfidentGNMax) and aggregator.threshold > len(fed):
         raise bad(
             "ConfidentGNMax",
             "threshold",
-            ask.threshold,
+            aggregator.threshold,
             f"at most {len(fed)}, the number of teachers",
-            "More votes than that are never cast; the paper's 200 is four fifths of its 250 teachers.",
+            "There are never more votes; the paper's 200 is four fifths of its 250 teachers.",
         )
     return noise == "teachers"
 
@@ -428,30 +452,32 @@ def _settings(
 # the budget -------------------------------------------------------------------------------------------------
 
 
-def _worth(ask: Aggregator, fed: Federation, threshold: float) -> Aggregator:
-    """The aggregator whose price is that of noise which the teachers add together."""
+def _effective_aggregator(aggregator: Aggregator, fed: Federation, threshold: float) -> Aggregator:
+    """Return the aggregator whose price is that of the noise the teachers add together."""
     from . import parties as voting
 
-    return voting.worth(ask, voting.agreed(fed, ask, threshold, True), fed.classes or 1)
-
-
-def _together(ask: Aggregator, asked: int, answered: int, delta: float, earlier: float, split: bool) -> float:
-    """The data-independent ε with what was spent before: costs that are linear in the order add up."""
-    from ...accounting.votes import gaussian_votes_epsilon
-
-    return (
-        ask.epsilon(asked, answered, delta, split)
-        if not earlier
-        else gaussian_votes_epsilon(earlier + ask.price(asked, answered, split), delta)
+    return voting.effective_aggregator(
+        aggregator, voting.make_terms(fed, aggregator, threshold, True), fed.classes or 1
     )
 
 
-def _afford(
-    ask: Aggregator, queries: int, epsilon: float | None, delta: float, earlier: float, split: bool
+def _total_epsilon(
+    aggregator: Aggregator, queries: int, answers: int, delta: float, earlier: float, split: bool
+) -> float:
+    """Return the data-independent ε, including earlier runs: prices add up."""
+    from ...accounting.votes import gaussian_votes_epsilon
+
+    return (
+        aggregator.epsilon(queries, answers, delta, split)
+        if not earlier
+        else gaussian_votes_epsilon(earlier + aggregator.price(queries, answers, split), delta)
+    )
+
+
+def _affordable_queries(
+    aggregator: Aggregator, queries: int, epsilon: float | None, delta: float, earlier: float, split: bool
 ) -> int:
-    """How many questions the budget allows, were all answered; a budget that does not allow one is an
-    error.
-    """
+    """Return how many queries the budget covers if all are answered; at least one, or raise."""
     if epsilon is None:
         return queries
     low, high = 0, queries + 1
@@ -459,75 +485,78 @@ def _afford(
         middle = (low + high) // 2
         low, high = (
             (middle, high)
-            if _together(ask, middle, middle, delta, earlier, split) <= epsilon
+            if _total_epsilon(aggregator, middle, middle, delta, earlier, split) <= epsilon
             else (low, middle)
         )
     if low:
         return low
     if earlier:
-        was, more = (_together(ask, n, n, delta, earlier, split) for n in (0, 1))
+        was, more = (_total_epsilon(aggregator, n, n, delta, earlier, split) for n in (0, 1))
         raise BadParameter(
             f"pate: the budget ε = {epsilon:g} is spent: earlier runs cost ε = {was:.4g} at δ = {delta:g}, "
-            "and one more answer makes it "
-            f"{more:.4g}. Nothing more may be asked of these rows."
+            f"and one more answer makes it {more:.4g}. These rows allow no further queries."
         )
     raise BadParameter(
-        f"pate: the budget ε = {epsilon:g} does not pay for one answer of {ask}, which costs ε = "
-        f"{ask.epsilon(1, 1, delta, split):.4g} at "
-        f"δ = {delta:g}. Give a larger budget, or more noise and more teachers."
+        f"pate: the budget ε = {epsilon:g} does not cover one answer of {aggregator}, which costs ε = "
+        f"{aggregator.epsilon(1, 1, delta, split):.4g} at δ = {delta:g}. Use a larger budget, or more noise "
+        "and more teachers."
     )
 
 
-def _prefix(
-    ask: Aggregator, labels: np.ndarray, epsilon: float | None, delta: float, earlier: float, split: bool
+def _count_covered(
+    aggregator: Aggregator,
+    labels: np.ndarray,
+    epsilon: float | None,
+    delta: float,
+    earlier: float,
+    split: bool,
 ) -> int:
-    """How many questions, in their order, the budget pays for. Each stop is decided by what was told before,
-    so the budget holds (a filter on zCDP).
+    """Return how many queries, in their order, the budget covers.
+
+    Each stop is decided by earlier answers, so the budget holds (a filter on zCDP).
     """
-    if epsilon is None or not isinstance(ask, ConfidentGNMax):
+    if epsilon is None or not isinstance(aggregator, ConfidentGNMax):
         return len(labels)
     answered = 0
     for i, label in enumerate(labels):
-        if _together(ask, i + 1, answered + 1, delta, earlier, split) > epsilon:
+        if _total_epsilon(aggregator, i + 1, answered + 1, delta, earlier, split) > epsilon:
             return i
         answered += label != UNANSWERED
     return len(labels)
 
 
 def _guarantee(
-    ask: Aggregator,
-    asked: int,
+    aggregator: Aggregator,
+    queries: int,
     epsilon: float | None,
     delta: float,
     earlier: float,
     earlier_bound: float,
     split: bool,
 ) -> tuple[float, float]:
-    """(the most this run's price can come to, ε of all runs together): settled before the first question,
-    whatever the votes.
+    """Return (the largest possible price of this run, ε of all runs), before the first query.
 
-    How many questions ConfidentGNMax answers depends on the votes, so the ε of the answers given is no (ε, δ)
-    guarantee: it holds for no ε that is known beforehand. What does hold is the cost if all were answered;
-    and the budget, since questions stop before it (a filter: R. Rogers, A. Roth, J. Ullman, S. Vadhan,
-    "Privacy Odometers and Filters", NeurIPS 2016; on zCDP costs may be chosen by earlier answers without a
-    loss).
+    How many queries ConfidentGNMax answers depends on the votes, so the ε of the given answers is no (ε, δ)
+    guarantee: it is not known in advance. What holds is the cost if all were answered, and the budget, since
+    queries stop before it (a filter: R. Rogers, A. Roth, J. Ullman, S. Vadhan, *Privacy Odometers and
+    Filters*, NeurIPS 2016; under zCDP costs may be chosen by earlier answers without loss).
     """
-    all_answered = ask.price(asked, asked, split)
-    most = _together(ask, asked, asked, delta, earlier_bound, split)
+    all_answered = aggregator.price(queries, queries, split)
+    most = _total_epsilon(aggregator, queries, queries, delta, earlier_bound, split)
     if epsilon is None or most <= epsilon:
         return all_answered, most
     within = (
         math.sqrt(math.log(1 / delta) + epsilon) - math.sqrt(math.log(1 / delta))
     ) ** 2  # the price whose ε is the budget
-    return min(all_answered, max(within - earlier, ask.price(1, 1, split))), epsilon
+    return min(all_answered, max(within - earlier, aggregator.price(1, 1, split))), epsilon
 
 
-# what comes of it -------------------------------------------------------------------------------------------
+# results ----------------------------------------------------------------------------------------------------
 
 
-def _learn(
+def _train_student(
     fed: Federation,
-    asked: np.ndarray,
+    index: np.ndarray,
     labels: np.ndarray,
     x: Tensor,
     student: Student,
@@ -535,27 +564,27 @@ def _learn(
     seed: int,
     device: str,
 ) -> nn.Module:
-    sure = labels != UNANSWERED
-    there = x.to(device)
+    confident = labels != UNANSWERED
+    public = x.to(device)
     module = models.build(model, tuple(x.shape[1:]), fed.classes or 1, seed)
     return student.teach(
         module,
-        there[torch.from_numpy(asked[sure]).to(device)],
-        torch.from_numpy(labels[sure]).to(device),
-        there,
+        public[torch.from_numpy(index[confident]).to(device)],
+        torch.from_numpy(labels[confident]).to(device),
+        public,
         seed,
     )
 
 
 @torch.no_grad()
-def _measured(module: nn.Module, tests: Rows, classes: int | None, device: str) -> dict[str, Any]:
+def _measure(module: nn.Module, tests: Rows, classes: int | None, device: str) -> dict[str, Any]:
     if not len(tests.y):
         return {}
     out = torch.cat([module(part.to(device)).cpu() for part in tests.x.split(2048)])
     return {k: v for k, v in measure(count(out, tests.y, classes)).items() if isinstance(v, float)}
 
 
-def _simulated(ledger: Ledger, fed: Federation, parties: bool) -> None:
+def _record_simulation(ledger: Ledger, fed: Federation, parties: bool) -> None:
     if parties:
         ledger.record(
             "whoever runs the simulation",
@@ -566,10 +595,10 @@ def _simulated(ledger: Ledger, fed: Federation, parties: bool) -> None:
         )
 
 
-def _line(
-    ask: Aggregator,
-    spent: Spent,
-    told: float,
+def _spend_line(
+    aggregator: Aggregator,
+    spent: VoteCost,
+    reported: float,
     used: float,
     delta: float,
     split: bool,
@@ -577,43 +606,43 @@ def _line(
     earlier: int,
     budget: float | None,
 ) -> Spend:
-    noise = "discrete Laplace" if isinstance(ask, LNMax) else "discrete Gaussian"
+    noise = "discrete Laplace" if isinstance(aggregator, LNMax) else "discrete Gaussian"
     whom = (
-        "whoever sees labels and student, the server among them while enough teachers add their noise"
+        "whoever sees labels and student, including the server if enough teachers add their noise"
         if split
         else "whoever sees labels and student, but not the server, which sees the counts"
         if parties
         else "whoever sees labels and student"
     )
-    released = spent.released is not None and told == spent.released
+    released = spent.released is not None and reported == spent.released
     if released:
         basis = (
-            "data-dependent, published with smooth-sensitivity noise: known only afterwards, and a "
-            "bound for these votes, not for all data."
+            "data-dependent, published with smooth-sensitivity noise: a bound for these votes, known only "
+            "afterwards, not for all data."
         )
     elif spent.released is not None:
-        basis = "data-independent, and the attempt to publish a data-dependent one; known only afterwards."
-    elif not isinstance(ask, ConfidentGNMax):
+        basis = (
+            "data-independent, including the cost of publishing a data-dependent one; known only afterwards."
+        )
+    elif not isinstance(aggregator, ConfidentGNMax):
         basis = "data-independent."
     else:
         what = (
-            "as if every question had been answered"
-            if told != budget
-            else "the budget, at which questions stop"
+            "as if every query were answered" if reported != budget else "the budget, at which queries stop"
         )
         basis = (
-            f"data-independent: {what}. The answers given cost ε = {used:.4g}, which depends on the "
-            "votes and is no guarantee."
+            f"data-independent: {what}. The given answers cost ε = {used:.4g}, which depends on the votes "
+            "and is no guarantee."
         )
     return Spend(
-        f"{ask}: {spent.answered} answers to {spent.asked} questions, {noise} noise",
-        told,
+        f"{aggregator}: {spent.answers} answers to {spent.queries} queries, {noise} noise",
+        reported,
         delta,
         "teacher's whole data, and so each row",
         whom,
         "no",
-        f"{basis}{f' With {earlier} earlier runs.' if earlier else ''} The student is made of the labels "
-        "and public rows alone.",
+        f"{basis}{f' With {earlier} earlier runs.' if earlier else ''} The student only depends on the "
+        "labels and public rows.",
     )
 
 
@@ -622,7 +651,7 @@ def _job(
     data_job: dict[str, Any] | None,
     teachers: int,
     queries: int,
-    ask: Aggregator,
+    aggregator: Aggregator,
     model: Any,
     student_model: Any,
     lessons: Lessons,
@@ -635,9 +664,9 @@ def _job(
     device: str,
     public: Any,
 ) -> dict[str, Any]:
-    def named(given: Any) -> dict[str, Any]:
-        known = next((k for k, v in models.ALL.items() if v is type(given)), None)
-        return {**to_table(given), "name": known} if known else {"name": models.name_of(given)}
+    def to_named_table(model: Any) -> dict[str, Any]:
+        known = next((k for k, v in models.ALL.items() if v is type(model)), None)
+        return {**to_table(model), "name": known} if known else {"name": models.name_of(model)}
 
     settings = {
         "teachers": teachers,
@@ -650,38 +679,17 @@ def _job(
         "public": public if isinstance(public, float) else None,
         "runtime": None if runtime is None else type(runtime).__name__.lower(),
     }
-    of_student = {} if student_model is None else {"student_model": named(student_model)}
+    of_student = {} if student_model is None else {"student_model": to_named_table(student_model)}
     return {
         "data": data_job or {"made_in": "python", "name": fed.name},
-        "model": named(model),
+        "model": to_named_table(model),
         **of_student,
-        "aggregator": to_table(ask),
-        "lessons": _bare(lessons),
-        "student": _bare(student),
+        "aggregator": to_table(aggregator),
+        "lessons": _parameters(lessons),
+        "student": _parameters(student),
         "pate": {k: v for k, v in settings.items() if v is not None},
     }
 
 
-def _bare(thing: Any) -> dict[str, Any]:
+def _parameters(thing: Any) -> dict[str, Any]:
     return {k: v for k, v in to_table(thing).items() if k != "name"}
-
-
-def _keep(done: Taught, directory: Path) -> None:
-    """job.toml, result.json, labels.csv, the student, the report: what may be published, and nothing else."""
-    import tomli_w
-    from safetensors.torch import save
-
-    write_atomic(directory / "job.toml", tomli_w.dumps(done.config))
-    write_atomic(
-        directory / "result.json",
-        json.dumps({k: v for k, v in done.to_dict().items() if k not in ("ledger", "job")}, indent=1),
-    )
-    write_atomic(
-        directory / "labels.csv",
-        "row,label\n" + "".join(f"{r},{y}\n" for r, y in zip(done.questions, done.labels) if y != UNANSWERED),
-    )
-    write_atomic(
-        directory / "student.safetensors",
-        save({k: v.detach().cpu().contiguous() for k, v in done.student.state_dict().items()}),
-    )
-    done.report(directory / "report.html")

@@ -1,5 +1,6 @@
-"""Teachers: models on disjoint data, trained as one cohort (hundreds at once), or each by its own party; and
-their votes.
+"""Teachers: models on disjoint data, and their votes.
+
+They are trained as one cohort (hundreds at once), or each by its own party.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from ...private.pate_student import Lessons
 from ...runtimes.cohort import Cohort, Run
 
 
-def starts(
+def initial_weights(
     model: Any, fed: Federation, seed: int, device: str, names: tuple[str, ...]
 ) -> tuple[Task, list[State]]:
-    """A task, and a start for each party of `fed`: the same one wherever the party trains, and another for
-    every party.
+    """Return a task, and initial weights for each party of `fed`.
+
+    They are the same wherever the party trains, and different for every party.
     """
     shape, classes = tuple(fed.rows.x.shape[1:]), fed.classes or 1
     task = Task(
@@ -45,13 +47,13 @@ def train(
     device: str,
     names: tuple[str, ...] | None = None,
 ) -> Ensemble:
-    """All parties of `fed` at once, each on its rows alone. `names` are all teachers there are, where these
-    are some of them.
+    """Train all parties of `fed` at once, each on its own rows.
+
+    `names` are all teachers, if these are only some of them.
     """
-    task, first = starts(model, fed, seed, device, names or fed.parties)
+    task, first = initial_weights(model, fed, seed, device, names or fed.parties)
     k = len(fed)
-    # A run a teacher: of each run one party is a member, so its "mean" is that party's model, and all of them
-    # are one stack.
+    # one run per teacher with one member each, so its "mean" is that party's model, and all are one stack
     algorithm = FedAvg(lr=lessons.lr, option="I", weighted=False, solver=Adam())
     epochs = np.full(k, lessons.epochs)
     runs = [Run(fed, algorithm, seed, 1, epochs, lessons.batch_size, members=np.array([i])) for i in range(k)]
@@ -64,7 +66,7 @@ def train(
 
 @dataclass
 class Ensemble:
-    """Trained teachers. What they say one by one is private; only noisy counts of their votes may leave."""
+    """Trained teachers. Single votes are private; only noisy counts may be released."""
 
     task: Task
     w: Tensor
@@ -77,11 +79,11 @@ class Ensemble:
         return len(self.w)
 
     def choices(self, x: Tensor) -> Tensor:
-        """[teachers, rows]: the class each teacher votes for."""
-        there = x.to(self.w.device)
+        """Return the class each teacher votes for, [teachers, rows]."""
+        rows = x.to(self.w.device)
         return torch.stack(
             [
-                self.task.predict(self.w[k], there, None if self.buffers is None else self.buffers[k])
+                self.task.predict(self.w[k], rows, None if self.buffers is None else self.buffers[k])
                 .argmax(1)
                 .cpu()
                 for k in range(len(self))
@@ -89,16 +91,17 @@ class Ensemble:
         )
 
     def counts(self, x: Tensor) -> np.ndarray:
-        """[rows, classes]: how many teachers vote for what."""
+        """Return how many teachers vote for each class, [rows, classes]."""
         return tally(self.choices(x), self.classes)
 
 
 def tally(choices: Tensor, classes: int) -> np.ndarray:
+    """Count the votes for each class."""
     return torch.nn.functional.one_hot(choices, classes).sum(0).numpy()
 
 
-def alone(x: Tensor, y: Tensor, name: str, classes: int) -> Federation:
-    """One party's rows as a federation of one."""
+def single_party(x: Tensor, y: Tensor, name: str, classes: int) -> Federation:
+    """Return one party's rows as a federation of one."""
     rows = Rows(x, y)
     return Federation(
         name,

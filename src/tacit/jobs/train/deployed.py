@@ -29,7 +29,7 @@ from ..devices import device_for
 from ..ledger_file import recorded
 from .contract import Agreement, Contract
 from .elsewhere import Deployed, Elsewhere
-from .member import member, own, read_layout
+from .member import member, read_layout, read_rows
 from .plan import make_plan, make_task
 from .train import train
 
@@ -200,7 +200,7 @@ def check_party(kit: Kit, job: str | Path | None, data: str | Path | None) -> li
             plan = make_plan(federation(kit, layout), **told, runtime=Deployed(kit, layout))
             make_task(plan)
             if data is not None:
-                own(kit.name, data, layout, plan.seed)
+                read_rows(kit.name, data, layout, plan.seed)
 
         try:
             look()

@@ -40,17 +40,18 @@ WIDE = 0.25  # a standard error of the accuracy from which on it says little
 
 
 def largest_loss(classes: int) -> float:
-    """The value at which a party's mean loss is clipped."""
+    """Return the value at which a party's mean loss is clipped."""
     return 2 * math.log(max(classes, 2))
 
 
 def fit_figures(p: Plan, guard: Guard | None) -> Guard | None:
-    """The guard of the figures, made of a fitted guard's stages; None where figures are not noisy. Every
-    party takes part.
+    """Build the guard of the figures from a fitted guard's stages; None where figures are not noisy.
+
+    Every party takes part.
     """
     if guard is None or not p.noisy_figures:
         return None
-    kept = tuple(
+    stages = tuple(
         Clip(NORM) if isinstance(s, Clip) else s
         for s in guard.stages
         if isinstance(s, Clip | Noise | Quantize) or s.hides
@@ -59,12 +60,12 @@ def fit_figures(p: Plan, guard: Guard | None) -> Guard | None:
         None if guard.secret_seed is None else guard.secret_seed + 1
     )  # for tests only: other draws than those of updates
     return Guard(
-        kept, Layout({KEY: (LENGTH,)}), len(p.fed), float(len(p.fed)), shared=p.seed, secret_seed=seed
+        stages, Layout({KEY: (LENGTH,)}), len(p.fed), float(len(p.fed)), shared=p.seed, secret_seed=seed
     )
 
 
 def compute_figures(counts: Mapping[str, Tensor], classes: int) -> Tensor:
-    """The three numbers of a party with these counts; without counts, zeros."""
+    """Return the three numbers of a party with these counts; without counts, zeros."""
     rows = float(counts["rows"]) if counts else 0.0
     if not rows:
         return torch.zeros(LENGTH, dtype=torch.float64)
@@ -76,12 +77,12 @@ def compute_figures(counts: Mapping[str, Tensor], classes: int) -> Tensor:
 
 
 def add_noise(guard: Guard, name: str, r: int, counts: Mapping[str, Tensor], classes: int) -> State:
-    """What one party sends, with the noise that is its own."""
+    """Return what one party sends, with its own noise."""
     return guard.encode_upload(name, r, 1.0, {KEY: compute_figures(counts, classes)}, {}, {})[1]
 
 
 def standard_deviation(guard: Guard) -> float:
-    """Of the noise in each of the three sums, with what rounding adds at most."""
+    """Return the standard deviation of the noise in each of the three sums, rounding included."""
     form = guard.output_form()
     noise = (
         form.own_noise * form.bound * math.sqrt(guard.clients) if form.own_noise else form.noise * form.bound
@@ -90,7 +91,7 @@ def standard_deviation(guard: Guard) -> float:
 
 
 def warn(guard: Guard) -> tuple[str, ...]:
-    """A note where the noise will leave nothing to see."""
+    """Return a note if the noise will hide the figures."""
     error = standard_deviation(guard) / guard.expected
     if error < WIDE:
         return ()
@@ -102,7 +103,8 @@ def warn(guard: Guard) -> tuple[str, ...]:
 
 
 def estimate(guard: Guard, mean: State, classes: int, personal: bool) -> dict[str, Any]:
-    """Accuracy and loss with their standard errors, from the noisy sums over the number of parties.
+    """Return accuracy and loss with their standard errors, from the noisy mean.
+
     `personal`: of the parties' own models.
     """
     a, b, c = (float(v) * guard.expected for v in mean[KEY])
@@ -112,10 +114,10 @@ def estimate(guard: Guard, mean: State, classes: int, personal: bool) -> dict[st
         standard_deviation(guard) * math.hypot(1.0, 2 * s - 1) / n for s in shares
     ]  # of a quotient, to first order
     most = largest_loss(classes)
-    found = {
+    metrics = {
         "loss": most * shares[1],
         "loss_error": most * errors[1],
         "accuracy": shares[0],
         "accuracy_error": errors[0],
     }
-    return {**found, "personal_accuracy": shares[0]} if personal else found
+    return {**metrics, "personal_accuracy": shares[0]} if personal else metrics

@@ -287,13 +287,13 @@ class Programs:
 
     def steps(self) -> Iterator[tuple[int, Tensor, State]]:
         """Run all nodes to the end; then yield (round, share, theta) of each round, which they kept."""
-        from .member import deal
+        from .member import save_rows
 
         p, t = self.plan, self.trainer
         with tempfile.TemporaryDirectory(prefix="tacit-") as folder:
             programs = {}
             for k, name in enumerate(p.fed.parties):
-                deal(p.fed, k, Path(folder) / str(k))
+                save_rows(p.fed, k, Path(folder) / str(k))
                 programs[name] = partial(
                     node,
                     place=str(Path(folder) / str(k)),
@@ -318,7 +318,7 @@ class Programs:
         return dataclasses.replace(self.plan.through, seed=self.plan.seed)
 
     def _job(self, k: int) -> dict[str, Any]:
-        from .member import specified
+        from .member import model_spec
 
         p, g = self.plan, self.plan.topology
         exchanges = []
@@ -359,7 +359,7 @@ class Programs:
             "algorithm": to_table(p.algorithm),
             "model": p.job(None)["model"],
             "federation": p.fed.name,
-            "spec": specified(p.model, "a node"),
+            "spec": model_spec(p.model, "a node"),
             "features": list(p.fed.rows.x.shape[1:]),
             "classes": p.fed.classes,
         }
@@ -367,12 +367,12 @@ class Programs:
 
 async def node(me: Any, *, place: str, job: str, share: float, works: int, vectors: State) -> dict[str, Any]:
     """The program of a node, wherever it runs: its own rows, its own model, its neighbours' names."""
-    from .member import dealt, task_of
+    from .member import load_rows, task_from_job
     from .messages import Member
 
     said = json.loads(job)
-    fed = dealt(Path(place))
-    task = task_of(said, fed.at(0))
+    fed = load_rows(Path(place))
+    task = task_from_job(said, fed.at(0))
     algorithm = from_table(said["algorithm"], algorithms.ALL, "algorithm")
     mine = Member(
         me.name, fed, task, algorithm, said["seed"], said["epochs"], said["batch_size"], said["local_steps"]

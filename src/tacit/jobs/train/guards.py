@@ -1,4 +1,4 @@
-"""A plan's guard, fitted to its model and its parties; what it spends, and who sees what through it."""
+"""A plan's guard, fitted to its model and its parties: what it spends, and who sees what through it."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ LEAST = 2  # units in σ below which the grid is too coarse for either: exp(−2
 
 
 def fit(p: Plan, task: Task, start: State) -> Guard | None:
-    """The plan's stages on this model, with the noise that its ε asks for; None without stages."""
+    """Fit the plan's stages to this model, with the noise that its ε needs; None without stages."""
     if not p.guard:
         return None
     layout = layout_of(task, p.algorithm, start)
     noise = next((s for s in p.guard if isinstance(s, Noise)), None)
     if noise is None or noise.multiplier is not None:
-        return _checked(p, _made(p, layout, p.guard))
+        return _check_grid(p, _build_guard(p, layout, p.guard))
     assert noise.epsilon is not None
-    z = _coarse(_needed(p, noise, "pld"))
+    z = _round_up(_required_multiplier(p, noise, "pld"))
     for again in range(20):
-        found = dataclasses.replace(noise, multiplier=z)
-        guard = _checked(p, _made(p, layout, tuple(found if s is noise else s for s in p.guard)))
+        scaled = dataclasses.replace(noise, multiplier=z)
+        guard = _check_grid(p, _build_guard(p, layout, tuple(scaled if s is noise else s for s in p.guard)))
         r, spent = release(p, guard), mixed_epsilon(_releases(p, guard, p.rounds), noise.delta)
         if spent <= noise.epsilon * ROUNDING:
             return guard
         # a grid too coarse for PLD is accounted by RDP; distributed noise on a grid costs more than a
         # Gaussian would, the coarser the more
-        z = _coarse(
-            _needed(p, noise, "rdp")
+        z = _round_up(
+            _required_multiplier(p, noise, "rdp")
             if r.accountant == "rdp" and not again
             else z * min(1.5, max(1.002, spent / noise.epsilon))
         )
@@ -67,25 +67,26 @@ def fit(p: Plan, task: Task, start: State) -> Guard | None:
     )
 
 
-def _coarse(z: float) -> float:
-    """Rounded up to five digits: server and parties find the noise on machines whose last bits may differ,
-    and must come to the same.
+def _round_up(z: float) -> float:
+    """Round up to five digits.
+
+    Server and parties compute the noise on machines whose last bits may differ, and must get the same.
     """
     return math.ceil(z / (unit := 10.0 ** (math.floor(math.log10(z)) - 4))) * unit
 
 
-def _made(p: Plan, layout: Layout, stages: Any) -> Guard:
+def _build_guard(p: Plan, layout: Layout, stages: Any) -> Guard:
     agreed = next((s.max_rows for s in stages if s.hides), None)
     heaviest = (
         float(agreed or round_up(float(p.fed.train.sizes.max())))
         if p.algorithm.weighted and p.private is None
         else 1.0
     )
-    return Guard(stages, layout, *_crowd(p), heaviest, p.seed, p.insecure_seed)
+    return Guard(stages, layout, *_clients(p), heaviest, p.seed, p.insecure_seed)
 
 
-def _checked(p: Plan, guard: Guard) -> Guard:
-    """Every stage has looked at what it gets; what is left to ask is whether the grid carries the noise."""
+def _check_grid(p: Plan, guard: Guard) -> Guard:
+    """Check that Quantize's grid is fine enough for the noise."""
     if guard.noise is not None:
         check(release(p, guard))
         if (tests := evaluation_release(p, guard)) is not None:
@@ -93,8 +94,8 @@ def _checked(p: Plan, guard: Guard) -> Guard:
     return guard
 
 
-def _needed(p: Plan, noise: Noise, how: str) -> float:
-    """The multiplier of the clipping norm for the ε of the whole run."""
+def _required_multiplier(p: Plan, noise: Noise, how: str) -> float:
+    """Return the multiplier of the clipping norm for the ε of the whole run."""
     assert noise.epsilon is not None
     epsilon, times = noise.epsilon, p.rounds + p.evaluations
     if noise.placement == "distributed":
@@ -120,9 +121,7 @@ def _needed(p: Plan, noise: Noise, how: str) -> float:
 
 
 def _least_noise(cost: Callable[[float], float], epsilon: float, low: float) -> float:
-    """The least multiplier, from above and to a thousandth, that costs at most ε; `low` costs more, or just
-    as much.
-    """
+    """Return the least multiplier that costs at most ε, to a thousandth; `low` costs at least as much."""
     high = low
     while cost(high) > epsilon:
         low, high = high, 1.5 * high
@@ -132,9 +131,10 @@ def _least_noise(cost: Callable[[float], float], epsilon: float, low: float) -> 
     return high
 
 
-def told(guard: Guard, federation: str) -> dict[str, Any]:
-    """What a client on another machine must know to guard its updates as the server expects. Its secrets are
-    its own: no seed goes with it.
+def to_message(guard: Guard, federation: str) -> dict[str, Any]:
+    """Return what a client on another machine needs to guard its updates as the server expects.
+
+    The client's secrets are its own: no seed is sent.
     """
     return {
         "stages": [to_table(s) for s in guard.stages],
@@ -145,13 +145,16 @@ def told(guard: Guard, federation: str) -> dict[str, Any]:
     }
 
 
-def heard(said: Any, task: Task, algorithm: Algorithm, seed: int) -> Guard | None:
-    """The reverse, at the client, every entry checked: a server is not believed more than a file would be."""
-    if said is None:
+def from_message(message: Any, task: Task, algorithm: Algorithm, seed: int) -> Guard | None:
+    """Build the guard that a server's message describes; every entry is checked."""
+    if message is None:
         return None
     try:
-        stages = [from_table(t, ALL, f"the server's job, guard[{i}]") for i, t in enumerate(said["stages"])]
-        clients, expected, heaviest = int(said["clients"]), float(said["expected"]), float(said["heaviest"])
+        stages = [
+            from_table(t, ALL, f"the server's job, guard[{i}]") for i, t in enumerate(message["stages"])
+        ]
+        clients, expected = int(message["clients"]), float(message["expected"])
+        heaviest = float(message["heaviest"])
     except (KeyError, TypeError, ValueError) as error:
         raise BadJob(
             f"the server's job has a guard that cannot be used: {error}. Do both run the same version of "
@@ -163,9 +166,11 @@ def heard(said: Any, task: Task, algorithm: Algorithm, seed: int) -> Guard | Non
 
 
 def own_account(p: Plan, guard: Guard | None, folder: Path, key: str) -> Account | None:
-    """The account of a party that adds noise of its own: as many releases as there are rounds and
-    evaluations, and no more than its ε. It is the party's and its data's: one file in the party's own folder,
-    whatever the server calls the run; `key` is the contract. None where the party adds no noise.
+    """Open the account of a party that adds noise of its own; None where it adds none.
+
+    It allows as many releases as there are rounds and evaluations, and no more than its ε. It belongs to the
+    party and its data: one file in the party's own folder, whatever the server calls the run; `key` is the
+    contract.
     """
     if guard is None or guard.noise is None or guard.noise.placement == "central":
         return None
@@ -175,15 +180,13 @@ def own_account(p: Plan, guard: Guard | None, folder: Path, key: str) -> Account
     )
 
 
-def _crowd(p: Plan) -> tuple[int, float]:
-    """(how many take part in a round at most, how many are expected to)."""
+def _clients(p: Plan) -> tuple[int, float]:
+    """Return how many take part in a round at most, and how many are expected to."""
     return p.per_round if p.sampling == "fixed" else len(p.fed), float(p.per_round)
 
 
 def layout_of(task: Task, algorithm: Algorithm, start: State) -> Layout:
-    """Which vectors the algorithm's clients send: found by having it work on two rows of zeros, which are
-    nobody's.
-    """
+    """Return which vectors the algorithm's clients send, by running it on two rows of zeros."""
     x, y = task.x, task.y
     blank = task.on(
         torch.zeros((2, *x.shape[1:]), dtype=x.dtype, device=x.device),
@@ -222,16 +225,18 @@ def sampling_of(p: Plan) -> str:
 
 
 def _secretly(p: Plan, noise: Noise) -> str:
-    """The sampling that ε may count on: one that is a secret to whoever it holds against. A server that does
-    not add the noise itself knows whom it asked; where updates are hidden, each client of a round is told who
-    the others are, and clients see the models.
+    """Return the sampling that amplifies ε: only one that is secret from the adversary does.
+
+    A server that does not add the noise itself knows whom it sampled. Where updates are hidden, each client
+    of a round knows the others, and clients see the models.
     """
     return "everyone" if noise.placement != "central" or any(s.hides for s in p.guard) else sampling_of(p)
 
 
 def chosen(p: Plan, number: int) -> np.ndarray:
-    """Who takes part in a round, as positions. Under noise nobody may be able to tell who did: then the
-    operating system draws, not the job's seed.
+    """Return who takes part in a round, as indices.
+
+    Under noise nobody may be able to tell who did: then the operating system draws, not the job's seed.
     """
     ids = identify(p.fed.parties)
     if sampling_of(p) == "everyone":
@@ -252,16 +257,14 @@ def chosen(p: Plan, number: int) -> np.ndarray:
 
 
 def release(p: Plan, guard: Guard) -> Release:
-    """What one round gives away: the noise over how far two neighbours' sums lie apart, under the sampling
-    really used.
-    """
+    """Return the release of one round: noise over sensitivity, under the sampling that is used."""
     assert guard.noise is not None
     kind = _secretly(p, guard.noise)
     return _release(guard, kind, p.per_round / len(p.fed) if kind != "everyone" else 1.0)
 
 
 def evaluation_release(p: Plan, guard: Guard) -> Release | None:
-    """What one evaluation gives away; None where it is not covered by ε. Every party takes part in it."""
+    """Return the release of one evaluation, of all parties; None where ε does not cover it."""
     figures = fit_figures(p, guard)
     if figures is None:
         return None
@@ -272,8 +275,9 @@ def evaluation_release(p: Plan, guard: Guard) -> Release | None:
 def _releases(
     p: Plan, guard: Guard, rounds: int, begun: int = 0, pending: bool = False
 ) -> list[tuple[Release, int]]:
-    """What `rounds` rounds after round `begun` give away, with the evaluations of their models, and of the
-    one they begin with if it was not evaluated.
+    """Return the releases of `rounds` rounds after round `begun`, with the evaluations of their models.
+
+    `pending`: also of the model they start from, which was not evaluated.
     """
     tests = evaluation_release(p, guard)
     of_rounds = [(release(p, guard), rounds)]
@@ -332,7 +336,7 @@ def _release(guard: Guard, kind: str, rate: float) -> Release:
 
 
 def account(p: Plan, guard: Guard | None, out: Path | None, left: int) -> Account | None:
-    """The run's account; in its directory, where there is one."""
+    """Open the run's account, in its directory if it has one."""
     if guard is None or guard.noise is None:
         return None
     return Account(
@@ -341,8 +345,9 @@ def account(p: Plan, guard: Guard | None, out: Path | None, left: int) -> Accoun
 
 
 def last_round(p: Plan, guard: Guard, account: Account, begun: int, pending: bool = False) -> int:
-    """The last round that the budget allows after round `begun`, with the evaluations up to it; `pending`:
-    also that of round `begun` itself.
+    """Return the last round that the budget allows after round `begun`, with the evaluations up to it.
+
+    `pending`: also with that of round `begun` itself.
     """
     if account.budget is None or not p.evaluations:
         return begun + max(0, account.allowed - account.spent)
@@ -354,18 +359,18 @@ def last_round(p: Plan, guard: Guard, account: Account, begun: int, pending: boo
 
 
 def spend(p: Plan, guard: Guard, account: Account, last: int) -> Spend:
-    """The line of the ledger, of what was spent up to round `last`."""
+    """Return the ledger's line of what was spent up to round `last`."""
     tests = p.evaluations_in(0, last) if p.evaluations else 0
     return _spend(p, guard, account.spent - tests, tests, account.epsilon())
 
 
 def own_spend(p: Plan, guard: Guard, account: Account, tests: int) -> Spend:
-    """The line of a party's own ledger: what its account holds for this contract."""
+    """Return the line of a party's own ledger: what its account has for this contract."""
     return _spend(p, guard, account.spent - tests, tests, account.epsilon())
 
 
 def plan_spend(p: Plan, guard: Guard, account: Account, rounds: int) -> Spend:
-    """The line of the ledger as it will be after so many rounds."""
+    """Return the ledger's line as it will be after so many rounds."""
     return _spend(
         p,
         guard,
@@ -421,25 +426,26 @@ def _spend(p: Plan, guard: Guard, rounds: int, evaluations: int, epsilon: float)
     )
 
 
-def veiled(p: Plan, ledger: Ledger, rounds: int) -> Ledger:
-    """The ledger as it may be shown. Where ε counts on nobody knowing who took part in which round, it must
-    not say how often each party did: what was said to and by those drawn is told of all parties together, as
-    often as was to be expected.
+def hide_participation(p: Plan, ledger: Ledger, rounds: int) -> Ledger:
+    """Return the ledger as it may be shown.
+
+    Where ε relies on secret sampling, the ledger must not say how often each party took part. Messages to and
+    from sampled parties are then reported for all parties together, in their expected number.
     """
     noise = next((s for s in p.guard if isinstance(s, Noise)), None)
     if noise is None or _secretly(p, noise) == "everyone":
         return ledger
-    everyone, told = f"{len(p.fed)} parties, together", Ledger()
+    everyone, public = f"{len(p.fed)} parties, together", Ledger()
     more = rounds * p.per_round - sum(s.count for s in ledger.seen if s.kind == "Down")  # than were drawn
     for kind in dict.fromkeys(s.kind for s in ledger.seen):
         lines = [s for s in ledger.seen if s.kind == kind]
         if kind not in DRAWN:
             for s in lines:
-                told.record(s.party, s.sender, kind, s.reveals, count=s.count, bytes=s.bytes, how=s.how)
+                public.record(s.party, s.sender, kind, s.reveals, count=s.count, bytes=s.bytes, how=s.how)
             continue
         count, bytes, first = sum(s.count for s in lines), sum(s.bytes for s in lines), lines[0]
         ends = (everyone, first.sender) if kind == "Down" else (first.party, everyone)
-        told.record(
+        public.record(
             *ends,
             kind,
             first.reveals,
@@ -447,30 +453,30 @@ def veiled(p: Plan, ledger: Ledger, rounds: int) -> Ledger:
             bytes=max(round(bytes / count * (count + more)), 0),
             how=first.how,
         )
-    told.spent.extend(ledger.spent)
+    public.spent.extend(ledger.spent)
     for stamp in ledger.stamps:
-        told.stamp(stamp)
-    return told
+        public.stamp(stamp)
+    return public
 
 
 def reveals(guard: Guard, weighted: bool = True) -> str:
-    """What the server learns from one upload."""
+    """Return what the server learns from one upload."""
     clip = next((s for s in guard.stages if isinstance(s, Clip)), None)
-    said = []
+    steps = []
     if clip is not None:
-        said.append(
+        steps.append(
             f"shortened to an L2 norm of {clip.norm:g}"
             if clip.quantile is None
             else "shortened to a norm that follows their quantile"
         )
     if guard.noise is not None and guard.noise.placement != "central":
-        said.append(
+        steps.append(
             "with noise of the party's own"
             + (", its share of what the sum carries" if guard.noise.placement == "distributed" else "")
         )
     if any(isinstance(s, Quantize) for s in guard.stages):
-        said.append(f"rounded to {guard.output_form().bits} bits")
-    what = ", ".join(said) or "as its guard leaves it"
+        steps.append(f"rounded to {guard.output_form().bits} bits")
+    what = ", ".join(steps) or "as its guard leaves it"
     if guard.hiding is not None:
         return (
             f"nothing about one party: its update, {what}, is hidden by {type(guard.hiding).__name__}; "
@@ -501,8 +507,8 @@ def guard_facts(guard: Guard) -> dict[str, Any]:
     return facts
 
 
-def stopped(accounts: list[Account | None], last: int, rounds: int) -> str:
-    """Why a run ends before its last round."""
+def explain_stop(accounts: list[Account | None], last: int, rounds: int) -> str:
+    """Return why a run ends before its last round."""
     a = next(a for a in accounts if a is not None and a.budget is not None)
     return (
         f"stopped after round {last} of {rounds}: the next one would cost ε = {a.epsilon(a.spent + 1):.4g} "

@@ -1,6 +1,4 @@
-"""The guard's last stage as a protocol: how updates, and the counts of an evaluation, are added up without
-the server seeing one of them.
-"""
+"""The guard's last stage as a protocol: updates, and counts of evaluations, are added up in secret."""
 
 from __future__ import annotations
 
@@ -33,8 +31,10 @@ FINE = 1 << 16  # a summed loss is sent in units of 1/FINE
 
 
 class HiddenSum:
-    """What `protocols.rounds` calls instead of Upload. `federation` is the digest of the contract between
-    real parties. In one process it also gives out the signing keys that certificates carry elsewhere.
+    """What `protocols.rounds` calls instead of Upload.
+
+    Between real parties `federation` is the digest of the contract. In one process, `identities` are the
+    signing keys that certificates carry elsewhere.
     """
 
     def __init__(self, guard: Guard, federation: str, identities: Mapping[str, Any] | None = None):
@@ -44,9 +44,7 @@ class HiddenSum:
         self.enough = guard.hiding.survivors(guard.clients)
 
     def terms(self, r: int, sent: bytes = b"") -> tuple[Any, Any]:
-        """(the protocol, its terms in round r): both sides come to the same from the contract and from what
-        was sent down.
-        """
+        """Return the protocol and its terms in round r, which both sides derive from contract and model."""
         stage, form = self.guard.hiding, self.guard.output_form(r)
         common = (self.federation, self.guard.clients, form.dimension, form.limit)
         match stage:
@@ -65,8 +63,9 @@ class HiddenSum:
         )
 
     def traffic(self, names: Sequence[str]) -> tuple[int, int]:
-        """Bytes that a client of these sends for a round's sum on average, and hears, when nobody leaves; as
-        in one process, where no certificates go along.
+        """Return the mean bytes that a client sends and receives for a round's sum if nobody leaves.
+
+        That is in one process, where no certificates are sent.
         """
         return _mean_traffic(*self.terms(0), self.guard, names)
 
@@ -86,11 +85,10 @@ class HiddenSum:
 
 
 class HiddenCounts:
-    """The counts of an evaluation as a hidden sum over all parties, whichever stage hides the updates: secure
-    aggregation in a ring of 64 bits.
+    """The counts of an evaluation as a hidden sum over all parties: secure aggregation in a ring of 64 bits.
 
-    Everyone or no one: counts hardly change with the model, so two sums over different parties would differ
-    by one party's counts.
+    It is over all parties or none: counts hardly change with the model, so two sums over different parties
+    would differ by one party's counts.
 
     `blank` are the counts of no rows; their shapes give the vector's layout. Counts are whole numbers; the
     summed loss is rounded to 1/FINE. A loss that is not finite, or too large, is counted as such in a number
@@ -140,7 +138,7 @@ class HiddenCounts:
         return _mean_traffic(secagg, self.terms(), self.guard, names)
 
     def encode(self, counts: Mapping[str, Tensor]) -> Tensor:
-        """One party's counts as whole numbers; of a party that has none to tell, zeros."""
+        """Return one party's counts as integers; zeros if it reports none."""
         mine = Counts(**counts) if counts else self.blank
         loss = float(mine.loss) * FINE
         finite = math.isfinite(loss) and abs(loss) <= self.bound
@@ -180,7 +178,7 @@ def _mean_traffic(protocol: Any, terms: Any, guard: Guard, names: Sequence[str])
 
 @lru_cache(maxsize=64)
 def _traffic(protocol: Any, names: tuple[str, ...], terms: Any, signature: int) -> tuple[int, int]:
-    """Once for all rounds: messages of the real size are made to be weighed."""
+    """Count once for all rounds, with messages of the real size."""
     return protocol.traffic(list(names), terms, signature)
 
 
@@ -195,7 +193,7 @@ def hidden_sizes(p: Plan, guard: Guard, r: int, down: State) -> MessageSizes:
 
 
 def signing_keys(p: Plan, guard: Guard | None) -> Mapping[str, Any] | None:
-    """Keys for an active adversary in one process; elsewhere parties have certificates."""
+    """Make keys against an active adversary in one process; elsewhere parties have certificates."""
     hiding = None if guard is None else guard.hiding
     active = hiding is not None and hiding.adversary == "active" and p.runtime == "inprocess"
     return Identity.provision(list(p.fed.parties), secrets.token_bytes) if active else None

@@ -214,7 +214,7 @@ class Programs:
     def stream(self) -> Records:
         """Run the programs; yield the records that the server emits."""
         from ...runtimes.inprocess import InProcess
-        from .member import deal
+        from .member import save_rows
 
         p, t = self.plan, self.trainer
         names, periods = names_of(p), p.topology.periods
@@ -236,7 +236,7 @@ class Programs:
                     chosen=self._chosen(e),
                 )
                 for k in members:
-                    deal(p.fed, k, Path(folder) / str(k))
+                    save_rows(p.fed, k, Path(folder) / str(k))
                     programs[p.fed.parties[k]] = partial(
                         client,
                         place=str(Path(folder) / str(k)),
@@ -294,7 +294,7 @@ class Programs:
         return [[self.plan.fed.parties[k] for k in self.trainer._chosen(members, r)] for r in self.rounds]
 
     def _job(self, e: int) -> dict[str, Any]:
-        from .member import specified
+        from .member import model_spec
 
         p, guards = self.plan, self.trainer.guards
         members = [p.fed.parties[k] for k in self.trainer.groups[0][e]]
@@ -309,14 +309,14 @@ class Programs:
             "precision": p.precision,
             "algorithm": to_table(p.algorithm),
             "model": p.job(None)["model"],
-            "spec": specified(p.model, "a client"),
+            "spec": model_spec(p.model, "a client"),
             "federation": f"{p.fed.name}, edge {e}",
             "features": list(p.fed.rows.x.shape[1:]),
             "tokens": not p.fed.rows.x.is_floating_point(),
             "labels": list(p.fed.rows.y.shape[1:]),
             "classes": p.fed.classes,
             "rule": to_table(p.aggregate),
-            "guard": guarding.told(guards[e], f"{p.fed.name}, edge {e}") if guards else None,
+            "guard": guarding.to_message(guards[e], f"{p.fed.name}, edge {e}") if guards else None,
         }
 
 
@@ -327,13 +327,16 @@ def _above(groups: list[list[int]], names: list[str], k: int) -> str:
 async def client(me: Any, *, place: str, job: str, boss: str) -> None:
     """The program of a client: that of rounds.py, with its edge as the server."""
     from .hidden_sums import HiddenSum
-    from .member import dealt, task_of
+    from .member import load_rows, task_from_job
     from .messages import Member
 
     said = json.loads(job)
-    fed = dealt(Path(place))
-    task, algorithm = task_of(said, fed.at(0)), from_table(said["algorithm"], algorithms.ALL, "algorithm")
-    guard = guarding.heard(said["guard"], task, algorithm, said["seed"])
+    fed = load_rows(Path(place))
+    task, algorithm = (
+        task_from_job(said, fed.at(0)),
+        from_table(said["algorithm"], algorithms.ALL, "algorithm"),
+    )
+    guard = guarding.from_message(said["guard"], task, algorithm, said["seed"])
     hidden = None if guard is None or guard.hiding is None else HiddenSum(guard, said["guard"]["federation"])
     mine = Member(
         me.name,
@@ -361,7 +364,7 @@ async def edge(
 ) -> None:
     """The program of an edge: a server to its clients, and one of those below the level above."""
     from .hidden_sums import HiddenSum
-    from .member import task_of
+    from .member import task_from_job
 
     said = json.loads(job)
     algorithm, rule = (
@@ -370,8 +373,8 @@ async def edge(
     )
     x = torch.zeros(2, *said["features"], dtype=torch.int64 if said["tokens"] else torch.float32)
     nobody = Rows(x, torch.zeros(2, *said["labels"], dtype=torch.int64 if said["classes"] else torch.float32))
-    task = task_of(said, nobody)  # an edge has no rows: it needs the model's layers alone
-    guard = guarding.heard(said["guard"], task, algorithm, said["seed"])
+    task = task_from_job(said, nobody)  # an edge has no rows: it needs the model's layers alone
+    guard = guarding.from_message(said["guard"], task, algorithm, said["seed"])
     hidden = None if guard is None or guard.hiding is None else HiddenSum(guard, said["guard"]["federation"])
     state, behind, clients = dict(server), 0.0, said["clients"]
     rule = rule.with_layers(tuple(s.stop - s.start for s in task.parameters))

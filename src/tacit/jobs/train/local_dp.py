@@ -1,14 +1,13 @@
-"""Record-level privacy inside federated training: each party's local steps are DP-SGD's, and each party has
-an ε of its own.
+"""Record-level privacy in federated training: each party's local steps are DP-SGD, with its own ε.
 
-Whatever the algorithm, a local step asks its task for a gradient; here the gradient it gets is a clipped and
-noisy one, on rows that the party drew by coins of its own. So what leaves the party, and every model made of
-it, is private for each of its rows, against the server too; nothing is assumed of the other parties. A party
-is accounted as if it took part in every round.
+Whatever the algorithm, a local step gets its gradient from the task. Here that gradient is clipped and noisy,
+on rows that the party sampled by itself. So every update and every model is private for each of the party's
+rows, also against the server; nothing is assumed about the other parties. A party is accounted as if it took
+part in every round.
 
-ε is for a row's presence, so a party's exact number of rows shows in nothing that leaves it. Sampling rate
-and steps follow from a public number: the declared `DPSGD.public_size`, or one noisy count, which each
-party's ε pays for. All parties weigh the same.
+ε covers a row's presence, so nothing that a party sends depends on its exact number of rows. Sampling rate and
+steps follow from a public number: the declared `DPSGD.public_size`, or one noisy count that is part of each
+party's ε. All parties have the same weight.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from ...parties.ledger import Ledger
 from ...parties.secret import Secret, SeededSecret
 from ...private import noise
 from ...private.dpsgd import DPSGD
-from ...private.ghost import Ghost
+from ...private.ghost import GhostClipping
 from ...private.session import spend
 from ...private.size import count_release, describe_count, describe_declared, noisy_count
 
@@ -45,7 +44,7 @@ SERVER = (
 
 
 class LocalDPTerms(NamedTuple):
-    """What parties of one size do in a round."""
+    """The steps and the noise of parties of one size in a round."""
 
     width: int  # rows expected in a step
     steps: int
@@ -53,7 +52,7 @@ class LocalDPTerms(NamedTuple):
 
 
 def public_sizes(s: DPSGD, fed: Federation, insecure_seed: int | None) -> tuple[int, ...] | None:
-    """What stands for each party's number of rows; None: the exact number, where nothing is guaranteed."""
+    """Return the public number of rows of each party; None: the exact one, where nothing is guaranteed."""
     if not s.private:
         return None
     if s.public_size is not None:
@@ -72,12 +71,12 @@ def settings_of(p: Plan) -> DPSGD:
 
 
 def _earlier(s: DPSGD) -> tuple[Release, ...]:
-    """What a party released before its first step."""
+    """Return what a party released before its first step."""
     return () if s.public_size is not None else (count_release(s),)
 
 
 def terms(p: Plan, size: int, epochs: int) -> LocalDPTerms:
-    """The noise of a party with so many rows, as far as is public."""
+    """Return the steps and the noise of a party with this public number of rows."""
     s = settings_of(p)
     width = size if p.batch_size is None else min(p.batch_size, size)
     steps = int(count_steps(np.array([size]), np.array([epochs]), width, p.local_steps)[0])
@@ -102,32 +101,34 @@ def terms(p: Plan, size: int, epochs: int) -> LocalDPTerms:
 
 
 class PrivateTask(Task):
-    """A task whose gradients are DP-SGD's. `redraw` comes before a client's local work and draws its rows; no
-    more visits follow than were accounted.
+    """A task whose gradients are DP-SGD's.
+
+    `redraw` samples a client's rows before its local training; no more gradients follow than were accounted.
     """
 
     settings: DPSGD
     plan: Plan
-    now: LocalDPTerms  # of the client whose turn it is
-    left: int  # gradients it may still look at
+    now: LocalDPTerms  # of the current client
+    left: int  # gradients it may still compute
     source: Any
     known: dict[tuple[int, int], LocalDPTerms]  # by rows and local epochs
-    there: dict[int, int]  # rows of each of its steps, by the step's key
+    rows: dict[int, int]  # the number of rows of each of its steps, by the step's key
 
     @classmethod
     def of(cls, task: Task, p: Plan) -> PrivateTask:
-        made = cls(task.module, task.x, task.y, task.loss_name, task.precision)
-        made.settings, made.plan = settings_of(p), p
-        made.draws = True  # clients go one after the other: whose turn it is, is kept here
-        made.now = terms(
+        private = cls(task.module, task.x, task.y, task.loss_name, task.precision)
+        private.settings, private.plan = settings_of(p), p
+        private.draws = True  # clients run one after the other: the current one is stored here
+        private.now = terms(
             p, *max(zip(p.sizes.tolist(), p.local_epochs), key=lambda party: party[1] / party[0])
         )  # who needs the most noise
-        # until the first client's turn: what is sent is looked at after one step on rows of zeros, which are
-        # nobody's
-        made.left = 1
-        made.source = noise.keystream(Secret() if p.insecure_seed is None else SeededSecret(p.insecure_seed))
-        made.known, made.there = {}, {}
-        return made
+        # before the first client: one step on rows of zeros shows what is sent
+        private.left = 1
+        private.source = noise.keystream(
+            Secret() if p.insecure_seed is None else SeededSecret(p.insecure_seed)
+        )
+        private.known, private.rows = {}, {}
+        return private
 
     def on(self, x: Tensor, y: Tensor) -> PrivateTask:
         return PrivateTask.of(Task(self.module, x, y, self.loss_name, self.precision), self.plan)
@@ -136,35 +137,29 @@ class PrivateTask(Task):
         return int(self.plan.sizes[self.plan.fed.parties.index(name)])
 
     def redraw(self, plans: Plans, name: str, epochs: int) -> Plans:
-        """One client's plan, made for its public size, with rows of its own drawing: each row in each step by
-        a coin.
-        """
+        """Return a client's plan for its public size, with each step's rows drawn by Poisson sampling."""
         size, held = self.public_size(name), int(self.plan.fed.train.sizes[self.plan.fed.parties.index(name)])
         if (size, epochs) not in self.known:
             self.known[size, epochs] = terms(self.plan, size, epochs)
         self.now = self.known[size, epochs]
         self.left = self.now.steps
-        drawn = [
+        samples = [
             np.flatnonzero(discrete.uniform(size, held, self.source) < self.now.width)
             for _ in range(self.now.steps)
         ]
-        widest = max(self.now.width, *(len(d) for d in drawn))
+        widest = max(self.now.width, *(len(d) for d in samples))
         index, live = (
             np.zeros((1, self.now.steps, widest), np.int64),
             np.zeros((1, self.now.steps, widest), np.float32),
         )
-        live[..., : self.now.width] = (
-            # as many as are expected: algorithms weigh by what they see here (FedSGD, FedNova), and how many
-            # there are is secret
-            1
-        )
-        self.there = {}
-        for t, rows in enumerate(drawn):
+        # the expected number: algorithms weigh by it (FedSGD, FedNova), and the real one is secret
+        live[..., : self.now.width] = 1
+        self.rows = {}
+        for t, rows in enumerate(samples):
             index[0, t, : len(rows)] = rows
-            self.there[int(plans.key[0, t])] = len(rows)
-        weight = (
-            torch.ones_like(plans.size) if self.settings.private else plans.size
-        )  # a weight would tell the server the number of rows
+            self.rows[int(plans.key[0, t])] = len(rows)
+        # a weight would show the server the number of rows
+        weight = torch.ones_like(plans.size) if self.settings.private else plans.size
         return plans._replace(
             index=torch.from_numpy(index),
             live=torch.from_numpy(live),
@@ -176,24 +171,23 @@ class PrivateTask(Task):
         self.left -= 1
         if self.left < 0:
             raise BadParameter(
-                f"train: {type(self.plan.algorithm).__name__} looks at more gradients than local steps, "
-                "which is more than was accounted for. "
-                "Use FedAvg, FedProx or another that looks at one a step."
+                f"train: {type(self.plan.algorithm).__name__} computes more gradients than local steps, "
+                "which is more than was accounted for. Use FedAvg, FedProx or another algorithm that computes "
+                "one per step."
             )
         mine = self._of_this_thread()
         if self._local.ghost is None:
             s = self.settings
-            self._local.ghost = Ghost(
+            self._local.ghost = GhostClipping(
                 mine.module, s.factors(), "per-layer" if s.clipping == "per-layer" else "flat", s.method
             )
-            self._local.ghost.mean = False
+            self._local.ghost.is_mean = False
         ghost = self._local.ghost
         mine.load(current.w, current.buffers.get("buffers"))
-        there = self.there[int(batch.key)] if self.there else int(batch.live.sum())
-        if there:
-            batch = batch._replace(
-                index=batch.index[:there], live=torch.ones_like(batch.index[:there], dtype=batch.live.dtype)
-            )
+        count = self.rows[int(batch.key)] if self.rows else int(batch.live.sum())
+        if count:
+            index = batch.index[:count]
+            batch = batch._replace(index=index, live=torch.ones_like(index, dtype=batch.live.dtype))
             with torch.enable_grad(), self._forward(batch):
                 losses = self._loss(
                     mine.module(self.x.index_select(0, batch.index)).float(), self.y[batch.index]
@@ -205,18 +199,15 @@ class PrivateTask(Task):
             sigma = noise.deviation(
                 release.multiplier, float(self.settings.clip or 0), sum(t.numel() for t in sums)
             )
-            sums = noise.noisy(sums, sigma, self.source)
-        got = dict(zip(map(id, ghost.parameters), sums))
-        g = torch.cat(
-            [got[id(p)].reshape(-1) if id(p) in got else torch.zeros_like(p).reshape(-1) for p in mine.values]
-        )
+            sums = noise.add_noise(sums, sigma, self.source)
+        by_parameter = dict(zip(map(id, ghost.parameters), sums))
+        g = torch.cat([by_parameter.get(id(p), torch.zeros_like(p)).reshape(-1) for p in mine.values])
         return g / self.now.width, current
 
     def loss(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor:
         raise BadParameter(
-            f"train: {type(self.plan.algorithm).__name__} goes by the losses of a party's rows, which no "
-            "noise of private covers, and the "
-            "server learns what came of them. Use FedAvg, FedProx or another that looks at gradients alone."
+            f"train: {type(self.plan.algorithm).__name__} uses the losses of a party's rows, which no noise "
+            "covers. Use FedAvg, FedProx or another algorithm that uses gradients alone."
         )
 
     def for_stacking(self) -> Task:
@@ -226,7 +217,7 @@ class PrivateTask(Task):
 
 
 def spent(p: Plan, rounds: int) -> Ledger:
-    """A line for each party."""
+    """Return the ledger's line of each party."""
     ledger, s = Ledger(), settings_of(p)
     if not s.private:
         ledger.stamp(

@@ -1,6 +1,4 @@
-"""A client of a training run on its own machine: its rows, its model, what it remembers from round to round.
-All of it stays here.
-"""
+"""A client of a training run on its own machine: its rows, its model, and its state between rounds."""
 
 from __future__ import annotations
 
@@ -48,8 +46,7 @@ from .record import Record
 
 log = logging.getLogger("tacit.party")
 ACCEPTED = "accepted.jsonl"  # the contracts this party accepted, in its folder
-# the stream of random numbers that decides which rows a party holds back; 0 to 4 are used where data are
-# dealt out
+# the stream of random numbers that decides which rows a party holds back; 0 to 4 are used to partition data
 HOLDING = 5
 
 
@@ -63,12 +60,13 @@ async def member(
     device: str = "cpu",
     again: bool = False,
 ) -> None:
-    """The program of a client. `data` is {"table": a file of its own} or {"dealt": a folder `deal` wrote};
-    `state` a folder for what it remembers; `agreement` is what its owner agreed to (None only where one user
-    plays all parties on one machine); `device` is where it trains; `again` allows one more run of a contract
-    in the clear.
+    """Run the program of a client.
+
+    `data` is {"table": a file of its own} or {"folder": a folder that `save_rows` wrote}; `state` is a folder
+    for its state; `agreement` is what its owner agreed to (None only where one user runs all parties on one
+    machine); `device` is where it trains; `again` allows one more run of a contract in the clear.
     """
-    work = Work(me.name, data, Path(state), model, agreement, device, again)
+    work = ClientWork(me.name, data, Path(state), model, agreement, device, again)
 
     async def free() -> None:
         await me.scope(joining.SCOPE).send(boss, joining.Free())
@@ -88,7 +86,7 @@ async def member(
         # does no harm
         await work.prepared.wait()
         if work.paced:
-            await buffered.client(me, work.local_beside, work.test, boss, done=free, consent=work)
+            await buffered.client(me, work.local_in_thread, work.test, boss, done=free, consent=work)
         else:
             await rounds.client(
                 me,
@@ -104,13 +102,13 @@ async def member(
             )
 
     try:
-        await beside(play(), joining.attend(me, boss, __version__, work.prepare))
+        await run_alongside(play(), joining.attend(me, boss, __version__, work.prepare))
     finally:
         work.record_spending(me.ledger)
 
 
-async def beside(main: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any]) -> Any:
-    """`main` to its end, with `other` running as long; if `other` fails first, its error."""
+async def run_alongside(main: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any]) -> Any:
+    """Run `main` to its end, with `other` running as long; if `other` fails first, raise its error."""
     first, second = asyncio.ensure_future(main), asyncio.ensure_future(other)
     try:
         await asyncio.wait([first, second], return_when=asyncio.FIRST_COMPLETED)
@@ -123,9 +121,10 @@ async def beside(main: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any]
         await asyncio.gather(first, second, return_exceptions=True)
 
 
-class Work:
-    """What a client does for the contract its server offers and its owner agreed to. It is the client's
-    `Consent` (protocols/consent.py).
+class ClientWork:
+    """What a client computes under the contract that its server offers and its owner agreed to.
+
+    It is also the client's `Consent` (protocols/consent.py).
     """
 
     def __init__(
@@ -155,7 +154,7 @@ class Work:
         self.account: Account | None = None
         self.aside = ThreadPoolExecutor(
             1, "tacit-work"
-        )  # one, so that work that is not wanted any more is over before the next begins
+        )  # one, so that work that was given up is over before the next begins
 
     def prepare(self, offer: joining.Work) -> joining.Ready:
         """Accept a contract: compare it first, then read the rows, then build the model."""
@@ -192,9 +191,9 @@ class Work:
     def _build(self, p: Plan, contract: Contract, run: str) -> None:
         terms = contract.tables
         fed = (
-            dealt(Path(self.data["dealt"]))
-            if "dealt" in self.data
-            else own(self.name, self.data["table"], terms["data"], p.seed)
+            load_rows(Path(self.data["folder"]))
+            if "folder" in self.data
+            else read_rows(self.name, self.data["table"], terms["data"], p.seed)
         )
         shape, classes = list(fed.rows.x.shape[1:]), fed.classes or 0
         if shape != terms["features"] or classes != terms["classes"]:
@@ -383,8 +382,8 @@ class Work:
 
     # --- what is computed -----------------------------------------------------------------------------------
 
-    async def local_beside(self, number: int, version: int, down: State) -> tuple[float, State]:
-        """On a thread of its own: meanwhile the party can be asked to test a model, or to begin anew."""
+    async def local_in_thread(self, number: int, version: int, down: State) -> tuple[float, State]:
+        """Train on a thread of its own: meanwhile the server may send a model to test, or a new order."""
         # one party may do all the work of a run
         most = self.plan.rounds * max(len(self.plan.fed), self.plan.pace.buffer)
         if not 0 <= number < most:
@@ -425,13 +424,14 @@ class Work:
         return weight, vectors
 
     def _pay(self, r: int) -> None:
-        """Before an answer is sent, each time: one asked for again has other noise, and is another release.
+        """Charge the account before every answer: a repeated one has other noise, and is another release.
+
         Of a hidden round at most one sum is opened.
         """
         if self.account is None:
             return
-        made = self.account.spent - self.record.evaluations  # where in doubt, an answer counts as an update
-        if made >= self.plan.rounds or not self.account.may_spend():
+        updates = self.account.spent - self.record.evaluations  # in doubt, an answer counts as an update
+        if updates >= self.plan.rounds or not self.account.may_spend():
             cost = (
                 f" and once more would cost ε = {self.account.epsilon(self.account.spent + 1):.4g} of "
                 f"{self.account.budget:g}"
@@ -439,14 +439,14 @@ class Work:
                 else ""
             )
             raise BudgetSpent(
-                f"the server asks for round {r + 1}, and {self.name!r} has answered {made} of the "
+                f"the server asks for round {r + 1}, and {self.name!r} has answered {updates} of the "
                 f"{self.plan.rounds} times it "
                 f"agreed to{cost}. Nothing more was sent."
             )
         self.account.spend(r + 1)
 
     def record_spending(self, ledger: Ledger) -> None:
-        """What this party's account holds, as a line of its own ledger."""
+        """Write what this party's account has into its own ledger."""
         if (
             self.agreement is not None
             and self.account is not None
@@ -469,7 +469,7 @@ class Work:
         if self.figures is None:
             return self.tester.test(r, down, memory, summed=self.counted is not None)
         if r in self.record.figures:
-            return self._pack_figures(r)  # nothing more is told by the same numbers
+            return self._pack_figures(r)  # the same numbers reveal nothing more
         assert mine.fed.classes is not None
         sent = add_noise(self.figures, self.name, r, self.tester.test(r, down, memory), mine.fed.classes)
         if self.counted is not None or self.account is None:
@@ -490,7 +490,7 @@ class Work:
         return self.mine
 
     def _check_vectors(self, r: int, down: Mapping[str, Tensor], mine: Member) -> None:
-        """Nothing is read that the algorithm and the guard do not read, and the model is one of this job."""
+        """Check that the model has this job's shape, and that every vector is one that the job reads."""
         w = down.get("w")
         if w is None or w.shape != (mine.task.dim,) or w.dtype != torch.float32:
             what = "no model" if w is None else f"a model of shape {tuple(w.shape)} and {w.dtype}"
@@ -532,10 +532,9 @@ class Work:
 
 
 class Memory:
-    """What a client keeps between rounds (SCAFFOLD's c_k), on its own disk: as it was before the last round
-    it answered, and after it.
+    """A client's state between rounds (SCAFFOLD's c_k) on its own disk, before and after its last answer.
 
-    A server that goes on after a crash may ask for that round again, and must get the same answer.
+    A server that resumes after a crash may ask for that round again, and must get the same answer.
     """
 
     def __init__(self, folder: Path, run: str, fresh: State):
@@ -549,27 +548,26 @@ class Memory:
 
         try:
             with safe_open(self.file, "pt") as f:
-                said = f.metadata() or {}
-                tensors = {k: f.get_tensor(k) for k in f.keys()}  # noqa: SIM118  # it is no dict
-            if said.get("run") != self.run:
-                return  # of another run, which has nothing to do with this one
-            self.round = int(said["round"])
+                metadata = f.metadata() or {}
+                tensors = {k: f.get_tensor(k) for k in f.keys()}  # noqa: SIM118  # not a dict
+            if metadata.get("run") != self.run:
+                return  # it belongs to another run
+            self.round = int(metadata["round"])
             self._before, self._after = (
                 {k: tensors[f"{when}.{k}"].to(v.device) for k, v in self.fresh.items()}
                 for when in ("before", "after")
             )
         except (SafetensorError, OSError, KeyError, ValueError) as error:
             raise BadRun(
-                f"{self.file} cannot be read: {error}. Put it back from a copy; without it this party "
-                "cannot go on in this run."
+                f"{self.file} cannot be read: {error}. Restore it from a copy; without it this party "
+                "cannot continue this run."
             ) from None
 
     def before(self, r: int) -> State:
         if r < self.round:
             raise BadRun(
                 f"the server asks for round {r + 1} and had an answer to round {self.round + 1} already: it "
-                "was set back further than one round. "
-                "Start the run anew."
+                "was set back by more than one round. Start a new run."
             )
         return self._before if r == self.round else self._after
 
@@ -591,10 +589,8 @@ class Memory:
             write_atomic(self.file, save(both, {"run": self.run, "round": str(r)}))
 
 
-def specified(model: Any, who: str) -> str:
-    """How a process on this machine finds a model that is code; empty for one of tacit's own, which the job's
-    table names.
-    """
+def model_spec(model: Any, who: str) -> str:
+    """Return how a process on this machine imports a model that is code; empty for one of tacit's own."""
     from ...runtimes.processes import specification
 
     return (
@@ -604,23 +600,25 @@ def specified(model: Any, who: str) -> str:
     )
 
 
-def task_of(said: Mapping[str, Any], rows: Rows) -> Task:
-    """The model a job names, on these rows; `spec` is what `specified` gave: code is taken from this
-    machine's own configuration, never from a server.
+def task_from_job(job: Mapping[str, Any], rows: Rows) -> Task:
+    """Build the task of a job on these rows.
+
+    `spec` is what `model_spec` returned: code is taken from this machine's own configuration, never from a
+    server.
     """
     model = (
-        found(json.loads(said["spec"]))
-        if said["spec"]
-        else from_table(said["model"], models.ALL, "the job's model")
+        found(json.loads(job["spec"]))
+        if job["spec"]
+        else from_table(job["model"], models.ALL, "the job's model")
     )
-    built = models.build(model, tuple(said["features"]), said["classes"] or 1, said["seed"])
-    return Task(built, *rows, "mse" if said["classes"] is None else "cross_entropy", said["precision"])
+    module = models.build(model, tuple(job["features"]), job["classes"] or 1, job["seed"])
+    return Task(module, *rows, "mse" if job["classes"] is None else "cross_entropy", job["precision"])
 
 
 # --- rows ---------------------------------------------------------------------------------------------------
 
 
-def deal(fed: Federation, k: int, folder: Path) -> None:
+def save_rows(fed: Federation, k: int, folder: Path) -> None:
     """Write party k's rows into a folder, for a process that may have these and no others."""
     from safetensors.torch import save
 
@@ -653,30 +651,33 @@ def deal(fed: Federation, k: int, folder: Path) -> None:
     )
 
 
-def dealt(folder: Path) -> Federation:
+def load_rows(folder: Path) -> Federation:
     from safetensors.torch import load_file
 
-    t, said = load_file(folder / "rows.safetensors"), json.loads((folder / "rows.json").read_text())
-    skew = None if said["skew"] is None else from_table(said["skew"], datasets.SKEWS, "skew")
+    t, metadata = load_file(folder / "rows.safetensors"), json.loads((folder / "rows.json").read_text())
+    skew = None if metadata["skew"] is None else from_table(metadata["skew"], datasets.SKEWS, "skew")
     rows = Rows(t["x"], t["y"])
     return Federation(
-        said["name"],
+        metadata["name"],
         rows,
         Holdings.from_lists([t["train"]]),
         Holdings.from_lists([t["held"]]),
         Rows(rows.x[:0], rows.y[:0]),
-        said["classes"],
-        (said["party"],),
+        metadata["classes"],
+        (metadata["party"],),
         skew,
-        said["seed"],
-        tuple(said["columns"]),
-        tuple(said["labels"]),
+        metadata["seed"],
+        tuple(metadata["columns"]),
+        tuple(metadata["labels"]),
     )
 
 
-def own(name: str, path: str | os.PathLike[str], layout: Mapping[str, Any] | None, seed: int) -> Federation:
-    """A party's own file, encoded as all parties agreed: columns, categories and labels are the job's, means
-    and deviations its own.
+def read_rows(
+    name: str, path: str | os.PathLike[str], layout: Mapping[str, Any] | None, seed: int
+) -> Federation:
+    """Read a party's own file, encoded as all parties agreed.
+
+    Columns, categories and labels are the job's; means and standard deviations are the party's own.
     """
     if layout is None:
         raise BadJob(

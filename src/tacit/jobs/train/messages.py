@@ -411,14 +411,10 @@ class Parties(Trainer):
         self.sizes = sizes._replace(look=self.sizes.look, loss=self.sizes.loss)
         if self.guard is not None and self.guard.noise is not None:
             weight = self.guard.expected
-        buffers = {"buffers": mean.pop("buffers")} if "buffers" in mean else {}
-        state = {k: v for k, v in self.server.items() if k not in ("w", "buffers")}
-        w, state = p.algorithm.merge(
-            self.server["w"], state, mean, torch.tensor(weight / (among or len(p.fed)))
-        )
+        w = self.server["w"]
+        self.server = server_step(p.algorithm, self.server, mean, weight / (among or len(p.fed)))
         if self.guard is not None:
-            self.guard.after_step(self.server["w"], w)
-        self.server = {"w": w, **buffers, **state}
+            self.guard.after_step(w, self.server["w"])
 
     def _combine(self, uploads: Mapping[str, tuple[float, State]], down: State) -> State:
         """Combine uploads by the rule, whose memory of earlier rounds is part of the server's state."""
@@ -527,6 +523,14 @@ class Parties(Trainer):
                 reveals = tested_reveals(self.plan)
             ledger.record(s.party, s.sender, s.kind, reveals, count=s.count, bytes=s.bytes, how=s.how)
         return ledger
+
+
+def server_step(algorithm: Algorithm, server: State, mean: State, fraction: float) -> State:
+    """Return the server's state after a step from the mean of the updates of this fraction of the parties."""
+    buffers = {"buffers": mean.pop("buffers")} if "buffers" in mean else {}
+    state = {k: v for k, v in server.items() if k not in ("w", "buffers")}
+    w, state = algorithm.merge(server["w"], state, mean, torch.tensor(fraction))
+    return {"w": w, **buffers, **state}
 
 
 def blank_counts(task: Task, classes: int | None) -> Counts:

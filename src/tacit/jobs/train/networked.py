@@ -30,7 +30,7 @@ from ...selection import PartyInfo
 from ..devices import placed
 from .contract import Contract
 from .elsewhere import Deployed, Elsewhere
-from .member import beside, deal, member, specified
+from .member import member, model_spec, run_alongside, save_rows
 from .messages import SERVER, Parties, blank_counts
 from .plan import Plan
 from .trainer import Records, RoundRecord, RunContext
@@ -245,7 +245,7 @@ class Networked(Parties):
                 self.context.note,
                 everyone=self.within is None,
             )
-            await beside(server(me, admission=self.admission, wrong=self.wrong), self.admission.run())
+            await run_alongside(server(me, admission=self.admission, wrong=self.wrong), self.admission.run())
 
         if isinstance(self.through, Processes):
             yield from self._stream_here(self.through, program, emitter)
@@ -255,16 +255,16 @@ class Networked(Parties):
     def _stream_here(self, runtime: Processes, program: Any, emitter: Emitter[list[RoundRecord]]) -> Records:
         """Run the clients as processes of this machine."""
         p = self.plan
-        spec = specified(p.model, "a client")
+        spec = model_spec(p.model, "a client")
         with tempfile.TemporaryDirectory(prefix="tacit-") as folder:
             # a run that can be resumed keeps its clients' states
             states = Path(folder) if self.context.directory is None else self.context.directory / "parties"
             programs: dict[str, Any] = {SERVER: program}
             for k, name in enumerate(p.fed.parties):
-                deal(p.fed, k, Path(folder) / f"rows-{k}")
+                save_rows(p.fed, k, Path(folder) / f"rows-{k}")
                 programs[name] = partial(
                     member,
-                    data={"dealt": str(Path(folder) / f"rows-{k}")},
+                    data={"folder": str(Path(folder) / f"rows-{k}")},
                     state=str(states / str(k)),
                     model=spec,
                     device=p.device,

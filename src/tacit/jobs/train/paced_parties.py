@@ -8,7 +8,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import numpy as np
-import torch
 
 from ...algorithms.types import State
 from ...engine.task import Task
@@ -19,7 +18,7 @@ from ...parties.party import Party
 from ...protocols import buffered
 from ...runtimes.streaming import Emitter
 from ..devices import placed
-from .messages import SERVER, Member, Parties
+from .messages import SERVER, Member, Parties, server_step
 from .networked import Networked
 from .paced import Merger
 from .plan import Plan
@@ -49,10 +48,7 @@ class _Paced(Parties):
 
     def _move(self, mean: State, fraction: float) -> None:
         mean = placed(self.task.x.device, mean)
-        buffers = {"buffers": mean.pop("buffers")} if "buffers" in mean else {}
-        state = {k: v for k, v in self.server.items() if k not in ("w", "buffers")}
-        w, state = self.plan.algorithm.merge(self.server["w"], state, mean, torch.tensor(fraction))
-        self.server = {"w": w, **buffers, **state}
+        self.server = server_step(self.plan.algorithm, self.server, mean, fraction)
 
     def serve(
         self, rounds: range, emitter: Emitter[list[RoundRecord]], me: Party, **network: Any

@@ -3,11 +3,16 @@
 A server cannot reset it: it is keyed by the contract, not by a name the server chooses, and a party that
 was killed and restarted reads it again.
 
-    {"what": "bound", "key": "model 3", "digest": "…"}               the model of round 3 is this one, whichever message brings it
-    {"what": "upload", "kind": "update", "round": 3, "among": "…"}    a masked vector was sent, among these participants
-    {"what": "reveal", "kind": "update", "round": 3}                  shares were revealed: the sum may be open
-    {"what": "figures", "round": 3, "row": [5, -3, 8]}                the noisy figures that answer the test of round 3, sent again as they are
-    {"what": "again"}                                                 the owner allowed one more run in the clear
+    {"what": "bound", "key": "model 3", "digest": "…"}
+        the model of round 3 is this one, in whichever message it comes
+    {"what": "upload", "kind": "update", "round": 3, "among": "…"}
+        a masked vector was sent, among these participants
+    {"what": "reveal", "kind": "update", "round": 3}
+        shares were revealed: the sum may be open
+    {"what": "figures", "round": 3, "row": [5, -3, 8]}
+        the noisy figures that answer the test of round 3, sent again unchanged
+    {"what": "again"}
+        the owner allowed one more run in the clear
 """
 
 from __future__ import annotations
@@ -41,7 +46,7 @@ class Record:
 
     def _load(self) -> None:
         whole, _, torn = self.file.read_bytes().rpartition(b"\n")
-        if torn:  # cut short by a crash: what it would have allowed was never sent
+        if torn:  # cut off by a crash: what it would have allowed was never sent
             os.truncate(self.file, len(whole) + bool(whole))
         self._read(whole.decode("utf-8", "replace").splitlines())
 
@@ -52,9 +57,8 @@ class Record:
                 self._apply(json.loads(line))
         except (ValueError, KeyError, TypeError) as error:
             raise BadRun(
-                f"{self.file} cannot be read: {error}. It says what this party has answered. Put it back "
-                "from a copy; without it the party cannot "
-                "tell what it may still send."
+                f"{self.file} cannot be read: {error}. It records what this party has answered. Restore it "
+                "from a copy; without it the party cannot know what it may still send."
             ) from None
 
     def _apply(self, entry: dict[str, Any]) -> None:
@@ -96,9 +100,7 @@ class Record:
         return not (self.bound or self.uploads or self.reveals)
 
     def allow_again(self) -> None:
-        """Forget which models were seen, at the owner's word. Not where sums are hidden: those stay spent,
-        and so do their models.
-        """
+        """Forget which models were seen, if the owner allows it. Hidden sums and their models stay spent."""
         if self.bound and not self.uploads:
             self._write(lambda: True, what="again")
 
@@ -117,11 +119,11 @@ class Record:
 
     @property
     def evaluations(self) -> int:
-        """How many tests were answered."""
+        """The number of tests that were answered."""
         return len(self.figures) + sum(kind == "test" for kind, _ in self.uploads)
 
     def keep_figures(self, r: int, row: list[int]) -> list[int]:
-        """The figures that answer the test of round r: these, or those that were recorded for it before."""
+        """Return the figures that answer the test of round r: these, or those recorded for it before."""
         self._write(lambda: r not in self.figures, what="figures", round=r, row=row)
         return self.figures[r]
 
@@ -129,9 +131,7 @@ class Record:
         return (kind, r) in self.reveals
 
     def earlier(self, kind: str, r: int, key: str, digest: bytes, shift: int = 0) -> bool:
-        """Whether an upload of another round was made on the same value of `key`, which is bound as f"{key}
-        {round + shift}".
-        """
+        """Whether an upload of another round used the same value of `key`, bound as f"{key} {round + shift}"."""
         return any(
             k == kind and other != r and self.bound.get(f"{key} {other + shift}") == digest.hex()
             for k, other in self.uploads
@@ -142,8 +142,9 @@ class Record:
 
 
 class RecordedSum:
-    """The commitment (protocols/consent.py) of one hidden sum. `before` is called once a round, before its
-    first masked vector.
+    """The commitment (protocols/consent.py) of one hidden sum.
+
+    `before` is called once per round, before its first masked vector.
     """
 
     def __init__(self, record: Record, kind: str, r: int, before: Callable[[], None]):

@@ -261,7 +261,7 @@ class _Training:
                 self._save_stack(records[0].round)
         if self.last < self.first.rounds:
             for journal in self.journals:
-                journal.event("note", text=guards.stopped(self.accounts, self.last, self.first.rounds))
+                journal.event("note", text=guards.explain_stop(self.accounts, self.last, self.first.rounds))
 
     def _write_round(self, i: int, record: RoundRecord, seconds: float) -> None:
         p, journal, account, r = self.plans[i], self.journals[i], self.accounts[i], record.round
@@ -358,7 +358,7 @@ class _Training:
         """Return who saw what in run i, and what privacy it spent."""
         p, account = self.plans[i], self.accounts[i]
         rounds = [e for e in self.journals[i].events if e["kind"] == "round"]
-        ledger = guards.veiled(p, self.trainer.ledger(i, rounds), self.last)
+        ledger = guards.hide_participation(p, self.trainer.ledger(i, rounds), self.last)
         if p.private is not None:
             from .local_dp import spent
 

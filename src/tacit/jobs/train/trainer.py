@@ -74,15 +74,12 @@ def _ignore(_: Any) -> None:
 class RunContext:
     """What a trainer gets from the run it belongs to: accounts, a journal for notes, and where to resume."""
 
+    # charge the accounts for round r (counted from 0), before anything of it is computed
     spend: Callable[[int], None] = _ignore
-    """Charge the accounts for round r (counted from 0), before anything of it is computed."""
-
+    # charge the evaluation of the model after round r (counted from 1); False: the budget refuses it
     spend_evaluation: Callable[[int], bool] = lambda r: True
-    """Charge the evaluation of the model after round r (counted from 1); False: the budget refuses it."""
-
+    # write a note into the journal
     note: Callable[[str], None] = _ignore
-    """Write a note into the journal."""
-
     directory: Path | None = None  # of the run; None: it is in memory
     states: Sequence[State] = ()  # what `save` returned for each run; empty: from the beginning
     metadata: Mapping[str, Any] = field(default_factory=dict)  # what was saved with them

@@ -1,0 +1,103 @@
+"""tacit.study: the tables of a study, run or resumed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...parties.ledger import Ledger
+from ...report import study as page
+from ...results import JobResult
+from ...runs import check_unused, encode_nonfinite, write_atomic
+from . import file, run, table
+from .store import Store
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass
+class StudyResult(JobResult):
+    """The tables of a study: our results next to the published ones."""
+
+    summary: dict[str, Any] = field(repr=False)
+    directory: Path
+    files: list[Path] = field(repr=False)
+    ledger: Ledger = field(default_factory=Ledger, repr=False)  # simulations: nobody else saw anything
+
+    @property
+    def tables(self) -> dict[str, pandas.DataFrame]:
+        """The tables by name, as text: ours, (published), [replicated]."""
+        import pandas
+
+        found = {}
+        for one in self.summary["tables"]:
+            head, rows = table.text_table(one)
+            found[one["name"]] = pandas.DataFrame(rows, columns=head).set_index(head[0])
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the summary as plain values."""
+        return encode_nonfinite(self.summary)  # type: ignore[no-any-return]
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Return the path of the report; with `path`, copy it there."""
+        own = self.directory / "report.html"
+        return own if path is None else Path(shutil.copyfile(own, path))
+
+    def save(self, path: str | Path) -> Path:
+        """Copy the tables, the curves and the report to a new directory."""
+        directory = check_unused(path)
+        directory.mkdir(parents=True, exist_ok=True)
+        for source in self.files:
+            shutil.copyfile(source, directory / source.name)
+        write_atomic(directory / "summary.json", json.dumps(self.to_dict(), indent=1))
+        return directory
+
+    def __str__(self) -> str:
+        return "\n\n".join(f"{name}\n{frame.to_string()}" for name, frame in self.tables.items())
+
+
+def study(
+    name: str,
+    *,
+    out: str | Path | None = None,
+    quick: bool = False,
+    seeds: int | None = None,
+    rounds: int | None = None,
+    rows: int | None = None,
+    only: str = "",
+    device: str | None = None,
+    data_dir: str | None = None,
+    watch: Callable[[str], None] = lambda text: None,
+) -> StudyResult:
+    """Run a study, or what is left of it in `out`, and return its tables.
+
+    `name` is one of tacit's studies (`tacit study list`) or a TOML file. `quick` runs a few rows and rounds,
+    to try it out. `seeds`, `rounds` and `rows` reduce it, `only` (a regular expression) selects runs. `watch`
+    is called with lines of progress.
+    """
+    asked = file.load(
+        name, quick=quick, data_dir=data_dir, device=device, seeds=seeds, rows=rows, rounds=rounds
+    )
+    directory = default_directory(asked) if out is None else Path(out)
+    return write_result(asked, run.study(asked, directory, only=only, say=watch), directory)
+
+
+def default_directory(asked: file.Study) -> Path:
+    """Where a study is kept if nothing else is said."""
+    return Path("runs") / f"study-{asked.name}{'-quick' if asked.quick else ''}"
+
+
+def write_result(asked: file.Study, store: Store, directory: Path) -> StudyResult:
+    """Write the tables and the report of what is done."""
+    lines = store.lines()
+    summary = table.summary(asked, lines)
+    with store.writing():
+        files = table.write_files(directory, asked, lines)
+        report = page.write(directory / "report.html", summary, table.finished(asked, lines))
+    return StudyResult(summary, directory, [*files, report])

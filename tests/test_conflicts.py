@@ -1,0 +1,104 @@
+"""One table of conflicts: `plan` refuses exactly what `train` refuses, with the same words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+import tacit
+from tacit import aggregate, data, guard, pace, private, selection, speeds
+from tacit.config import conflicts
+from tacit.config.train import OPTIONS
+from tacit.errors import TacitError
+
+FED = data.gaussian_blobs(rows=80, seed=0).split(5, seed=0)
+GUARDS: list[Any] = [
+    None,
+    [guard.Clip(1.0)],
+    [guard.Clip(1.0, quantile=0.5)],
+    [guard.Clip(1.0), guard.Noise(multiplier=1.0)],
+    [guard.Clip(1.0), guard.Noise(multiplier=1.0, sampling="poisson")],
+    [guard.Clip(1.0), guard.Quantize(bits=16)],
+    [guard.Sparsify(top_k=0.5)],
+    [guard.Lazy(xi=1.0)],
+    [guard.Clip(1.0), guard.Quantize(bits=16), guard.SecAgg()],
+    [guard.Clip(1.0), guard.Quantize(bits=16), guard.SecAgg(threshold=0.9, adversary="active")],
+    [guard.Clip(1.0), guard.Noise(multiplier=1.0, placement="distributed"), guard.Quantize(), guard.SecAgg()],
+]
+# every option that is part of a conflict, with values that differ in what they allow
+AXES: dict[str, list[Any]] = {
+    "algorithm": ["FedAvg", "FedSGD", "Scaffold", "FedNova", "IFCA", "CFL", "FedPSO", "FedBN", "QFedAvg"],
+    "guard": GUARDS,
+    "aggregate": [None, aggregate.Median(), aggregate.Best(), aggregate.FoolsGold(), aggregate.Krum()],
+    "adversaries": [None, {"sign_flip": 0.2}],
+    "select": [None, selection.BySize(), selection.PowerOfChoice(candidates=3), selection.Fast()],
+    "pace": [None, pace.FedBuff(2), pace.FedAsync(), pace.SAFA()],
+    "speed": [None, speeds.Lognormal()],
+    "topology": [None, tacit.Hierarchy(edges=2)],
+    "private": [None, private.DPSGD(epsilon=8.0, delta=1e-3)],
+    "runtime": ["cohort", "inprocess"],
+    "sampling": ["fixed", "poisson"],
+    "per_round": [None, 2, 5],
+    "landscape": [False, True],
+    "engine": ["auto", "stack", "each"],
+}
+
+
+def outcome(verb: Any, **options: Any) -> str:
+    """Return the words with which a verb refuses, or ""."""
+    try:
+        verb(FED, model="logistic", rounds=1, batch_size=8, insecure_seed=1, **options)
+    except TacitError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.fixed_dictionaries({name: st.sampled_from(values) for name, values in AXES.items()}), st.data())
+def test_plan_refuses_exactly_what_train_refuses_with_the_same_words(
+    options: dict[str, Any], draw: st.DataObject
+) -> None:
+    """Random combinations of all axes. Most axes are left at their default, so that many are allowed."""
+    kept = draw.draw(st.sets(st.sampled_from(sorted(AXES)), max_size=4))
+    chosen = {name: value for name, value in options.items() if name in kept}
+    assume(chosen)
+    assert outcome(tacit.plan, **chosen) == outcome(tacit.train, **chosen)
+
+
+def test_what_plan_promised_and_train_refused() -> None:
+    """The case that was reported: an ε for a run that train refuses."""
+    chosen = {"topology": tacit.Hierarchy(), "guard": [guard.Clip(1.0), guard.Noise(multiplier=1.0)]}
+    words = outcome(tacit.plan, **chosen)
+    assert "Noise is accounted for one server's sum, and with a Hierarchy there are several" in words
+    assert words == outcome(tacit.train, **chosen)
+
+
+def test_every_pair_of_options_is_refused_or_runs() -> None:
+    """All pairs of values that differ from the default: never an internal error."""
+    singles = [(name, value) for name, values in AXES.items() for value in values[1:]]
+    for i, (name, value) in enumerate(singles):
+        for other, its in singles[i + 1 :]:
+            if other != name:
+                outcome(tacit.plan, **{name: value, other: its})
+
+
+def test_a_conflict_says_what_why_and_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(TacitError) as refused:
+        tacit.train(FED, pace=pace.FedBuff(2), algorithm="Scaffold", out=tmp_path / "run")
+    option, _, rest = str(refused.value).partition(": ")
+    assert option in OPTIONS
+    assert rest.count(". ") >= 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_entries_name_options_of_train() -> None:
+    """An entry names the option to change: one of train's, or gossip."""
+    source = Path(conflicts.__file__).read_text()
+    names = {
+        part.split('"')[1] for part in source.split("Conflict(\n            ")[1:] if part.startswith('"')
+    }
+    assert names <= {*OPTIONS, "gossip", "resume"}
