@@ -245,7 +245,7 @@ def test_whole_numbers_and_their_digits_as_text_are_the_same_ids_and_fractions_a
         **FAST,
     )
     assert run.shared == 40
-    with pytest.raises(BadData, match="a float; an id must be text or a whole number"):
+    with pytest.raises(BadData, match="a float; an id must be text or an integer"):
         tacit.ftl(replace(source, ids=source.ids.astype(float)), target, **FAST)
 
 

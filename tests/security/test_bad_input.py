@@ -316,10 +316,10 @@ def test_the_server_is_not_told_what_stands_in_a_partys_file(
             "the label 'sick' has the value 'maybe', which this job does not know. Known: no, yes",
         ),
         ({"sick": ["no", None, "no", "yes"]}, "1 rows have no 'sick', the first is row 1"),
-        ({"sex": list("fmfx")}, "the column 'sex' has the value 'x', which the recipe"),
+        ({"sex": list("fmfx")}, "the column 'sex' has the value 'x', which is not in the recipe"),
         (
             {"age": ["old", "young", "old", "old"]},
-            "the recipe has 'age' as a number; the table has text in it",
+            "the recipe declares 'age' as a number; the table contains text",
         ),
         ({"age": [1, 2, None, 3]}, "the column 'age' has missing values; the recipe must allow them"),
     ],

@@ -87,7 +87,7 @@ def test_rows_with_the_same_id_and_other_values_are_refused_with_a_count(
         "the table of 'shop': 50 of 250 rows have the id of an earlier row and other values (rows 50, 51, "
         "52, 53, 54, …)" in out
     )
-    assert 'Keep one row for each id; or say duplicates = "first"' in out
+    assert 'Keep one row for each id, or set duplicates = "first"' in out
     Path("job.toml").write_text(JOB.replace('file = "shop.csv"', 'file = "shop.csv"\nduplicates = "first"'))
     code, out = said(capsys, "split", "job.toml", "--out", "parts", "--json")
     assert code == 0, out
@@ -118,7 +118,7 @@ def test_rows_that_repeat_others_are_kept_once_and_rows_without_an_id_are_noted(
     assert code == 0, out
     assert (
         "note    the table of 'shop': 7 of 210 rows repeat an earlier row with the same id (rows 200, 201, "
-        "202, 203, 204, …); each was kept once." in out
+        "202, 203, 204, …); they were left out." in out
     )
     assert "note    the ids of 'shop': 3 of 203 ids are missing (" in out
     assert "rows    200 shared" in out

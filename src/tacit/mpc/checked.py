@@ -6,7 +6,7 @@ caught before anything is revealed (`tagged_context.py`).
       |--- Batches(shapes) ------------>|                                   |
       |--- Batches(shapes) ------------------------------------------------>|
       |<-- Dealing(digest) ----------------------- Dealing(digest) ---------|   what the helper received
-      |<-- TapeKey, Corrections ----------------------- TapeKey ------------|   tagged randomness (`tagged.py`)
+      |<-- TapeKey, Corrections ----------------------- TapeKey ------------|   randomness (`tagged.py`)
       |<-- MaskedEntry (weights) -------|                                       once
       |--- MaskedEntry (x) ------------>|                                       each batch
       |<-- MaskedOpening -------------->|                                       each layer: uniform numbers
@@ -49,9 +49,9 @@ from .tagged import TaggedRequest, TaggedStock, deal, plan
 from .tagged_context import TaggedContext
 
 ASSUMES = (
-    "CHECKED: an owner or client that departs from its program is caught before anything is revealed, but "
-    "with probability below 2^-59, if the helper "
-    "is honest and works with neither. False inputs, and stopping, are not prevented."
+    "CHECKED: an owner or client that deviates from its program is caught before anything is revealed, "
+    "except with probability below 2^-59, if the helper is honest and colludes with neither. False inputs, "
+    "and stopping, are not prevented."
 )
 
 

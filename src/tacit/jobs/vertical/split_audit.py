@@ -58,7 +58,7 @@ class Audit:
                 **(
                     {
                         "variance rebuilt": self.rebuilt[who].variance,
-                        "recognised": self.rebuilt[who].recognised,
+                        "recognised": self.rebuilt[who].recognized,
                     }
                     if who in self.rebuilt
                     else {}
@@ -95,11 +95,11 @@ class Audit:
                         "p",
                         f"From activations alone, {max(r.variance, 0):.0%} of the variance of {r.rows} rows "
                         "the attacker never had was rebuilt; "
-                        f"{r.recognised:.0%} of the rebuilt rows lie nearest to their own original (chance: "
+                        f"{r.recognized:.0%} of the rebuilt rows lie nearest to their own original (chance: "
                         f"{1 / r.rows:.1%}).",
                     )
                 )
-                body += [p for p in (pictures.beside(r),) if p is not None]
+                body += [p for p in (pictures.show_pairs(r),) if p is not None]
             made.append(Section(f"cut-{len(made)}", f"What {who} gives away", join(body)))
         return made
 
@@ -155,7 +155,7 @@ def audit(
             kinds, counts = torch.unique(shown, return_counts=True)
             found[who] = labels.attack(g, shown == kinds[counts.argmin()])
     rebuilt = {
-        who: reconstruction.learned(parts[who], v, x[who], seed=seed)
+        who: reconstruction.train_decoder(parts[who], v, x[who], seed=seed)
         for who, v in (own or {}).items()
         if who in measures
     }

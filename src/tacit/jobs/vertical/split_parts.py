@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ...audit import leakage
 from ...data.tables import Recipe
-from ...engine.metrics import count, measure, of_numbers
+from ...engine.metrics import count, measure, measure_regression
 from ...errors import BadData, BadParameter, BadRun, MissingFiles
 from ...files import write_atomic
 from ...parameters import bad, from_table, to_table
@@ -256,7 +256,7 @@ def measured(loss: str, classes: int | None, out: Tensor, y: Tensor) -> dict[str
     has all outputs, so the AUC is exact.
     """
     if loss == "mse":
-        return {"loss": float(((out.reshape(y.shape) - y) ** 2).mean()), **of_numbers(out, y)}
+        return {"loss": float(((out.reshape(y.shape) - y) ** 2).mean()), **measure_regression(out, y)}
     scores = torch.cat([torch.zeros_like(out[:, :1]), out.reshape(len(out), -1)], 1) if loss == "bce" else out
     found = measure(count(scores, y.long(), scores.shape[1], curves=False))
     areas = [
