@@ -264,7 +264,7 @@ def test_a_party_in_the_middle_and_the_u_shape(place: Path, capsys: pytest.Captu
             "parties.shop: bottom is 6; it must be a list of widths, like [16].",
         ),
         (('label = "default"', ""), "the label is at nobody; exactly one party has one"),
-        (('id = "customer"', 'id = "client"'), "there is no column 'client' (id)."),
+        (('id = "customer"', 'id = "client"'), "shop.csv has no column 'client'."),
         (('file = "shop.csv"', ""), "parties.shop: file is missing; to run everybody here"),
         (("lr = 0.3", "lr = -1"), "job.toml, split: lr is -1; it must be a number above 0"),
         (
