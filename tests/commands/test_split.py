@@ -263,15 +263,9 @@ def test_a_party_in_the_middle_and_the_u_shape(place: Path, capsys: pytest.Captu
             ("bottom = [6]", "bottom = 6"),
             "parties.shop: bottom is 6; it must be a list of widths, like [16].",
         ),
-<<<<<<< HEAD
         (('label = "default"', ""), "the parties with a label are none; exactly one is needed"),
-        (('id = "customer"', 'id = "client"'), "there is no column 'client' (id)."),
-        (('file = "shop.csv"', ""), "parties.shop: file is missing; to run all parties here"),
-=======
-        (('label = "default"', ""), "the label is at nobody; exactly one party has one"),
         (('id = "customer"', 'id = "client"'), "shop.csv has no column 'client'."),
-        (('file = "shop.csv"', ""), "parties.shop: file is missing; to run everybody here"),
->>>>>>> main
+        (('file = "shop.csv"', ""), "parties.shop: file is missing; to run all parties here"),
         (("lr = 0.3", "lr = -1"), "job.toml, split: lr is -1; it must be a number above 0"),
         (
             ("epochs = 8", "epochs = 1.5"),
