@@ -118,7 +118,7 @@ def test_rows_that_repeat_others_are_kept_once_and_rows_without_an_id_are_noted(
     assert code == 0, out
     assert (
         "note    the table of 'shop': 7 of 210 rows repeat an earlier row with the same id (rows 200, 201, "
-        "202, 203, 204, …); each was kept once." in out
+        "202, 203, 204, …); they were left out." in out
     )
     assert "note    the ids of 'shop': 3 of 203 ids are missing (" in out
     assert "rows    200 shared" in out

@@ -17,11 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ... import __version__, models
+from ... import __version__, algorithms, models
 from ... import data as datasets
 from ...accounting import Account
 from ...algorithms.types import State
-from ...algorithms.types import fresh as fresh_state
 from ...crypto.digest import Digests
 from ...data import tables
 from ...data.federation import Federation, Holdings, Rows
@@ -255,7 +254,6 @@ class ClientWork:
                 if self.figures is None
                 else HiddenSum(self.figures, contract.digest)
             )
-        fresh = fresh_state(p.algorithm, task.initial()) | ({} if guard is None else guard.client_state())
         settings = (
             p.algorithm,
             p.seed,
@@ -268,7 +266,7 @@ class ClientWork:
         self.mine = Member(self.name, fed, task, *settings)
         # a paced client tests while it trains: two threads must not share a module
         self.tester = Member(self.name, fed, build_task(), *settings) if self.paced else self.mine
-        self.memory = Memory(self.state, run, fresh)
+        self.memory = Memory(self.state, run, self.mine.fresh_state())
 
     def _bind_data(self, file: Path) -> None:
         """One file for one contract: answers on two files that differ by a row differ by that row."""
@@ -613,6 +611,25 @@ def task_from_job(job: Mapping[str, Any], rows: Rows) -> Task:
     )
     module = models.build(model, tuple(job["features"]), job["classes"] or 1, job["seed"])
     return Task(module, *rows, "mse" if job["classes"] is None else "cross_entropy", job["precision"])
+
+
+def member_from_job(name: str, folder: str, job: Mapping[str, Any]) -> Member:
+    """Build a party's side of a job: its rows, which are in `folder`, its model and its guard."""
+    fed = load_rows(Path(folder))
+    task = task_from_job(job, fed.at(0))
+    algorithm = from_table(job["algorithm"], algorithms.ALL, "algorithm")
+    guard = guards.from_message(job.get("guard"), task, algorithm, job["seed"])
+    return Member(
+        name,
+        fed,
+        task,
+        algorithm,
+        job["seed"],
+        job["epochs"],
+        job["batch_size"],
+        job["local_steps"],
+        guard,
+    )
 
 
 # --- rows ---------------------------------------------------------------------------------------------------
