@@ -150,7 +150,7 @@ def test_each_with_its_kit_over_a_hub(place: Path, capsys: pytest.CaptureFixture
     [
         (
             JOB.replace('label = "default"', ""),
-            "0 with id and label (the source), 2 with id alone (the target)",
+            "0 parties with id and label (the source), 2 with only an id (the target)",
         ),
         (
             JOB.replace("[ftl]", '[ftl]\nsecure = "magic"'),

@@ -316,8 +316,8 @@ def test_job_files_that_differ_are_noticed_and_parts_go_to_their_own_party(
     with pytest.raises(PartyFailed, match="have different job files"):
         InProcess().run_sync(
             {
-                "bank": lambda me: deployed.attend(me, job, "bank.csv", "x"),
-                "shop": lambda me: deployed.attend(me, other, "shop.csv", "y"),
+                "bank": lambda me: deployed.run_party(me, job, "bank.csv", "x"),
+                "shop": lambda me: deployed.run_party(me, other, "shop.csv", "y"),
             }
         )
     said(capsys, "split", "job.toml", "--out", "parts")

@@ -287,7 +287,7 @@ def test_saved_parts_are_a_folder_each_without_anybodys_rows_and_predict_the_sam
     tables = {name: parties.parties[name] for name in ("bank", "shop")}
     assert torch.equal(run.predict(tables), loaded.predict(tables))
     monkeypatch.setattr(
-        "tacit.jobs.vertical.split.lay_out", pytest.fail
+        "tacit.jobs.vertical.split.arrange_rows", pytest.fail
     )  # it is said before anybody is asked for anything
     with pytest.raises(
         BadRun,
@@ -360,7 +360,7 @@ def test_nopeek_lowers_the_distance_correlation_it_is_trained_against():
     for alpha in (0.0, 2.0):
         run = tacit.splitnn({"clinic": x}, {"lab": y}, nopeek=alpha, **told)
         share = run.shares["clinic"]
-        found.append(float(tacit.audit.leakage.distance_correlation(x, share.mine().bottom(x).detach())))
+        found.append(float(tacit.audit.leakage.distance_correlation(x, share.inputs().bottom(x).detach())))
     assert found[1] < found[0] - 0.1
 
 
@@ -374,7 +374,7 @@ def frame(label=True):
 def test_wide_numbers_to_predict_are_noted():
     x, y = rows(40)
     assert (
-        "spread by ±"
+        "have a standard deviation of"
         in tacit.splitnn({"a": x}, {"l": 1000.5 * y}, configuration="vanilla", epochs=1, lr=1e-9).notes[0]
     )
     assert not tacit.splitnn({"a": x}, {"l": 1.5 * y}, configuration="vanilla", epochs=1).notes
@@ -407,7 +407,7 @@ def bad_requests():
         ),
         "merge": (
             lambda: tacit.splitnn(two, {"a": y}, bottoms={"a": net(3, 4), "b": net(3, 5)}, merge="sum"),
-            r"needs equally wide cuts",
+            r"needs cuts of equal width",
         ),
         "merge name": (
             lambda: tacit.splitnn(two, {"a": y}, merge="stack"),
@@ -415,13 +415,13 @@ def bad_requests():
         ),
         "bottom": (
             lambda: tacit.splitnn({"a": x}, {"l": y}, bottoms=net(4, 3), configuration="vanilla"),
-            r"the bottom of 'a' cannot take rows of shape \(6,\)",
+            r"the bottom of 'a' does not accept rows of shape \(6,\)",
         ),
         "top": (
             lambda: tacit.splitnn(
                 {"a": x}, {"l": y}, bottoms=net(6, 3), top=net(4, 2), configuration="vanilla"
             ),
-            r"top cannot take rows of shape \(3,\)",
+            r"top does not accept rows of shape \(3,\)",
         ),
         "outputs": (
             lambda: tacit.splitnn(

@@ -123,8 +123,8 @@ def test_processes_give_the_same_as_one_process(secure):
     there = tacit.ftl(one, two, runtime=tacit.Processes(), **options)
     for name in ("source", "target"):
         for mine, theirs in zip(
-            here.shares[name].mine().parts.state_dict().values(),
-            there.shares[name].mine().parts.state_dict().values(),
+            here.shares[name].inputs().parts.state_dict().values(),
+            there.shares[name].inputs().parts.state_dict().values(),
         ):
             if secure == "cut" or name == "source":
                 assert torch.equal(mine, theirs)
@@ -178,7 +178,7 @@ def test_it_is_what_the_ideal_gives_on_rows_matched_in_the_clear():
         (torch.tensor([ids.index(second.ids[k]) for k in order]), torch.tensor(order)),
     )
     torch.testing.assert_close(
-        run.shares["target"].mine().stops[0].body[0].weight, phi, rtol=1e-4, atol=1e-5
+        run.shares["target"].inputs().stops[0].body[0].weight, phi, rtol=1e-4, atol=1e-5
     )  # one batch: order is of no account
 
 
@@ -314,7 +314,7 @@ def test_bad_tables():
     ):
         tacit.ftl(one, two, secure="shared", width=3, gamma=0.2)
     with pytest.raises(
-        BadParameter, match="apart: shared is 569; it must be a whole number between 1 and 568"
+        BadParameter, match="split_for_transfer: shared is 569; it must be a whole number between 1 and 568"
     ):
         cancer(569)
 

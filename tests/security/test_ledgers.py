@@ -314,7 +314,9 @@ def test_a_policy_that_does_not_allow_matching_holds_for_split_networks_too(plac
     with pytest.raises(PartyFailed, match=r"the policy of 'shop' refused the query \(reveal\)"):
         InProcess().run_sync(
             {
-                "bank": functools.partial(deployed.attend, job=job, file="bank.csv", out="x"),
-                "shop": functools.partial(deployed.attend, job=job, file="shop.csv", out="y", kit=str(place)),
+                "bank": functools.partial(deployed.run_party, job=job, file="bank.csv", out="x"),
+                "shop": functools.partial(
+                    deployed.run_party, job=job, file="shop.csv", out="y", kit=str(place)
+                ),
             }
         )

@@ -267,7 +267,7 @@ def record_conclusion(
         "receiver": which,
         "both": which,
         "sum": f"how many ids are shared ({shared}) and {amount}, "
-        "{_what_count_reveals(shared, sizes[receiver])}",
+        f"{_what_count_reveals(shared, sizes[receiver])}",
     }[reveal]
     ledger.record(receiver, sender, "Conclusion", f"that {sender!r} holds {sizes[sender]} ids, and {learns}")
     learns = {
