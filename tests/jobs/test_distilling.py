@@ -109,7 +109,7 @@ def test_scores_of_another_shape_are_refused_by_name():
         await me.scope("round 0").send("server", protocol.PublicScores(0, torch.zeros(5, 2)))
 
     with pytest.raises(tacit.TacitError, match=r"party 'a' sent scores of shape \(5, 2\)"):
-        tacit.run({"server": boss, "a": liar})
+        tacit.run_programs({"server": boss, "a": liar})
 
 
 @pytest.mark.parametrize(

@@ -126,9 +126,9 @@ def gaussian(variance: Fraction | int, n: int, source: Source = os.urandom) -> n
         largest = max(abs(int(y.max())), abs(int(y.min())), 1) * q * t + p
         if largest * largest >= _ROOM or denominator >= _ROOM:
             y = y.astype(object)
-        kept = y[bernoulli_exp((abs(y) * (q * t) - p) ** 2, denominator, source)]
-        parts.append(kept.astype(np.int64))
-        have += len(kept)
+        accepted = y[bernoulli_exp((abs(y) * (q * t) - p) ** 2, denominator, source)]
+        parts.append(accepted.astype(np.int64))
+        have += len(accepted)
     return np.concatenate(parts)[:n] if n else np.empty(0, np.int64)
 
 
@@ -146,9 +146,9 @@ def gaussian_whole(sigma: int, n: int, source: Source = os.urandom) -> np.ndarra
         gap = abs(y) - sigma
         if sigma > 1 << 20 or (len(gap) and int(abs(gap).max()) > 1 << 30):
             gap = gap.astype(object)
-        kept = y[bernoulli_exp(gap * gap, 2 * sigma * sigma, source)]
-        parts.append(kept.astype(np.int64))
-        have += len(kept)
+        accepted = y[bernoulli_exp(gap * gap, 2 * sigma * sigma, source)]
+        parts.append(accepted.astype(np.int64))
+        have += len(accepted)
     return np.concatenate(parts)[:n] if n else np.empty(0, np.int64)
 
 
@@ -177,9 +177,9 @@ def exponential(
     while True:
         tried = uniform(len(whole), 64, source)  # several at a time; the first accepted one counts
         gaps = np.array([(best - whole[i]) * rate.numerator for i in tried], dtype=object)
-        kept = np.flatnonzero(bernoulli_exp(gaps, rate.denominator, source))
-        if len(kept):
-            return int(tried[kept[0]])
+        accepted = np.flatnonzero(bernoulli_exp(gaps, rate.denominator, source))
+        if len(accepted):
+            return int(tried[accepted[0]])
 
 
 def rational_above(value: float) -> Fraction:
@@ -195,9 +195,9 @@ def rational_below(value: float, denominator: int = 1 << 20) -> Fraction:
 
     The denominator is increased if that would be 0.
     """
-    while (found := Fraction(math.floor(Fraction(value) * denominator), denominator)) <= 0 < value:
+    while (fraction := Fraction(math.floor(Fraction(value) * denominator), denominator)) <= 0 < value:
         denominator <<= 20
-    return found
+    return fraction
 
 
 def delta_of(rho: float, epsilon: float) -> float:

@@ -22,8 +22,8 @@ from ..mpc.prime import FixedPointPrime
 from ..mpc.ring import FixedPoint
 from ..parameters import bad, check
 from ..parties.ledger import Ledger
+from ..runtimes.choose import choose_runtime
 from .devices import device_for
-from .programs import to_the_end
 
 if TYPE_CHECKING:
     import pandas
@@ -168,7 +168,7 @@ def infer(
     options = {"device": device} if active else {"device": device, "debug": debug}
     ledger = Ledger()
     batches = [part.contiguous().cpu() for part in rows.split(batch)]
-    results = to_the_end("infer", runtime).run_sync(
+    results = choose_runtime("infer", runtime, all_stay=True).run_sync(
         {
             owner: functools.partial(
                 protocol.owner,

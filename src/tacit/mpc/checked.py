@@ -57,7 +57,7 @@ ASSUMES = (
 
 class Dealing(
     Message,
-    reveals="a hash of the architecture and the shapes the helper was told, to compare with one's own",
+    reveals="a hash of the architecture and the shapes the helper received, to compare with one's own",
 ):
     digest: bytes
 

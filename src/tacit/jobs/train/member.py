@@ -34,7 +34,7 @@ from ...parties.ledger import Ledger
 from ...parties.party import Party
 from ...protocols import buffered, joining, rounds
 from ...protocols.consent import Commitment
-from ...runtimes.nursery import found
+from ...runtimes.nursery import find_program
 from . import guards
 from .contract import Agreement, Contract, Limits, NotAgreed
 from .figures import add_noise, fit_figures
@@ -171,7 +171,7 @@ class ClientWork:
         assert self.mine is not None
         fed = self.mine.fed
         rows, held = (
-            (joining.UNTOLD,) * 2
+            (joining.WITHHELD,) * 2
             if self.plan.hides_sizes
             else (int(fed.train.sizes[0]), int(fed.held.sizes[0]))
         )
@@ -179,7 +179,7 @@ class ClientWork:
 
     def _accept(self, offer: joining.Work) -> None:
         contract = Contract.read(offer.contract)
-        own_model = found(json.loads(self.model)) if self.model else None
+        own_model = find_program(json.loads(self.model)) if self.model else None
         if self.agreement is None:
             p = replace(contract.plan(own_model), runtime="processes")
         else:
@@ -589,12 +589,12 @@ class Memory:
 
 def model_spec(model: Any, who: str) -> str:
     """Return how a process on this machine imports a model that is code; empty for one of tacit's own."""
-    from ...runtimes.processes import specification
+    from ...runtimes.processes import specify_program
 
     return (
         ""
         if isinstance(model, str) or type(model) in models.ALL.values()
-        else json.dumps(specification(model, f"{who}, as its model,"))
+        else json.dumps(specify_program(model, f"{who}, as its model,"))
     )
 
 
@@ -605,7 +605,7 @@ def task_from_job(job: Mapping[str, Any], rows: Rows) -> Task:
     server.
     """
     model = (
-        found(json.loads(job["spec"]))
+        find_program(json.loads(job["spec"]))
         if job["spec"]
         else from_table(job["model"], models.ALL, "the job's model")
     )

@@ -359,7 +359,7 @@ class Parties(Trainer):
                 me,
                 local,
                 test,
-                boss=SERVER,
+                server=SERVER,
                 look=member.loss,
                 hidden=lambda: self.hidden,
                 counted=lambda: self.counted,
