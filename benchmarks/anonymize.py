@@ -3,9 +3,9 @@
     TACIT_DATA=… .venv/bin/python benchmarks/anonymize.py [--large]
 
 Each figure is the best of three runs, from data frame to data frame, in one process, with ARX's hierarchies.
-anjana runs if `.venv-peers/anjana` is installed (benchmarks/peers/install.sh). ARX needs a Java runtime, so its
-figures were measured once, warm, and are constants below. `--large` adds 10 million rows by Datafly and by the
-full-domain search, with the peak memory.
+anjana runs if `.venv-peers/anjana` is installed (benchmarks/peers/install.sh). ARX needs a Java runtime, so
+its figures were measured once, warm, and are constants below. `--large` adds 10 million rows by Datafly and
+by the full-domain search, with the peak memory.
 """
 
 from __future__ import annotations

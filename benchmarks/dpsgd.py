@@ -1,16 +1,16 @@
-"""DP-SGD: an epoch's CPU time as a ratio to plain SGD's, and extra memory, beside Opacus' three modes; and
-the MNIST study.
+"""DP-SGD: CPU time and memory relative to plain SGD, with Opacus; and the MNIST study.
 
     benchmarks/peers/install.sh .venv/bin/python
-    .venv/bin/python benchmarks/dpsgd.py                              # about 5 minutes
-    .venv/bin/python benchmarks/dpsgd.py --study --data-dir DIR       # MNIST at ε = 1, 3 and 8: about 10 CPU minutes; writes docs/images/dpsgd-mnist.svg
+    .venv/bin/python benchmarks/dpsgd.py                           # about 5 minutes
+    .venv/bin/python benchmarks/dpsgd.py --study --data-dir DIR    # MNIST at ε = 1, 3 and 8: about 10 CPU
+                                                                   # minutes; docs/images/dpsgd-mnist.svg
 
-The work: 5,000 images of 28×28, batch 250, 20 steps an epoch, one thread, noise multiplier 1.1, clip 1.
-Every contender is alone in a process, warmed up by one epoch; of three epochs the best one's CPU seconds
-count, and of two such processes the better. Extra memory is the peak resident size over plain SGD's. Ours
-draws its rows by Poisson sampling and its noise from the operating system, exactly; Opacus gets fixed
-batches cut from a permutation and torch's generator (its default), and nothing is counted for its loader.
-Opacus' secure_mode, which sums four Gaussians, costs more than that.
+The work: 5,000 images of 28×28, batch size 250, 20 steps per epoch, one thread, noise multiplier 1.1, clip
+1. Every contender runs in its own process after a warm-up epoch; the best CPU time of three epochs counts,
+and the better of two such processes. Extra memory is the peak resident size beyond that of plain SGD. Ours
+uses Poisson sampling and exact noise from the operating system; Opacus uses fixed batches of a permutation
+and torch's generator (its default), without the time of its loader. Opacus' secure_mode, which sums four
+Gaussians, is slower than that.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def race(rounds: int) -> None:
         print(f"\n{what}\n{'':18}{'CPU s/epoch':>12}{'ratio':>8}{'extra MB':>10}")
         for name, got in best.items():
             print(
-                f"{name:18}{got['seconds']:12.3f}{got['seconds'] / base['seconds']:8.2f}{got['peak_mb'] - base['peak_mb']:10.0f}",
+                f"{name:18}{got['seconds']:12.3f}{got['seconds'] / base['seconds']:8.2f}"
+                f"{got['peak_mb'] - base['peak_mb']:10.0f}",
                 flush=True,
             )
 

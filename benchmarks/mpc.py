@@ -1,14 +1,15 @@
-"""Computing on secret shares: CPU seconds a party, MB in all, rounds. Two parties and a dealer, each a
+"""Computing on secret shares: CPU seconds per party, MB in total, rounds. Two parties and a dealer, each a
 real process, over loopback TCP.
 
-    .venv/bin/python benchmarks/mpc.py            # ours; CrypTen and SPU beside it where benchmarks/peers/install.sh made them import
-    .venv/bin/python benchmarks/mpc.py --harder   # what it costs to catch cheats, and to do without a dealer
-    .venv/bin/python benchmarks/mpc.py --study    # MNIST: accuracy on shares and in the clear, and the cost by batch size (needs TACIT_DATA)
+    .venv/bin/python benchmarks/mpc.py            # compared with CrypTen and SPU, if installed
+    .venv/bin/python benchmarks/mpc.py --harder   # the cost of malicious security, and of having no dealer
+    .venv/bin/python benchmarks/mpc.py --study    # MNIST: accuracy and cost by batch size (needs TACIT_DATA)
 
-*CPU s* is the process time of the busier of the two parties, the best of three; the dealer's is beside it, because it can be spent the night before. *MB* is
-every byte of every message, the dealer's included. *again* is one more batch of a model whose masked
-weights are there already. CrypTen runs with its default provider, which has no dealer process: the first
-party makes the triples and could see through every mask, and no byte is counted for them.
+`benchmarks/peers/install.sh` installs CrypTen and SPU. *CPU s* is the process time of the busier of the two
+parties, the best of three; the dealer's is listed separately, because it can be spent in advance. *MB* is
+every byte of every message, including the dealer's. *again* is one more batch of a model whose masked weights
+were sent already. CrypTen runs with its default provider, which has no dealer process: the first party
+generates the triples and could remove every mask, and no byte is counted for them.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ BEST_OF = 3
 
 
 class Wires:
-    """A party's connections, a TCP socket to each other one: eight bytes of length, then the frame."""
+    """A party's TCP connections; each frame is preceded by its length in eight bytes."""
 
     def __init__(self, name: str, sockets: dict[str, socket.socket], box: Mailbox):
         self.name, self.sockets, self.box = name, sockets, box
@@ -78,25 +79,25 @@ class Wires:
         return data
 
 
-def connected() -> dict[str, dict[str, socket.socket]]:
-    made: dict[str, dict[str, socket.socket]] = {name: {} for name in PARTIES}
+def connect() -> dict[str, dict[str, socket.socket]]:
+    sockets: dict[str, dict[str, socket.socket]] = {name: {} for name in PARTIES}
     for i, a in enumerate(PARTIES):
         for b in PARTIES[i + 1 :]:
             with socket.create_server(("127.0.0.1", 0)) as server:
-                made[a][b] = socket.create_connection(server.getsockname())
-                made[b][a] = server.accept()[0]
-    for sockets in made.values():
-        for s in sockets.values():
+                sockets[a][b] = socket.create_connection(server.getsockname())
+                sockets[b][a] = server.accept()[0]
+    for of_party in sockets.values():
+        for s in of_party.values():
             s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             s.setblocking(False)
-    return made
+    return sockets
 
 
 Programs = dict[str, Callable[[Party], Any]]
 
 
 def step_programs(step: Callable[..., Any], *operands: Tensor) -> Programs:
-    """One step on operands of which each of the two holds a share."""
+    """One step on shared operands."""
     requests = plan(
         lambda ctx: step(ctx, *[torch.empty(x.shape, dtype=torch.int64, device="meta") for x in operands])
     )
@@ -116,25 +117,25 @@ def step_programs(step: Callable[..., Any], *operands: Tensor) -> Programs:
 
 
 def model_programs(
-    model: nn.Module, batches: list[Tensor], home: Any = inference, helper: str | None = "helper"
+    model: nn.Module, batches: list[Tensor], protocol: Any = inference, helper: str | None = "helper"
 ) -> Programs:
     layers, weights = compile(model)
 
     async def owner(me: Party) -> Any:
-        return await home.owner(me, to_text(layers), weights, helper=helper)
+        return await protocol.owner(me, to_text(layers), weights, helper=helper)
 
     async def client(me: Party) -> Any:
-        return await home.client(me, batches, helper=helper)
+        return await protocol.client(me, batches, helper=helper)
 
-    return {"owner": owner, "client": client, "helper": home.helper if helper else idle}
+    return {"owner": owner, "client": client, "helper": protocol.helper if helper else idle}
 
 
 async def idle(me: Party) -> None:
-    """Where the two need nobody."""
+    """The helper's program where none is needed."""
 
 
 def pair_programs(requests: list[Request]) -> Programs:
-    """What a program asks for, made by the two themselves."""
+    """The randomness of a program, generated by the two parties."""
 
     def making(rank: int) -> Callable[[Party], Any]:
         async def program(me: Party) -> dict[str, Any]:
@@ -148,7 +149,7 @@ def pair_programs(requests: list[Request]) -> Programs:
 
 
 def checked_programs(step: Callable[..., Any], *operands: Tensor) -> Programs:
-    """One step on tagged shares, and the check."""
+    """One step on tagged shares, with the check."""
     alphas = tagged.draw_keys(2, Secret())
     shares = [tagged.share_tagged(x, alphas, Secret()) for x in operands]
     requests = tagged.plan(
@@ -212,14 +213,16 @@ def child(name: str, sockets: dict[str, dict[str, socket.socket]], programs: Pro
         listeners = [asyncio.create_task(wires.listen(other)) for other in sockets[name]]
         for _ in range(BEST_OF):
             cpu, wall = time.process_time(), time.perf_counter()
-            made = await programs[name](Party(name, wires, box))
+            result = await programs[name](Party(name, wires, box))
             took = time.process_time() - cpu, time.perf_counter() - wall
             best = took if best is None else min(best, took)
         seen = sum(line.bytes for line in box.ledger.seen) / BEST_OF
         rounds = (
-            sum(r for which in ("costs", "offline") for r, _ in made.get(which, {}).values()) if made else 0
+            sum(r for which in ("costs", "offline") for r, _ in result.get(which, {}).values())
+            if result
+            else 0
         )
-        value = made.get("value") if made else None
+        value = result.get("value") if result else None
         out.put((name, best, seen, rounds, None if value is None else value.tolist()))
         for task in listeners:
             task.cancel()
@@ -229,24 +232,24 @@ def child(name: str, sockets: dict[str, dict[str, socket.socket]], programs: Pro
 
 def measure(programs: Programs) -> dict[str, Any]:
     sockets, fork = (
-        connected(),
+        connect(),
         multiprocessing.get_context("fork"),
-    )  # the children inherit sockets and tensors; nothing is pickled but figures
+    )  # the children inherit sockets and tensors; only figures are pickled
     out = fork.SimpleQueue()
     children = [fork.Process(target=child, args=(name, sockets, programs, out)) for name in PARTIES]
     for process in children:
         process.start()
-    told = {name: rest for name, *rest in (out.get() for _ in PARTIES)}
+    figures = {name: rest for name, *rest in (out.get() for _ in PARTIES)}
     for process in children:
         process.join()
-    parties = [told[n][0] for n in PARTIES[:2]]
+    parties = [figures[n][0] for n in PARTIES[:2]]
     return {
         "cpu": max(p[0] for p in parties),
         "wall": max(p[1] for p in parties),
-        "dealer": told["helper"][0][0],
-        "mb": sum(t[1] for t in told.values()) / 1e6,
-        "rounds": told["client"][2],
-        "value": told["client"][3],
+        "dealer": figures["helper"][0][0],
+        "mb": sum(t[1] for t in figures.values()) / 1e6,
+        "rounds": figures["client"][2],
+        "value": figures["client"][3],
     }
 
 
@@ -281,7 +284,7 @@ def again(model: nn.Module, x: Tensor) -> dict[str, Any]:
 
 def ours() -> dict[str, dict[str, Any]]:
     million, side = torch.arange(1_000_000), torch.arange(512 * 512).reshape(512, 512)
-    made = {
+    rows = {
         "ReLU 1e6": measure(step_programs(functions.relu, million)),
         "mul 1e6": measure(step_programs(functions.mul, million, million)),
         "matmul 512": measure(step_programs(lambda ctx, x, y: functions.mul(ctx, x, y, MATMUL), side, side)),
@@ -292,13 +295,13 @@ def ours() -> dict[str, dict[str, Any]]:
     for name, model in (("MLP", mlp()), ("CNN", cnn())):
         for n in (1, 64):
             x = torch.zeros(n, 1, 28, 28)
-            made[f"{name} batch {n}"] = measure(model_programs(model, [x]))
-            made[f"{name} batch {n}, again"] = again(model, x)
-    return made
+            rows[f"{name} batch {n}"] = measure(model_programs(model, [x]))
+            rows[f"{name} batch {n}, again"] = again(model, x)
+    return rows
 
 
 def peer(name: str) -> dict[str, dict[str, Any]]:
-    """What a peer measures of itself, where it is installed."""
+    """The measurements of a peer library, if it is installed."""
     python = HERE.parent / ".venv-peers" / name / "bin" / "python"
     if not python.exists():
         return {}
@@ -315,7 +318,7 @@ def peer(name: str) -> dict[str, dict[str, Any]]:
 
 
 def study() -> None:
-    """Two networks trained on MNIST, and 1,000 test images on shares beside the clear."""
+    """Accuracy of two networks on 1,000 MNIST test images, on shares and in the clear."""
     from tacit import data
 
     rows = data.mnist()
@@ -357,11 +360,11 @@ def main() -> None:
     options.add_argument("--harder", action="store_true")
     options.add_argument("--best-of", type=int, default=BEST_OF)
     torch.set_num_threads(1)
-    asked = options.parse_args()
-    BEST_OF = asked.best_of
-    if asked.study:
+    arguments = options.parse_args()
+    BEST_OF = arguments.best_of
+    if arguments.study:
         return study()
-    if asked.harder:
+    if arguments.harder:
         return harder()
     mine, theirs, spu = ours(), peer("crypten"), peer("spu")
     print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")

@@ -1,14 +1,15 @@
-"""PATE on MNIST with 250 teachers, beside the figures of the two papers.
+"""PATE on MNIST with 250 teachers, compared with the figures of the two papers.
 
     TACIT_DATA=… python benchmarks/pate.py --device cuda [--teachers 250] [--steps 2000] [--out FILE.json]
 
-As in the papers: 60,000 training rows are private and dealt out to 250 teachers, 240 each; the first 9,000
-test rows are public, the last 1,000 measure the student. Teachers and students are CNNs of two convolutions
-(32 and 64 channels of 5×5) and a layer of 128; teachers see their rows 40 times. γ, σ, T, the numbers of
-questions and δ = 1e-5 are the papers'. One seed; the noise is the operating system's, so no two runs give the
-same labels.
+As in the papers: 60,000 training rows are private and divided among 250 teachers, 240 each; the first 9,000
+test rows are public, the last 1,000 test the student. Teachers and students are CNNs of two convolutions (32
+and 64 channels of 5×5) and a layer of 128; teachers train for 40 epochs. γ, σ, T, the numbers of queries and
+δ = 1e-5 are those of the papers. One seed; the noise comes from the operating system, so no two runs give
+the same labels.
 
-No peer: the papers' code is for TensorFlow 1. Some two minutes on one H200; hours on two CPU cores.
+There is no peer: the papers' code is for TensorFlow 1. About two minutes on one H200; hours on two CPU
+cores.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def main() -> None:
                 flush=True,
             )
         seconds = time.perf_counter() - began
-        told = PUBLISHED.get(name, ("–", "–"))
+        published = PUBLISHED.get(name, ("–", "–"))
         few = capped(run, ask)
         line(
             name,
@@ -105,9 +106,9 @@ def main() -> None:
             run.used,
             run.confidential["epsilon"],
             "–" if few is None else few,
-            told[0],
+            published[0],
             run.metrics["accuracy"],
-            told[1],
+            published[1],
             seconds,
         )
         spent = ask.spent(run.confidential["counts"], run.labels, DELTA, publish=True)

@@ -1,15 +1,14 @@
-"""The private generators on the discretised Adult (48,842 rows), ε = 1, δ = 1e-9: mean total variation
-distance over all pairs of columns, and CPU seconds.
+"""The private generators on the discretized Adult (48,842 rows) at ε = 1, δ = 1e-9.
 
     TACIT_DATA=DIR .venv/bin/python benchmarks/private_synth.py [REPEATS]
 
-Three lines say what an error means: cells drawn evenly; the columns' own counts with noise of the whole
-budget, independent of each other; a bootstrap.
+Prints the mean total variation distance over all pairs of columns, and CPU seconds. Three baselines give the
+scale: uniform cells; noisy counts of single columns with the whole budget, independent columns; a bootstrap.
 
-DIR/adult holds adult_pgm_discretised.csv.gz and adult_pgm_domain.json of ryan112358/private-pgm. Two sets of
-nine columns: the categorical ones, and one with age (85 values) and hours (99) uncut. smartnoise-synth on
-nine columns, measured for issue 8 on another day: MST .125 in 57 s, DPCTGAN .469; its AIM did not end in 560
-s.
+DIR/adult contains adult_pgm_discretised.csv.gz and adult_pgm_domain.json of ryan112358/private-pgm. There
+are two sets of nine columns: the categorical ones, and one with age (85 values) and hours (99) without
+binning. smartnoise-synth on nine columns, measured for issue 8 on another day: MST .125 in 57 s, DPCTGAN
+.469; its AIM did not finish in 560 s.
 """
 
 from __future__ import annotations
@@ -55,12 +54,12 @@ SETS = {
 }
 
 
-def two_way(real: np.ndarray, made: np.ndarray, sizes: list[int]) -> float:
+def two_way(real: np.ndarray, synthetic: np.ndarray, sizes: list[int]) -> float:
     errors = []
     for a, b in itertools.combinations(range(len(sizes)), 2):
         p, q = (
             np.bincount(x[:, a] * sizes[b] + x[:, b], minlength=sizes[a] * sizes[b]) / len(x)
-            for x in (real, made)
+            for x in (real, synthetic)
         )
         errors.append(0.5 * np.abs(p - q).sum())
     return float(np.mean(errors))
@@ -76,11 +75,11 @@ def alone(rows: np.ndarray, sizes: list[int]) -> np.ndarray:
     of columns) / (2σ²).
     """
     variance = discrete.rational_above(len(sizes) / (2 * discrete.rho_of(1.0, 1e-9)))
-    rng, made = np.random.default_rng(0), []
+    rng, synthetic = np.random.default_rng(0), []
     for j, size in enumerate(sizes):
         counts = np.maximum(np.bincount(rows[:, j], minlength=size) + discrete.gaussian(variance, size), 0)
-        made.append(rng.choice(size, len(rows), p=counts / counts.sum()))
-    return np.column_stack(made)
+        synthetic.append(rng.choice(size, len(rows), p=counts / counts.sum()))
+    return np.column_stack(synthetic)
 
 
 def bootstrap(rows: np.ndarray, sizes: list[int]) -> np.ndarray:
@@ -104,9 +103,9 @@ def main() -> None:
             errors, seconds = [], []
             for _ in range(repeats):
                 start = time.process_time()
-                made = generator.fit(part, declared).sample(len(part))
+                synthetic = generator.fit(part, declared).sample(len(part))
                 seconds.append(time.process_time() - start)
-                errors.append(two_way(rows, made.astype(int).to_numpy(), sizes))
+                errors.append(two_way(rows, synthetic.astype(int).to_numpy(), sizes))
             spread = f"{np.mean(errors):.4f} ({min(errors):.4f}–{max(errors):.4f})"
             print(
                 f"{title:26s} {type(generator).__name__:22s} {spread:>22s} {min(seconds):22.1f}", flush=True

@@ -56,7 +56,7 @@ def after(cohort: Cohort, rows: data.Rows) -> tuple[torch.Tensor, torch.Tensor, 
     w, parties = cohort.w[0], len(cohort.runs[0].fed)
     return (
         w,
-        cohort.kept[0].get(np.arange(parties), cohort.begins[0])["c_k"],
+        cohort.states[0].get(np.arange(parties), cohort.initial[0])["c_k"],
         float((cohort.task.predict(w, rows.x).argmax(1) == rows.y).float().mean()),
     )
 

@@ -1,16 +1,16 @@
-"""Our fidelity figures beside SDMetrics' own, on the tables of tests/synth/test_fidelity.py.
+"""Our fidelity scores compared with those of SDMetrics, on the tables of test_fidelity.py.
 
-Columns, pairs of numbers and pairs of categories agree to the last digit. A number beside a category does
-not: SDMetrics cuts the real and the synthetic column at edges of their own, so that equal cells are
-different intervals; we cut both where the real one is cut. SDMetrics 0.32 also leaves out, by default,
-pairs that hardly depend on each other in the real table, where a generator could invent a dependence
-unseen; its thresholds are set to 0 here.
+Columns, pairs of numbers and pairs of categories agree to the last digit. Pairs of a number and a category
+do not: SDMetrics bins the real and the synthetic column at different edges, so equal cells are different
+intervals; we bin both at the edges of the real one. By default, SDMetrics 0.32 also leaves out pairs that
+are nearly independent in the real table, where a generator could create a spurious dependence unnoticed; its
+thresholds are set to 0 here.
 
-Run this with a Python that has SDMetrics (it needs pandas < 3 and installs `copulas`, so it is no
-dependency of tacit):
+Run this with a Python that has SDMetrics (it needs pandas < 3 and installs `copulas`, so tacit does not
+depend on it):
 
-    python benchmarks/sdmetrics_agree.py > sdmetrics.json       # prints theirs
-    .venv/bin/python benchmarks/sdmetrics_agree.py sdmetrics.json    # prints ours beside them, and the largest difference
+    python benchmarks/sdmetrics_agree.py > sdmetrics.json            # prints theirs
+    .venv/bin/python benchmarks/sdmetrics_agree.py sdmetrics.json    # prints ours and the differences
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def mixed(n: int = 600, seed: int = 0, shift: float = 0.0) -> pd.DataFrame:
     )
 
 
-def theirs(real: pd.DataFrame, made: pd.DataFrame) -> dict:
+def theirs(real: pd.DataFrame, synthetic: pd.DataFrame) -> dict:
     from sdmetrics.reports.single_table import QualityReport
 
     report = QualityReport()
@@ -45,7 +45,7 @@ def theirs(real: pd.DataFrame, made: pd.DataFrame) -> dict:
         "Column Pair Trends"
     ].real_association_threshold = 0
     kinds = {"x": "numerical", "y": "numerical", "c": "categorical", "d": "categorical"}
-    report.generate(real, made, {"columns": {n: {"sdtype": k} for n, k in kinds.items()}}, verbose=False)
+    report.generate(real, synthetic, {"columns": {n: {"sdtype": k} for n, k in kinds.items()}}, verbose=False)
     shapes, pairs = report.get_details("Column Shapes"), report.get_details("Column Pair Trends")
     return {
         "score": report.get_score(),
@@ -56,22 +56,22 @@ def theirs(real: pd.DataFrame, made: pd.DataFrame) -> dict:
     }
 
 
-def ours(real: pd.DataFrame, made: pd.DataFrame) -> dict:
+def ours(real: pd.DataFrame, synthetic: pd.DataFrame) -> dict:
     from tacit.synth import fidelity
     from tacit.synth.views import Views
 
-    views = Views(real, made, None)
+    views = Views(real, synthetic, None)
     score, (columns, numbers, joint) = fidelity.quality(views, views.synthetic)
     return {"score": score, "columns": columns, "pairs": numbers | joint}
 
 
 def main() -> None:
-    real, made = mixed(), mixed(500, 1, 0.3)
+    real, synthetic = mixed(), mixed(500, 1, 0.3)
     if len(sys.argv) < 2:
-        print(json.dumps(theirs(real, made), indent=1, ensure_ascii=False))
+        print(json.dumps(theirs(real, synthetic), indent=1, ensure_ascii=False))
         return
     with open(sys.argv[1], encoding="utf-8") as file:
-        peer, here = json.load(file), ours(real, made)
+        peer, here = json.load(file), ours(real, synthetic)
     worst = abs(peer["score"] - here["score"])
     print(f"{'score':12s} SDMetrics {peer['score']:.9f}  ours {here['score']:.9f}")
     for part in ("columns", "pairs"):

@@ -193,7 +193,7 @@ def leakage(out: Path) -> None:
         print(
             f"{what:15} accuracy {run.metrics['accuracy']:.4f}  distance correlation "
             f"{m['distance_correlation']:.3f}  variance rebuilt {r.variance:.3f}  "
-            f"recognised {r.recognised:.3f}  labels by norm {lab['norm']:.3f}, direction "
+            f"recognised {r.recognized:.3f}  labels by norm {lab['norm']:.3f}, direction "
             f"{lab['direction']:.3f}, spectral {lab['spectral']:.3f}"
         )
         run.report(out / f"leakage {what.split(',')[0]}.html", found)

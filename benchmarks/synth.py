@@ -1,20 +1,18 @@
-"""Generators on Adult (26,000 training rows, the rest of the training file held out), and the two
-published small studies.
+"""Generators on Adult (26,000 training rows), and two published small studies.
 
-    .venv/bin/python benchmarks/synth.py                        # every generator; the networks after 30 epochs, the private ones as they are (ε = 1)
-    .venv/bin/python benchmarks/synth.py Cart TabDDPM:300       # only these, one of them after 300 epochs
-    .venv/bin/python benchmarks/synth.py --small 1000           # the small studies, CTGAN with so many epochs
+    .venv/bin/python benchmarks/synth.py                     # all generators; networks with 30 epochs, ε = 1
+    .venv/bin/python benchmarks/synth.py Cart TabDDPM:300    # only these, one of them with 300 epochs
+    .venv/bin/python benchmarks/synth.py --small 1000        # the small studies, CTGAN with 1000 epochs
 
-CPU s is process time with one thread, fitting and drawing 26,000 rows. QR is the quality score of
+CPU s is the process time with one thread for fitting and sampling 26,000 rows. QR is the quality score of
 `tacit.synth.evaluate`, TSTR the AUC of boosted trees trained on synthetic rows and tested on held-out real
-ones. Copying is the best way to both, so the rate of exact copies beside that of held-out rows, and the
-membership AUC (nearest neighbour, 95% interval) stand next to them, and a bootstrap of the real table is
-in the list.
+ones. Copying maximizes both, so the table also shows the rate of exact copies, with that of held-out rows,
+and the membership AUC (nearest neighbor, 95% interval), and it includes a bootstrap of the real table.
 
-The best-known peers (SDV, CTGAN and what they install) are under the Business Source License and are not
-installed here, not even to be compared with. Their figures, taken before on a machine of this kind, are
-printed as RECORDED: they are not of this run, and their QR is that of SDMetrics, which rates a bootstrap
-.979 where our score says .993. Read the difference to the bootstrap, not the digits.
+The best-known peers (SDV, CTGAN and their dependencies) are under the Business Source License and are not
+installed here, not even for comparison. Their figures, measured earlier on a machine of this kind, are
+printed as RECORDED. They are not from this run, and their QR is that of SDMetrics, which rates a bootstrap
+.979 where our score gives .993: compare the differences to the bootstrap.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ from tacit.synth.views import Views
 TRAIN = 26_000
 EPOCHS = 30
 RECORDED = {
-    "CTGAN (30 epochs)": "216 CPU-s (6.6 s an epoch + 25 s), QR .801, TSTR .829",
+    "CTGAN (30 epochs)": "216 CPU-s (6.6 s per epoch + 25 s), QR .801, TSTR .829",
     "TVAE": "1.2 s an epoch",
     "SDV Gaussian copula": "8.3 s, QR .807, TSTR .811",
     "study (i), CTGAN, 3,000 epochs": ".962 .982 .760, 380 CPU-s",
@@ -78,11 +76,11 @@ def declared(frame: pd.DataFrame) -> dict[str, synth.Column]:
     }
 
 
-def tstr(made: pd.DataFrame, holdout: pd.DataFrame) -> float:
+def tstr(synthetic: pd.DataFrame, holdout: pd.DataFrame) -> float:
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.metrics import roc_auc_score
 
-    both = pd.concat([made, holdout])
+    both = pd.concat([synthetic, holdout])
     x = pd.DataFrame(
         {
             c: both[c] if pd.api.types.is_numeric_dtype(both[c]) else pd.factorize(both[c])[0]
@@ -90,7 +88,7 @@ def tstr(made: pd.DataFrame, holdout: pd.DataFrame) -> float:
             if c != "income"
         }
     )
-    y, n = (both["income"] == ">50K").to_numpy(), len(made)
+    y, n = (both["income"] == ">50K").to_numpy(), len(synthetic)
     return float(
         roc_auc_score(
             y[n:], HistGradientBoostingClassifier(random_state=0).fit(x[:n], y[:n]).predict_proba(x[n:])[:, 1]
@@ -99,9 +97,14 @@ def tstr(made: pd.DataFrame, holdout: pd.DataFrame) -> float:
 
 
 def line(
-    name: str, made: pd.DataFrame, real: pd.DataFrame, holdout: pd.DataFrame, seconds: float, more: str = ""
+    name: str,
+    synthetic: pd.DataFrame,
+    real: pd.DataFrame,
+    holdout: pd.DataFrame,
+    seconds: float,
+    more: str = "",
 ) -> None:
-    views = Views(real, made, holdout)
+    views = Views(real, synthetic, holdout)
     copies, member = (
         privacy.exact_copies(views),
         privacy.membership(privacy.AttackSetup(views, [0], np.random.default_rng(0)))[0],
@@ -109,7 +112,7 @@ def line(
     low, high = member.interval or (float("nan"), float("nan"))
     print(
         f"{name:28s} {seconds:7.2f}  {fidelity.quality(views, views.synthetic)[0]:.3f}  "
-        f"{tstr(made, holdout):.3f}  "
+        f"{tstr(synthetic, holdout):.3f}  "
         f"{copies.value:.3f} of {copies.reference:.3f}      {member.value:.3f} ({low:.3f} … {high:.3f})  "
         f"{more}",
         flush=True,
@@ -123,29 +126,29 @@ def on_adult(names: list[str]) -> None:
     )
     print(f"{'':24s} {'CPU s':>7s}  QR     TSTR   copies of natural  membership AUC")
     line("bootstrap (a copy)", real.sample(len(real), replace=True, random_state=1), real, holdout, 0.0)
-    made: list[tuple[str, Any]] = []
-    for asked in names:
-        name, _, epochs = asked.partition(":")
+    generators: list[tuple[str, Any]] = []
+    for spec in names:
+        name, _, epochs = spec.partition(":")
         generator = synth.ALL[name]()
         fields = {f.name for f in dataclasses.fields(generator)}  # type: ignore[arg-type]
         if "epochs" in fields and (epochs or not generator.private):
             generator = dataclasses.replace(generator, epochs=int(epochs or EPOCHS))  # type: ignore[type-var]
-        made.append((asked, generator))
+        generators.append((spec, generator))
         if "even" in fields:
-            made.append((f"{name}, even=False", dataclasses.replace(generator, even=False)))  # type: ignore[type-var]
-    for name, generator in made:
-        heard: list[float] = []
-        began = time.process_time()
-        fitted = generator.fit(
+            generators.append((f"{name}, even=False", dataclasses.replace(generator, even=False)))  # type: ignore[type-var]
+    for name, generator in generators:
+        times: list[float] = []
+        started = time.process_time()
+        generator.fit(
             real,
             declared(pd.concat([real, holdout])) if generator.private else None,
-            watch=lambda event, heard=heard: heard.append(time.process_time()),
+            watch=lambda event, times=times: times.append(time.process_time()),
         )
-        rows = fitted.sample(len(real))
-        seconds, more = time.process_time() - began, ""
-        if hasattr(generator, "epochs") and len(heard) > 1:
-            each = (heard[-1] - heard[0]) / (len(heard) - 1)
-            more = f"{each:.2f} s an epoch + {heard[0] - began - each:.2f} s"
+        rows = generator.sample(len(real))
+        seconds, more = time.process_time() - started, ""
+        if "epochs" in generator.__dataclass_fields__ and len(times) > 1:
+            each = (times[-1] - times[0]) / (len(times) - 1)
+            more = f"{each:.2f} s per epoch + {times[0] - started - each:.2f} s"
         line(name, rows, real, holdout, seconds, more)
     for name, figures in RECORDED.items():
         print(f"RECORDED {name}: {figures}")
@@ -170,9 +173,9 @@ def small(epochs: int) -> None:
         synth.CTGAN(epochs=epochs),
     ):
         for study, frame in (("i", first), ("ii", second)):
-            began = time.process_time()
+            started = time.process_time()
             rows = generator.fit(frame).sample(len(frame))
-            seconds = time.process_time() - began
+            seconds = time.process_time() - started
             views = Views(frame, rows, None)
             off = abs(frame.iloc[:, 0].corr(frame.iloc[:, 1]) - rows.iloc[:, 0].corr(rows.iloc[:, 1]))
             print(

@@ -62,7 +62,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("tacit.algorithms", "tacit.aggregate", "tacit.data.federation", "tacit.guard", "tacit.engine"),
         NUMERIC,
     ),  # `local` for all
-    "tacit.runtimes.kept": (("tacit.algorithms.types",), NUMERIC),
+    "tacit.runtimes.client_states": (("tacit.algorithms.types",), NUMERIC),
     # tables in, tables out; its report is laid out like the others
     "tacit.anonymity": (
         ("tacit.report", "tacit.files", "tacit.accounting.discrete", "tacit.parties.ledger"),

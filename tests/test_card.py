@@ -123,7 +123,7 @@ def test_a_stack_of_convolutional_networks(model: models.CNN) -> None:
                 w.to("cuda"), index.to("cuda"), torch.arange(3).to("cuda")
             )
         assert torch.allclose(got.cpu(), alone, rtol=1e-4, atol=1e-6)
-        assert torch.equal(there.right_stack(w.to("cuda"), there.x, there.y).cpu(), right)
+        assert torch.equal(there.count_correct(w.to("cuda"), there.x, there.y).cpu(), right)
 
 
 @pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")

@@ -12,7 +12,7 @@ from torch import nn
 from tacit import data
 from tacit.data import Holdings, Rows
 from tacit.engine import evaluation
-from tacit.engine.metrics import count, of_numbers
+from tacit.engine.metrics import count, measure_regression
 from tacit.engine.task import Task
 
 
@@ -36,7 +36,7 @@ def both(fed: data.Federation, task: Task) -> tuple[dict, dict]:
     """By one process that has all rows; from what each party counted."""
     w = task.initial()["w"]
     (one,) = evaluation.evaluate(
-        task, w[None], None, [fed.test], [evaluation.of_parties(fed, fed.rows)], [fed.classes]
+        task, w[None], None, [fed.test], [evaluation.held_out(fed, fed.rows)], [fed.classes]
     )
     answers = [
         count(task.predict(w, fed.rows.x[fed.held.of(k)]), fed.rows.y[fed.held.of(k)], fed.classes)
@@ -89,7 +89,10 @@ def test_a_regression_has_errors_and_no_accuracies(test: bool) -> None:
 
 
 def test_numbers_that_are_all_alike_have_no_spread_to_explain() -> None:
-    assert of_numbers(torch.tensor([[1.0], [2.0]]), torch.tensor([2.0, 2.0])) == {"mae": 0.5, "r2": 0.0}
+    assert measure_regression(torch.tensor([[1.0], [2.0]]), torch.tensor([2.0, 2.0])) == {
+        "mae": 0.5,
+        "r2": 0.0,
+    }
 
 
 def test_nobody_held_anything_back() -> None:
@@ -107,11 +110,11 @@ def test_several_models_are_measured_each_on_its_own_rows() -> None:
         torch.stack([w, -w]),
         None,
         [fed.test, other.test],
-        [evaluation.of_parties(f, f.rows) for f in (fed, other)],
+        [evaluation.held_out(f, f.rows) for f in (fed, other)],
         [3, 3],
     )
     alone = [
-        evaluation.evaluate(task, v[None], None, [f.test], [evaluation.of_parties(f, f.rows)], [3])[0]
+        evaluation.evaluate(task, v[None], None, [f.test], [evaluation.held_out(f, f.rows)], [3])[0]
         for v, f in ((w, fed), (-w, other))
     ]
     assert pair == alone

@@ -62,7 +62,7 @@ def test_the_public_names():
         "psi",
         "regress",
         "risk",
-        "run",
+        "run_programs",
         "selection",
         "speeds",
         "splitnn",

@@ -9,7 +9,7 @@ from torch import nn
 
 import tacit
 from tacit import algorithms, data
-from tacit.engine.landscape import PARTIES, POINTS, SIDE, normalise
+from tacit.engine.landscape import PARTIES, POINTS, SIDE, normalize_filters
 from tacit.engine.task import Task
 
 
@@ -42,8 +42,8 @@ def test_the_event_has_the_shapes_it_promises_and_meets_the_global_loss_at_its_c
     assert len(line["t"]) == len(line["global"]) == POINTS
     assert [len(curve) for curve in line["loss"]] == [POINTS] * shown
     assert line["names"] == list(result.events[0]["federation"]["parties"])[:shown]
-    assert len(plane["a"]) == len(plane["b"]) == SIDE
-    assert [len(row) for row in plane["loss"]] == [SIDE] * SIDE
+    assert len(plane["a"]) == len(plane["b"]) == SIDE, normalize_filters
+    assert [len(row) for row in plane["loss"]] == [SIDE] * SIDE, normalize_filters
     assert [p["name"] for p in plane["points"]] == ["global", *line["names"]]
     here = line["t"].index(min(line["t"], key=abs))
     assert line["t"][here] == pytest.approx(0, abs=1e-6)
@@ -78,7 +78,7 @@ def test_directions_are_filter_normalised() -> None:
     module = nn.Sequential(nn.Conv2d(1, 3, 2), nn.Flatten(), nn.Linear(12, 2))
     task = Task(module, torch.zeros(2, 1, 3, 3), torch.zeros(2, dtype=torch.int64))
     w = task.initial()["w"]
-    out = normalise(task, torch.randn(task.dim, generator=torch.Generator().manual_seed(0)), w)
+    out = normalize_filters(task, torch.randn(task.dim, generator=torch.Generator().manual_seed(0)), w)
     made = task.module_at(out).state_dict()
     for name, value in module.state_dict().items():
         flat = (len(value), -1) if value.dim() > 1 else (1, -1)

@@ -152,13 +152,13 @@ def frozen() -> nn.Module:
         (
             tiny,
             3,
-            r"train: model is 3; it must be one of 'logistic', .* an nn\.Module, or a function that makes "
+            r"train: model is 3; it must be one of 'logistic', .* an nn\.Module, or a function that returns "
             r"one\.",
         ),
         (
             tiny,
             nn.Linear,
-            r"train: model is 'linear'; it must be a function that makes an nn\.Module from nothing\. "
+            r"train: model is 'linear'; it must be a function without arguments that returns an nn\.Module\. "
             r"Calling it failed: ",
         ),
         (tiny, nn.Flatten(), r"train: model 'flatten' has no parameters, so there is nothing to train\."),
@@ -183,19 +183,19 @@ def frozen() -> nn.Module:
         (
             tiny,
             "lstm",
-            r"train: model 'lstm' cannot take rows of shape \(4,\): it reads whole-number tokens "
+            r"train: model 'lstm' cannot take rows of shape \(4,\): the model reads integer tokens "
             r"\(from_arrays\(…, tokens=True\)\), and these rows "
             r"hold fractions\. Give a model made for this data",
         ),
         (
             pixels,
             "lstm",
-            r"train: model 'lstm' cannot take rows of shape \(64,\): it reads whole-number tokens",
+            r"train: model 'lstm' cannot take rows of shape \(64,\): the model reads integer tokens",
         ),
         (
             images,
             "lstm",
-            r"model 'lstm' needs rows of tokens, one after the other, and these rows have shape \(1, 8, "
+            r"model 'lstm' needs rows that are sequences of tokens, and these rows have shape \(1, 8, "
             r"8\)\. Use 'cnn' or 'mlp'\.",
         ),
         (
@@ -287,7 +287,7 @@ def test_crops_are_the_same_stacked_one_by_one_and_over_messages() -> None:
 def test_a_crop_wider_than_the_picture_is_refused() -> None:
     with pytest.raises(BadParameter, match="fewer pixels than the 8 of an image's side"):
         models.build(models.CNN(crop=8), (1, 8, 8), 3, seed=0)
-    with pytest.raises(ValueError, match="cannot be moved by 9 pixels"):
+    with pytest.raises(ValueError, match="cannot be shifted by 9 pixels"):
         models.CropFlip(9)(pictures(1))
 
 
@@ -336,8 +336,7 @@ def test_a_run_goes_on_from_the_same_weights_only(saved: Path) -> None:
     save_file({"1.weight": torch.zeros(3, 4), "1.bias": torch.zeros(3)}, saved / "start.safetensors")
     with pytest.raises(
         BadJob,
-        match=r"job.toml, model, weights: .*start.safetensors is another file than the one that was named "
-        r"\(sha256 ",
+        match=r"job.toml, model, weights: the sha256 of .*start.safetensors is",
     ):
         config.of_run(saved / "run")
 
@@ -347,12 +346,12 @@ def test_a_run_goes_on_from_the_same_weights_only(saved: Path) -> None:
     [
         (
             lambda f: f.unlink(),
-            r"job.toml, model, weights: there is no file .*start.safetensors. Give a file of safetensors",
+            r"job.toml, model, weights: there is no file .*start.safetensors. Use a safetensors file",
         ),
-        (lambda f: f.write_bytes(f.read_bytes()[:-8]), "holds no safetensors, or not all of them"),
+        (lambda f: f.write_bytes(f.read_bytes()[:-8]), "is not a complete safetensors file"),
         (
             lambda f: torch.save({"1.bias": torch.zeros(3)}, f),
-            r"holds no safetensors, .* a pickle \(.pt\) is not read",
+            r"is not a complete safetensors file: .* pickles \(.pt\) are not read",
         ),
         (
             lambda f: save_file({"1.weight": torch.zeros(3, 5), "1.bias": torch.zeros(3)}, f),

@@ -54,7 +54,7 @@ def test_the_gradient_of_every_client_is_autograds_over_its_live_rows(
     if fused:
         monkeypatch.setattr(recurrent, "_CELL", card.cell)
         monkeypatch.setattr(recurrent, "_CELL_BACK", card.cell_back)
-        monkeypatch.setattr(recurrent, "_walk", recurrent._Fused)
+        monkeypatch.setattr(recurrent, "_forward", recurrent._FusedPass)
     t, g = task(every, length, layers), torch.Generator().manual_seed(2)
     assert t.chain is not None
     w = t.initial()["w"] + 0.3 * torch.randn(3, t.dim, generator=g)
@@ -68,7 +68,7 @@ def test_the_gradient_of_every_client_is_autograds_over_its_live_rows(
         torch.stack([t.predict(v, t.x) for v in w]),
         atol=1e-6,
     )
-    assert t.right_stack(w, t.x, t.y, rows=4).tolist() == [
+    assert t.count_correct(w, t.x, t.y, rows=4).tolist() == [
         int((t.predict(v, t.x).argmax(-1) == t.y).sum()) for v in w
     ]
 

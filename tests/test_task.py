@@ -330,7 +330,7 @@ def test_the_loss_and_its_gradient_agree() -> None:
 
 
 def test_a_task_is_not_copied_by_accident() -> None:
-    with pytest.raises(TypeError, match=r"a Task is shared, not copied: use Task\.on"):
+    with pytest.raises(TypeError, match=r"a Task must not be copied: use Task\.on"):
         copy.deepcopy(task(mlp()))
 
 
@@ -411,5 +411,5 @@ def test_a_stack_counts_what_each_model_gets_right() -> None:
     t = task(nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)))
     w = torch.stack([t.initial()["w"] * k for k in (1.0, -1.0, 0.3)])
     want = [int((t.predict(v, t.x).argmax(-1) == t.y).sum()) for v in w]
-    assert t.right_stack(w, t.x, t.y, rows=4, room=4 * t.bytes_kept() * 8 * 2).tolist() == want
+    assert t.count_correct(w, t.x, t.y, rows=4, room=4 * t.bytes_kept() * 8 * 2).tolist() == want
     assert len(set(want)) > 1

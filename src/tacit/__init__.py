@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .jobs.infer import infer
     from .jobs.pate.pate import pate
     from .jobs.plan import plan
-    from .jobs.programs import run
+    from .jobs.programs import run_programs
     from .jobs.risk import risk
     from .jobs.study.study import study
     from .jobs.synthesize import synthesize
@@ -97,7 +97,7 @@ __all__ = [
     "psi",
     "regress",
     "risk",
-    "run",
+    "run_programs",
     "selection",
     "speeds",
     "splitnn",
@@ -133,13 +133,14 @@ _HOME = {
     "psi": "jobs.vertical.psi",
     "regress": "jobs.vertical.regress",
     "risk": "jobs.risk",
-    "run": "jobs.programs",
+    "run_programs": "jobs.programs",
     "splitnn": "jobs.vertical.split",
     "study": "jobs.study.study",
     "synthesize": "jobs.synthesize",
     "train": "jobs.train.train",
     "train_private": "jobs.train_private",
 }
+_RENAMED = {"run": "run_programs"}  # old name: new name; removed in the next version
 _ROOMS = (
     "accounting",
     "aggregate",
@@ -162,6 +163,12 @@ _ROOMS = (
 
 
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        import warnings
+
+        new = _RENAMED[name]
+        warnings.warn(f"tacit.{name} is now tacit.{new}", DeprecationWarning, stacklevel=2)
+        name = new
     if name in _ROOMS:
         return import_module(f"{__name__}.{name}")
     if name in _HOME:

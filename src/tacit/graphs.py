@@ -1,14 +1,16 @@
-"""Who talks to whom, where there is no server; and how much of each neighbour's model a node takes.
+"""Communication graphs of training without a server, and their mixing matrices W.
 
-    graphs.ring(16), graphs.torus(4, 4), graphs.grid(4, 4), graphs.star(16), graphs.complete(16),
-    graphs.erdos_renyi(16, p=0.3),
-    graphs.exponential(16), graphs.from_edges(3, [(0, 1), (1, 2)]), graphs.from_weights(W)         one graph for every round
-    graphs.one_peer_exponential(16), graphs.alternating(graphs.ring(4), graphs.star(4))            another one every round
-    graphs.directed_ring(16), graphs.from_edges(3, …, directed=True)                               one-way links, for push-sum
+    the same graph in every round
+        ring(16), torus(4, 4), grid(4, 4), star(16), complete(16), erdos_renyi(16, p=0.3), exponential(16),
+        from_edges(3, [(0, 1), (1, 2)]), from_weights(W)
+    another graph in every round
+        one_peer_exponential(16), alternating(ring(4), star(4))
+    directed graphs, for push-sum
+        directed_ring(16), from_edges(3, …, directed=True)
 
-On undirected links W has the Metropolis–Hastings weights 1/(1 + max(d_i, d_j)), symmetric and doubly
-stochastic whatever the graph. Its spectral gap
-1 − |λ₂| says how fast gossip agrees: the distance to the mean shrinks by at least |λ₂| in every exchange.
+For undirected graphs W has the Metropolis–Hastings weights 1/(1 + max(d_i, d_j)), which are symmetric and
+doubly stochastic for every graph. The spectral gap 1 − |λ₂| is the rate of consensus: in every exchange the
+distance to the mean decreases by the factor |λ₂| or more.
 """
 
 from __future__ import annotations
@@ -24,108 +26,106 @@ import numpy as np
 from .errors import BadParameter
 from .parameters import bad, nearest
 
-MOST = 20_000  # nodes: W is kept whole while its gap is found
+MOST = 20_000  # nodes: W is a dense matrix while its gap is computed
 CLOSE = 1e-9
 
 
 @dataclass(frozen=True)
 class Graph:
-    """One graph, or a few that take turns. `edges` are pairs of nodes counted from 0; `weights` is W where it
-    was given.
-    """
+    """One graph, or several that alternate. `edges` are pairs of nodes, counted from 0."""
 
     name: str
     nodes: int
     edges: tuple[tuple[int, int], ...] = ()
     directed: bool = False
-    weights: tuple[tuple[float, ...], ...] | None = None
+    weights: tuple[tuple[float, ...], ...] | None = None  # W, if it was given
     turns: tuple[Graph, ...] = ()
-    made: tuple[Any, ...] = ()  # (the function that made it, its arguments): what a job file keeps
+    call: tuple[Any, ...] = ()  # (constructor, arguments), for job files
 
-    def __hash__(
-        self,
-        # found once: what is known of a graph is looked up by it, and a thousand nodes have ten thousand
-        # edges
-    ) -> int:
-        known = self.__dict__.get("_hash")
-        if known is None:
-            known = hash((self.name, self.nodes, self.edges, self.directed, self.weights, self.turns))
-            object.__setattr__(self, "_hash", known)
-        return int(known)
+    def __hash__(self) -> int:
+        # cached: results are cached by graph, and a thousand nodes have ten thousand edges
+        cached = self.__dict__.get("_hash")
+        if cached is None:
+            cached = hash((self.name, self.nodes, self.edges, self.directed, self.weights, self.turns))
+            object.__setattr__(self, "_hash", cached)
+        return int(cached)
 
     def at(self, t: int) -> Graph:
         """The graph of exchange t."""
         return self.turns[t % len(self.turns)] if self.turns else self
 
     def neighbours(self, k: int) -> list[int]:
-        """Whom node k sends to."""
+        """The nodes that node k sends to."""
         return _neighbours(self)[k]
 
     def matrix(self) -> np.ndarray:
-        """W: row i is what node i makes of its own and its neighbours' models. Directed: column j is how node
-        j deals its own out.
+        """W: row i has the weights with which node i averages its own and its neighbors' models.
+
+        For a directed graph, column j has the shares of node j's model that the nodes receive.
         """
         return _matrix(self)
 
     def gap(self) -> float:
-        """1 − |λ₂|: 1 agrees at once, 0 never. Of graphs that take turns, that of one whole turn, per exchange."""
+        """1 − |λ₂|: 1 is consensus in one exchange, 0 never. For alternating graphs, the mean over a
+        cycle.
+        """
         return _gap(self)
 
     def check(self, nodes: int) -> Graph:
         if self.nodes != nodes:
             raise BadParameter(
-                f"gossip: {self.name} has {self.nodes} nodes, and there are {nodes} parties. Make a graph "
+                f"gossip: {self.name} has {self.nodes} nodes, and there are {nodes} parties. Use a graph "
                 f"of {nodes} nodes."
             )
         return self
 
 
-def _recorded(make: Callable[..., Graph]) -> Callable[..., Graph]:
-    """A graph knows the call that made it."""
+def _record_call(make: Callable[..., Graph]) -> Callable[..., Graph]:
+    """Store the call of a constructor in the graph it returns."""
 
     @wraps(make)
-    def made(*args: Any, **kwargs: Any) -> Graph:
+    def construct(*args: Any, **kwargs: Any) -> Graph:
         graph = make(*args, **kwargs)
         bound = inspect.signature(make).bind(*args, **kwargs)
         bound.apply_defaults()
-        given = {k: v for k, v in bound.arguments.items() if k not in ("edges", "weights")}
+        arguments = {k: v for k, v in bound.arguments.items() if k not in ("edges", "weights")}
         if "edges" in bound.arguments:
-            given["edges"] = graph.edges
+            arguments["edges"] = graph.edges
         if "weights" in bound.arguments:
-            given["weights"] = graph.weights
-        return replace(graph, made=(make.__name__, tuple(given.items())))
+            arguments["weights"] = graph.weights
+        return replace(graph, call=(make.__name__, tuple(arguments.items())))
 
-    return made
+    return construct
 
 
-@_recorded
+@_record_call
 def ring(nodes: int) -> Graph:
     n = _count("ring", nodes, 2)
-    return _made("ring", n, ((k, (k + 1) % n) for k in range(n)))
+    return _graph("ring", n, ((k, (k + 1) % n) for k in range(n)))
 
 
-@_recorded
+@_record_call
 def directed_ring(nodes: int) -> Graph:
     n = _count("directed_ring", nodes, 2)
-    return _made("directed ring", n, ((k, (k + 1) % n) for k in range(n)), directed=True)
+    return _graph("directed ring", n, ((k, (k + 1) % n) for k in range(n)), directed=True)
 
 
-@_recorded
+@_record_call
 def complete(nodes: int) -> Graph:
     n = _count("complete", nodes, 2)
-    return _made("complete", n, ((i, j) for i in range(n) for j in range(i)))
+    return _graph("complete", n, ((i, j) for i in range(n) for j in range(i)))
 
 
-@_recorded
+@_record_call
 def star(nodes: int) -> Graph:
     n = _count("star", nodes, 2)
-    return _made("star", n, ((0, k) for k in range(1, n)))
+    return _graph("star", n, ((0, k) for k in range(1, n)))
 
 
-@_recorded
+@_record_call
 def grid(rows: int, columns: int) -> Graph:
     r, c = _count("grid", rows, 1), _count("grid", columns, 1)
-    return _made(
+    return _graph(
         f"{r}×{c} grid",
         r * c,
         [
@@ -135,10 +135,10 @@ def grid(rows: int, columns: int) -> Graph:
     )
 
 
-@_recorded
+@_record_call
 def torus(rows: int, columns: int) -> Graph:
     r, c = _count("torus", rows, 2), _count("torus", columns, 2)
-    return _made(
+    return _graph(
         f"{r}×{c} torus",
         r * c,
         [
@@ -148,20 +148,21 @@ def torus(rows: int, columns: int) -> Graph:
     )
 
 
-@_recorded
+@_record_call
 def exponential(nodes: int) -> Graph:
-    """Node k talks to k ± 1, 2, 4, 8, …: few links, and a gap that shrinks with log n only."""
+    """Node k is linked to k ± 1, 2, 4, 8, …: few links, and a gap that decreases only as 1/log n."""
     n = _count("exponential", nodes, 2)
-    return _made(
+    return _graph(
         "exponential", n, ((k, (k + 2**j) % n) for k in range(n) for j in range(max(1, (n - 1).bit_length())))
     )
 
 
-@_recorded
+@_record_call
 def one_peer_exponential(nodes: int) -> Graph:
-    """In exchange t node k sends to k + 2^(t mod log n) alone and hears from one node. With n a power of two,
-    log n exchanges average exactly. B. Ying et al.: "Exponential Graph is Provably Efficient for
-    Decentralized Deep Training", NeurIPS 2021.
+    """In exchange t, node k sends only to k + 2^(t mod log n) and receives from one node.
+
+    If n is a power of two, log n exchanges give the exact average. B. Ying et al.: "Exponential Graph is
+    Provably Efficient for Decentralized Deep Training", NeurIPS 2021.
     """
     n = _count("one_peer_exponential", nodes, 2)
     hops = [2**j for j in range(max(1, (n - 1).bit_length()))]
@@ -182,30 +183,28 @@ def _one_peer(n: int, hop: int) -> Graph:
     )
 
 
-@_recorded
+@_record_call
 def erdos_renyi(nodes: int, p: float = 0.3, seed: int = 0) -> Graph:
-    """Every pair is linked with probability p. A graph that falls apart is drawn again; if it does so a
-    hundred times, p is too small.
-    """
+    """Every pair is linked with probability p; up to 100 graphs are drawn until one is connected."""
     n = _count("erdos_renyi", nodes, 2)
     if isinstance(p, bool) or not isinstance(p, int | float) or not 0 < p <= 1:
         raise bad("erdos_renyi", "p", p, "a number above 0 and at most 1")
     rng = np.random.default_rng(seed)
     for _ in range(100):
         link = np.triu(rng.random((n, n)) < p, 1)
-        made = _made(f"Erdős–Rényi, p={p:g}", n, zip(*(x.tolist() for x in link.nonzero())))
-        if connected(made):
-            return made
+        graph = _graph(f"Erdős–Rényi, p={p:g}", n, zip(*(x.tolist() for x in link.nonzero())))
+        if connected(graph):
+            return graph
     raise bad(
         "erdos_renyi",
         "p",
         p,
-        f"large enough that {n} nodes hang together",
+        f"large enough that {n} nodes are connected",
         f"Try {min(1.0, 2 * np.log(n) / n):.2f}.",
     )
 
 
-@_recorded
+@_record_call
 def from_edges(nodes: int, edges: Iterable[Sequence[int]], directed: bool = False) -> Graph:
     n, listed = _count("from_edges", nodes, 2), [tuple(e) for e in edges]
     for e in listed:
@@ -215,18 +214,19 @@ def from_edges(nodes: int, edges: Iterable[Sequence[int]], directed: bool = Fals
             or e[0] == e[1]
         ):
             raise bad("from_edges", "edges", e, f"pairs of two different nodes between 0 and {n - 1}")
-    made = _made("given", n, listed, directed=bool(directed))
-    if not connected(made):
+    graph = _graph("given", n, listed, directed=bool(directed))
+    if not connected(graph):
         raise BadParameter(
-            "from_edges: the graph falls apart, so its nodes can never agree. Link every node to every "
-            "other by some path" + (", along the arrows." if directed else ".")
+            "from_edges: the graph is not connected, so its nodes cannot reach consensus. Add edges until "
+            "there "
+            "is a path between every two nodes" + (", along the edges' directions." if directed else ".")
         )
-    return made
+    return graph
 
 
-@_recorded
+@_record_call
 def from_weights(weights: Any) -> Graph:
-    """A symmetric doubly stochastic W of one's own."""
+    """A graph with your own symmetric, doubly stochastic W."""
     w = np.asarray(weights, dtype=np.float64)
     if w.ndim != 2 or w.shape[0] != w.shape[1] or len(w) < 2:
         raise bad(
@@ -246,22 +246,21 @@ def from_weights(weights: Any) -> Graph:
     )
     if wrong:
         raise BadParameter(
-            f"from_weights: W is {wrong}; it must be symmetric with rows of weights that sum to 1, or nodes "
-            "would drift from the mean. "
-            "graphs.from_edges makes such a W for any graph."
+            f"from_weights: W is {wrong}; it must be symmetric with non-negative rows that sum to 1, so that "
+            "the mean is preserved. graphs.from_edges computes such a W for any graph."
         )
     i, j = np.triu(w > 0, 1).nonzero()
-    made = Graph("given", len(w), tuple(zip(i.tolist(), j.tolist())), False, tuple(map(tuple, w.tolist())))
-    if not connected(made):
+    graph = Graph("given", len(w), tuple(zip(i.tolist(), j.tolist())), False, tuple(map(tuple, w.tolist())))
+    if not connected(graph):
         raise BadParameter(
-            "from_weights: the graph falls apart, so its nodes can never agree. Give weight to links "
-            "between its parts."
+            "from_weights: the graph is not connected, so its nodes cannot reach consensus. Add weights "
+            "between its components."
         )
-    return made
+    return graph
 
 
 def alternating(*graphs: Graph) -> Graph:
-    """Time-varying W: these take turns, whatever each of them links. Between them they must link everyone."""
+    """Time-varying W: the graphs alternate. Their union must be connected."""
     if (
         len(graphs) < 2
         or not all(isinstance(g, Graph) and not g.turns for g in graphs)
@@ -271,42 +270,43 @@ def alternating(*graphs: Graph) -> Graph:
             "alternating",
             "graphs",
             [g.name if isinstance(g, Graph) else g for g in graphs],
-            "two or more graphs of as many nodes each",
+            "two or more graphs with the same number of nodes",
         )
     if len({g.directed for g in graphs}) > 1:
         raise bad("alternating", "graphs", [g.name for g in graphs], "all directed or all undirected")
-    union = _made("", graphs[0].nodes, (e for g in graphs for e in g.edges), graphs[0].directed)
+    union = _graph("", graphs[0].nodes, (e for g in graphs for e in g.edges), graphs[0].directed)
     if not connected(union):
         raise BadParameter(
-            "alternating: even together these graphs fall apart, so their nodes can never agree. Add one "
-            "that links the parts."
+            "alternating: the union of the graphs is not connected, so their nodes cannot reach consensus. "
+            "Add a graph that connects the components."
         )
     return Graph(
         " then ".join(g.name for g in graphs),
         graphs[0].nodes,
         turns=tuple(graphs),
-        made=("alternating", tuple(g.made for g in graphs)),
+        call=("alternating", tuple(g.call for g in graphs)),
     )
 
 
 def to_table(graph: Graph) -> dict[str, Any]:
-    """As a job file has it."""
-    return _table(graph.made)
+    """The graph as a table of a job file."""
+    return _table(graph.call)
 
 
-def _table(made: tuple[Any, ...]) -> dict[str, Any]:
-    name, given = made
+def _table(call: tuple[Any, ...]) -> dict[str, Any]:
+    name, arguments = call
     if name == "alternating":
-        return {"name": name, "graphs": [_table(m) for m in given]}
-    return {"name": name, **{k: [list(row) for row in v] if isinstance(v, tuple) else v for k, v in given}}
+        return {"name": name, "graphs": [_table(c) for c in arguments]}
+    lists = {k: [list(row) for row in v] if isinstance(v, tuple) else v for k, v in arguments}
+    return {"name": name, **lists}
 
 
 def from_table(table: Any, nodes: int) -> Graph:
-    """The reverse; a name alone, or a table without `nodes`, is of as many nodes as there are parties."""
-    said = {"name": table} if isinstance(table, str) else dict(table) if isinstance(table, Mapping) else {}
-    name = said.pop("name", None)
+    """The graph of a name or a table; without `nodes` it has as many nodes as there are parties."""
+    values = {"name": table} if isinstance(table, str) else dict(table) if isinstance(table, Mapping) else {}
+    name = values.pop("name", None)
     if name == "alternating":
-        return alternating(*(from_table(t, nodes) for t in said.get("graphs", ())))
+        return alternating(*(from_table(t, nodes) for t in values.get("graphs", ())))
     if name not in ALL:
         raise bad(
             "gossip",
@@ -316,25 +316,26 @@ def from_table(table: Any, nodes: int) -> Graph:
             nearest(str(name), list(ALL)),
         )
     takes = inspect.signature(ALL[name]).parameters
-    for key in said:
+    for key in values:
         if key not in takes:
-            raise bad(name, key, said[key], "left out", f"Known: {', '.join(takes)}.")
+            raise bad(name, key, values[key], "left out", f"Known: {', '.join(takes)}.")
     if "nodes" in takes:
-        said.setdefault("nodes", nodes)
-    lacks = [k for k, q in takes.items() if q.default is inspect.Parameter.empty and k not in said]
-    if lacks:
-        raise BadParameter(f"{name}: {lacks[0]} is missing. Write it beside the name.")
-    return ALL[name](**said)
+        values.setdefault("nodes", nodes)
+    missing = [k for k, q in takes.items() if q.default is inspect.Parameter.empty and k not in values]
+    if missing:
+        raise BadParameter(f"{name}: {missing[0]} is missing. Add it to the table of the graph.")
+    return ALL[name](**values)
 
 
 def connected(graph: Graph) -> bool:
-    """Whether a message from any node reaches any other."""
+    """Whether there is a path from every node to every other."""
     return all(
-        _reached(graph, back) == graph.nodes for back in ((False, True) if graph.directed else (False,))
+        _count_reachable(graph, back) == graph.nodes
+        for back in ((False, True) if graph.directed else (False,))
     )
 
 
-def _reached(graph: Graph, back: bool) -> int:
+def _count_reachable(graph: Graph, back: bool) -> int:
     out: list[list[int]] = [[] for _ in range(graph.nodes)]
     for i, j in graph.edges:
         out[j if back else i].append(i if back else j)
@@ -355,7 +356,7 @@ def _count(owner: str, value: Any, least: int) -> int:
     return int(value)
 
 
-def _made(name: str, nodes: int, edges: Iterable[Sequence[int]], directed: bool = False) -> Graph:
+def _graph(name: str, nodes: int, edges: Iterable[Sequence[int]], directed: bool = False) -> Graph:
     ordered = {(i, j) if directed or i < j else (j, i) for i, j in edges if i != j}
     return Graph(name, nodes, tuple(sorted(ordered)), directed)
 
@@ -376,7 +377,7 @@ def _matrix(graph: Graph) -> np.ndarray:
         return np.array(graph.weights)
     n = graph.nodes
     w = np.zeros((n, n))
-    if graph.directed:  # node j deals itself out evenly to itself and to those it sends to: columns sum to 1
+    if graph.directed:  # node j divides its model equally among itself and its neighbors: columns sum to 1
         for j in range(n):
             to = [j, *graph.neighbours(j)]
             w[to, j] = 1 / len(to)
@@ -398,7 +399,7 @@ def _gap(graph: Graph) -> float:
         if not graph.directed and not any(g.directed and g.weights is None for g in graph.turns)
         else w
     )
-    if rest is w:  # a column-stochastic W has its own limit, so its second eigenvalue is asked for itself
+    if rest is w:  # the limit of a column-stochastic W is not uniform: take its second eigenvalue
         second = np.sort(np.abs(np.linalg.eigvals(w)))[-2]
     elif graph.turns:
         second = np.abs(np.linalg.svd(rest, compute_uv=False)[0])

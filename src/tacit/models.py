@@ -1,5 +1,5 @@
-"""Models by name, as the federated literature uses them. Any `nn.Module`, or a function that makes one, does
-as well.
+"""Models by name, as used in the federated literature. Any `nn.Module`, or a function that returns one,
+works too.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FunctionType, MethodType
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -43,8 +44,9 @@ class Logistic:
 
 @dataclass(frozen=True)
 class MLP:
-    """A perceptron with ReLU; two hidden layers of 200 are the 2NN of McMahan et al. 2017 (199,210 parameters
-    on MNIST).
+    """A multilayer perceptron with ReLU.
+
+    Two hidden layers of 200 units are the 2NN of McMahan et al. 2017 (199,210 parameters on MNIST).
     """
 
     hidden: tuple[int, ...] = (200, 200)
@@ -53,7 +55,7 @@ class MLP:
         if not isinstance(self.hidden, tuple | list) or not all(
             isinstance(h, int) and not isinstance(h, bool) and h >= 1 for h in self.hidden
         ):
-            raise bad("MLP", "hidden", self.hidden, "whole numbers of at least 1, one a hidden layer")
+            raise bad("MLP", "hidden", self.hidden, "whole numbers of at least 1, one for each hidden layer")
         layers: list[nn.Module] = [nn.Flatten()]
         width = _size(shape)
         for h in self.hidden:
@@ -64,19 +66,20 @@ class MLP:
 
 @dataclass(frozen=True)
 class CNN:
-    """Two convolutions and two pools. Left to itself it is, on 1×28×28, the CNN of McMahan et al. 2017
-    (1,663,370 parameters); on colour images the LeNet-like one of NIID-Bench (Li et al. 2021: 6 and 16
-    channels, 120 and 84 units, 62,006 parameters on CIFAR-10); on other sizes 16 and 32 channels of 3×3. With
-    `channels` and `hidden` it is yours; `crop` and `flip` show it training images a little otherwise every
-    time.
+    """Two convolutions, each with a max pool, and a perceptron.
+
+    By default it is, on 1×28×28, the CNN of McMahan et al. 2017 (1,663,370 parameters); on color images,
+    the LeNet of NIID-Bench (Li et al. 2021: 6 and 16 channels, 120 and 84 units, 62,006 parameters on
+    CIFAR-10); otherwise 16 and 32 channels of 3×3. `channels` and `hidden` set other sizes. `crop` and
+    `flip` augment training images.
     """
 
     channels: tuple[int, ...] | None = None
     hidden: tuple[int, ...] | None = None
-    kernel: int = whole(5, least=1, doc="side of a filter, when channels and hidden are given")
-    padding: int = whole(0, least=0, doc="zeros around an image, when channels and hidden are given")
-    crop: int = whole(0, least=0, doc="pixels by which training images are moved at random")
-    flip: bool = flag(False, doc="whether training images are turned left to right at random")
+    kernel: int = whole(5, least=1, doc="the filter size, if channels and hidden are set")
+    padding: int = whole(0, least=0, doc="zeros around an image, if channels and hidden are set")
+    crop: int = whole(0, least=0, doc="the largest random shift of training images, in pixels")
+    flip: bool = flag(False, doc="flip training images horizontally at random")
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         if len(shape) != 3 or min(shape[1:]) < 4:
@@ -88,9 +91,9 @@ class CNN:
         (a, b), hidden, kernel, pad = self._sizes(shape)
         if self.crop >= min(shape[1:]):
             raise bad("CNN", "crop", self.crop, f"fewer pixels than the {min(shape[1:])} of an image's side")
-        shaken = [CropFlip(self.crop, self.flip)] if self.crop or self.flip else []
+        augmentation = [CropFlip(self.crop, self.flip)] if self.crop or self.flip else []
         front = nn.Sequential(
-            *shaken,
+            *augmentation,
             nn.Conv2d(shape[0], a, kernel, padding=pad),
             nn.ReLU(),
             nn.MaxPool2d(2),
@@ -145,9 +148,7 @@ class _Block(nn.Module):
 
 @dataclass(frozen=True)
 class ResNet8:
-    """Three residual blocks with group norm, which unlike batch norm does not mix examples nor carry
-    statistics between parties.
-    """
+    """Three residual blocks with group norm, which, unlike batch norm, does not mix rows or parties."""
 
     width: int = whole(16, least=8, doc="channels of the first block; a multiple of 8")
 
@@ -159,7 +160,7 @@ class ResNet8:
             )
         w = self.width
         if w % 8:
-            raise bad("ResNet8", "width", w, "a multiple of 8, so that eight groups share its channels")
+            raise bad("ResNet8", "width", w, "a multiple of 8, for the eight groups of the group norm")
         return nn.Sequential(
             nn.Conv2d(shape[0], w, 3, 1, 1, bias=False),
             nn.GroupNorm(8, w),
@@ -175,34 +176,31 @@ class ResNet8:
 
 @dataclass(frozen=True)
 class LSTM:
-    """Next character from the characters before it, as in McMahan et al. 2017 and LEAF (Caldas et al. 2018):
-    embedding 8, two layers of 256.
-    """
+    """An LSTM that predicts the next character, as in McMahan et al. 2017 and LEAF (Caldas et al. 2018)."""
 
-    embedding: int = whole(8, least=1, doc="width of a character's embedding")
-    hidden: int = whole(256, least=1, doc="width of a layer")
-    layers: int = whole(2, least=1, doc="layers")
-    every: bool = flag(
-        False, doc="whether to say what comes after every character of a row, not after the last one only"
-    )
+    embedding: int = whole(8, least=1, doc="the size of the embedding")
+    hidden: int = whole(256, least=1, doc="the units of a layer")
+    layers: int = whole(2, least=1, doc="the number of layers")
+    every: bool = flag(False, doc="predict the next character after every character, not only after the last")
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         if len(shape) != 1:
             raise BadParameter(
-                "model 'lstm' needs rows of tokens, one after the other, and these rows have shape "
+                "model 'lstm' needs rows that are sequences of tokens, and these rows have shape "
                 f"{shape}. Use 'cnn' or 'mlp'."
             )
         return Characters(outputs, self.embedding, self.hidden, self.layers, self.every)
 
 
 class Ensemble(nn.Module):
-    """Classifiers that are there already, and one number each that says how far to believe it: J. Hamer, M.
-    Mohri, A. T. Suresh: "FedBoost: A Communication-Efficient Algorithm for Federated Learning", ICML 2020.
-    Trained with `algorithms.FedSGD(lr=…)` these numbers take the paper's mirror step on the simplex, α ∝
-    α·exp(−η·∂F/∂α), and all that passes between parties and server is one number a member.
+    """A weighted ensemble of pretrained classifiers, of which only the weights α are trained.
 
-    Members are kept as they are, not trained, not sent and not in `state_dict`: every party must hold them
-    before, and what that took is not in the ledger of the run. The answer is log Σ α_m·p_m(x).
+    J. Hamer, M. Mohri, A. T. Suresh: "FedBoost: A Communication-Efficient Algorithm for Federated
+    Learning", ICML 2020. With `algorithms.FedSGD(lr=…)` a step is the paper's mirror step on the simplex, α
+    ∝ α·exp(−η·∂F/∂α), and parties and server exchange one number for each member.
+
+    The members are not trained, not sent and not in `state_dict`: every party must have them before the
+    run, and their distribution is not in its ledger. The output is log Σ α_m·p_m(x).
     """
 
     def __init__(self, members: Sequence[nn.Module]):
@@ -215,22 +213,20 @@ class Ensemble(nn.Module):
                 members,
                 "a list of at least one nn.Module, such as the models of earlier runs",
             )
-        self.held = tuple(
-            copy.deepcopy(m).eval().requires_grad_(False) for m in members
-        )  # in a tuple torch does not take them for its parameters
+        # in a tuple, torch does not register them as submodules
+        self.held = tuple(copy.deepcopy(m).eval().requires_grad_(False) for m in members)
         self.theta = nn.Parameter(torch.zeros(len(members)))  # log α, up to a constant
 
     @property
     def weights(self) -> Tensor:
-        """α: how far each member is believed."""
+        """α, the weight of each member."""
         return self.theta.detach().softmax(0)
 
     def forward(self, x: Tensor) -> Tensor:
-        alpha = (
-            self.theta.softmax(0).detach() + self.theta - self.theta.detach()
-        )  # α, whose gradient moves θ: that makes a step of θ a mirror step of α
-        says = torch.stack([m(x).float().softmax(-1) for m in self.held], -1)
-        return (says @ alpha).clamp(min=1e-12).log()
+        # α with the gradient of θ, which makes a gradient step of θ a mirror step of α
+        alpha = self.theta.softmax(0).detach() + self.theta - self.theta.detach()
+        probabilities = torch.stack([m(x).float().softmax(-1) for m in self.held], -1)
+        return (probabilities @ alpha).clamp(min=1e-12).log()
 
     def _apply(self, fn: Any, recurse: bool = True) -> Ensemble:
         for member in self.held:
@@ -240,9 +236,10 @@ class Ensemble(nn.Module):
 
 @dataclass(frozen=True)
 class Pretrained:
-    """One of the models below that starts from what another run learnt: `weights` is a safetensors file, as a
-    module's `state_dict` is saved. Never a pickle, which is code. `sha256` is the file's; left out it is
-    taken from the file, and written down with the run: one that goes on must find the same.
+    """A model that starts from saved weights: `weights` is a safetensors file of a module's `state_dict`.
+
+    Pickles are not read, because they can contain code. `sha256` is the digest of the file; by default it is
+    computed and stored with the run, and resuming needs the same file.
     """
 
     spec: Any
@@ -256,12 +253,12 @@ class Pretrained:
                 "spec",
                 self.spec,
                 "one of tacit's models, such as models.MLP(hidden=(64,))",
-                "A module of yours keeps its own values.",
+                "Your own nn.Module keeps its values.",
             )
         check(self.spec)
 
     def pinned(self) -> Pretrained:
-        """With the digest of the file as it is now."""
+        """The same with the digest of the file."""
         digest, _ = self._read()
         return self if self.sha256 else dataclasses.replace(self, sha256=digest)
 
@@ -277,37 +274,35 @@ class Pretrained:
                 if isinstance(error, FileNotFoundError)
                 else f"{self.weights} cannot be read: {error.strerror}"
             )
-            raise MissingFiles(f"weights: {why}. Give a file of safetensors.") from None
+            raise MissingFiles(f"weights: {why}. Use a safetensors file.") from None
         digest = hashlib.sha256(content).hexdigest()
         if self.sha256 not in ("", digest):
             raise BadData(
-                f"weights: {self.weights} is another file than the one that was named (sha256 "
-                f"{digest[:12]}…, not {self.sha256[:12]}…). "
-                "Put that back, or start anew."
+                f"weights: the sha256 of {self.weights} is {digest[:12]}…, not {self.sha256[:12]}…. Restore "
+                "the original file, or start a new run."
             )
         try:
             return digest, load(content)
         except (SafetensorError, ValueError) as error:
             raise BadData(
-                f"weights: {self.weights} holds no safetensors, or not all of them: {error}. Save them with "
-                "safetensors.torch.save_file(model.state_dict(), …); a pickle (.pt) is not read."
+                f"weights: {self.weights} is not a complete safetensors file: {error}. Save it with "
+                "safetensors.torch.save_file(model.state_dict(), …); pickles (.pt) are not read."
             ) from None
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         module, tensors = self.spec.build(shape, outputs), self._read()[1]
-        there, wanted = (
+        saved, expected = (
             {k: tuple(v.shape) for k, v in state.items()} for state in (tensors, module.state_dict())
         )
-        for name in sorted({*there, *wanted}):
-            if there.get(name) != wanted.get(name):
-                says = [
+        for name in sorted({*saved, *expected}):
+            if saved.get(name) != expected.get(name):
+                has = [
                     f"has {name} of shape {s[name]}" if name in s else f"has no {name}"
-                    for s in (there, wanted)
+                    for s in (saved, expected)
                 ]
                 raise BadData(
-                    f"weights: {self.weights} {says[0]}, and this model, for these rows, {says[1]}. Name "
-                    "the model that was saved, and data of its "
-                    "shape."
+                    f"weights: {self.weights} {has[0]}, and this model, for these rows, {has[1]}. Use the "
+                    "model that was saved, and data of its shape."
                 )
         module.load_state_dict(tensors)
         return module
@@ -318,7 +313,7 @@ Model = str | nn.Module | Callable[[], nn.Module] | Logistic | MLP | CNN | ResNe
 
 
 def table_of(model: Any) -> dict[str, Any]:
-    """A model as the [model] of a job file; of one that is code, its name."""
+    """A model as the [model] table of a job file; only the name if it is code."""
     if isinstance(model, Pretrained):
         return {**table_of(model.spec), "weights": model.weights, "sha256": model.sha256}
     listed = next((k for k, v in ALL.items() if v is type(model)), None)
@@ -326,16 +321,22 @@ def table_of(model: Any) -> dict[str, Any]:
 
 
 def name_of(model: Any) -> str:
-    return model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__).lower()
+    return (
+        model
+        if isinstance(model, str)
+        else (
+            model.__name__ if isinstance(model, type | FunctionType | MethodType) else type(model).__name__
+        ).lower()
+    )
 
 
-def _made(factory: Any) -> Any:
+def _call_factory(factory: Any) -> Any:
     if not callable(factory):
         raise bad(
             "train",
             "model",
             factory,
-            "one of " + ", ".join(map(repr, ALL)) + ", an nn.Module, or a function that makes one",
+            "one of " + ", ".join(map(repr, ALL)) + ", an nn.Module, or a function that returns one",
         )
     try:
         return factory()
@@ -344,17 +345,15 @@ def _made(factory: Any) -> Any:
             "train",
             "model",
             name_of(factory),
-            "a function that makes an nn.Module from nothing",
+            "a function without arguments that returns an nn.Module",
             f"Calling it failed: {error}.",
         ) from error
 
 
 def build(model: Any, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Module:
-    """A fresh module. Its initial values come from the seed alone; the caller's random state is left as it
-    was.
+    """A new module, whose initial values follow from the seed; the caller's random state does not change.
 
-    A module that was handed in keeps its values (start from a trained model); a name, a spec or a factory is
-    initialised anew.
+    A given nn.Module is copied with its values; a name, a spec or a factory is initialized.
     """
     if isinstance(model, str):
         if model not in ALL:
@@ -362,26 +361,24 @@ def build(model: Any, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Mod
                 "train",
                 "model",
                 model,
-                "one of " + ", ".join(map(repr, ALL)) + ", an nn.Module, or a function that makes one",
+                "one of " + ", ".join(map(repr, ALL)) + ", an nn.Module, or a function that returns one",
                 nearest(model, list(ALL)),
             )
         model = ALL[model]()
     if isinstance(model, nn.Module):
         return copy.deepcopy(model)
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(
-            seed
-        )  # the CPU's alone: torch.manual_seed would reset a GPU's too
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reset a GPU's generator
         spec = (
             dataclasses.is_dataclass(model) and isinstance(model, ModelSpec) and not isinstance(model, type)
         )
-        made = check(model).build(shape, outputs) if spec else _made(model)  # type: ignore[attr-defined]
-    if not isinstance(made, nn.Module):
+        module = check(model).build(shape, outputs) if spec else _call_factory(model)  # type: ignore[attr-defined]
+    if not isinstance(module, nn.Module):
         raise bad(
             "train",
             "model",
             model,
             "a function that returns an nn.Module",
-            f"It returned {type(made).__name__}.",
+            f"It returned {type(module).__name__}.",
         )
-    return made
+    return module

@@ -1,7 +1,6 @@
-"""How long a piece of local work takes, in a simulation: what the virtual clock is moved by. From (seed,
-party, piece of work) alone.
+"""The duration of local work in a simulation, for its virtual clock: it follows from (seed, party, work).
 
-Real parties take the time they take; there no speed is given.
+Deployed parties take real time, and have no speed.
 """
 
 from __future__ import annotations
@@ -17,26 +16,26 @@ import numpy as np
 from .algorithms.plan import mix
 from .parameters import bad, choice, real
 
-_SPEED = 6  # what a hash is for: how long something takes. algorithms.plan, guarding and pace use 1 to 5
+_SPEED = 6  # the purpose of a hash: durations. algorithms.plan, guarding and pace use 1 to 5
 PER = ("round", "step")
 VARIES = ("party", "work")
 
 
 def _uniform(seed: int, varies: str, numbers: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """In (0, 1): one for each party for good, or one for each piece of work."""
-    drawn = mix(seed, _SPEED, ids) if varies == "party" else mix(seed, _SPEED, ids, numbers)
-    return ((drawn >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
+    """In (0, 1): one number for each party, or one for each piece of work."""
+    hashes = mix(seed, _SPEED, ids) if varies == "party" else mix(seed, _SPEED, ids, numbers)
+    return ((hashes >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
 
 
 @dataclass(frozen=True)
 class Constant:
-    """Everyone alike."""
+    """The same duration for all parties."""
 
-    seconds: float = real(1.0, above=0, doc="how long it takes")
+    seconds: float = real(1.0, above=0, doc="the duration in seconds")
     per: str = choice(
         "round",
         PER,
-        doc="round: a piece of work, whatever is in it; step: a local step, so that more rows take longer",
+        doc="what takes this long: the work of a round, or one local step",
     )
 
     def draw(self, seed: int, numbers: np.ndarray, ids: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -45,19 +44,19 @@ class Constant:
 
 @dataclass(frozen=True)
 class Lognormal:
-    """Many of about one speed and a long tail of slow ones: median·exp(σ·z)."""
+    """A log-normal duration, median·exp(σ·z): many similar parties and a long tail of slow ones."""
 
-    median: float = real(1.0, above=0, doc="half of them take less")
-    sigma: float = real(0.5, above=0, doc="σ, the spread of the logarithm")
+    median: float = real(1.0, above=0, doc="the median in seconds")
+    sigma: float = real(0.5, above=0, doc="σ, the standard deviation of the logarithm")
     varies: str = choice(
         "party",
         VARIES,
-        doc="party: each party has its own speed for good; work: it is drawn anew for each piece of work",
+        doc="party: one draw for each party; work: one draw for each piece of work",
     )
     per: str = choice(
         "round",
         PER,
-        doc="round: a piece of work, whatever is in it; step: a local step, so that more rows take longer",
+        doc="what takes this long: the work of a round, or one local step",
     )
 
     def draw(self, seed: int, numbers: np.ndarray, ids: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -67,18 +66,18 @@ class Lognormal:
 
 @dataclass(frozen=True)
 class Exponential:
-    """Without memory: −mean·ln(u), drawn anew for each piece of work unless told otherwise."""
+    """An exponential duration, −mean·ln(u), by default independent for each piece of work."""
 
-    mean: float = real(1.0, above=0, doc="how long it takes on average")
+    mean: float = real(1.0, above=0, doc="the mean in seconds")
     varies: str = choice(
         "work",
         VARIES,
-        doc="party: each party has its own speed for good; work: it is drawn anew for each piece of work",
+        doc="party: one draw for each party; work: one draw for each piece of work",
     )
     per: str = choice(
         "round",
         PER,
-        doc="round: a piece of work, whatever is in it; step: a local step, so that more rows take longer",
+        doc="what takes this long: the work of a round, or one local step",
     )
 
     def draw(self, seed: int, numbers: np.ndarray, ids: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -87,13 +86,13 @@ class Exponential:
 
 @dataclass(frozen=True)
 class Given:
-    """Measured, or made up: a number for each party, in the federation's order."""
+    """A given duration for each party, in the order of the federation."""
 
     seconds: tuple[float, ...] = field()
     per: str = choice(
         "round",
         PER,
-        doc="round: a piece of work, whatever is in it; step: a local step, so that more rows take longer",
+        doc="what takes this long: the work of a round, or one local step",
     )
 
     def draw(self, seed: int, numbers: np.ndarray, ids: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -123,7 +122,7 @@ Seconds = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def seconds(speed: Any, seed: int, ids: np.ndarray, steps: np.ndarray) -> Seconds:
-    """(which parties, which pieces of work of theirs) → how long each takes."""
+    """A function (parties, numbers of their works) → seconds of each."""
 
     def take(places: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         one = speed.draw(seed, numbers.astype(np.uint64), ids[places], places)

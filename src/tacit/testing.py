@@ -422,7 +422,7 @@ def check_stage(stage: Stage, others: Sequence[Stage] = ()) -> None:
             runtime=runtime,
             guard=stages,
             evaluate_every=0,
-            secret_seed=1,
+            insecure_seed=1,
         )
         results.append(train_side_by_side([p], [None])[0])
     name = type(stage).__name__

@@ -1,4 +1,4 @@
-"""What stands in the place of one server and everybody around it."""
+"""Topologies other than one server: gossip without a server, and a hierarchy of servers."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from .parameters import bad, check, choice, flag, nearest, real, whole
 
 @dataclass(frozen=True)
 class Gossip:
-    """No server: nodes mix models with their neighbours. See protocols/gossip.py for the papers."""
+    """Training without a server: nodes average models with their neighbors (papers: protocols/gossip.py)."""
 
     graph: Any = None
     mode: str = choice(
         "average",
         ("average", "push_sum", "push"),
-        doc="average: Θ ← WΘ; push_sum: on directed links; push: gossip learning",
+        doc="average: Θ ← WΘ; push_sum: for directed graphs; push: gossip learning",
     )
-    period: int = whole(1, least=1, doc="rounds of local work for each exchange: W = I in between")
+    period: int = whole(1, least=1, doc="local rounds for each exchange: W = I in between")
     wait: float = real(1.0, above=0, doc="Δ, seconds between a node's messages (push)")
-    churn: float = real(0.0, least=0, below=1, doc="the share of periods in which a node is away (push)")
+    churn: float = real(0.0, least=0, below=1, doc="the share of periods in which a node is offline (push)")
     secure: bool = flag(
         False,
-        doc="neighbours' models are added up under masks: a node learns their weighted sum only (average)",
+        doc="mask the neighbors' models: a node learns only their weighted sum (average)",
     )
 
-    def fits(self, parties: int) -> None:
+    def check_parties(self, parties: int) -> None:
         self.graph.check(parties)
 
     def check(self) -> None:
@@ -42,22 +42,21 @@ class Gossip:
         one_way = any(g.directed and g.weights is None for g in (self.graph.turns or (self.graph,)))
         if one_way and self.mode == "average":
             raise BadParameter(
-                f"gossip: the links of {self.graph.name} go one way, and averaging needs weights that also "
-                "sum to 1 over what a node hears. "
-                "Use mode='push_sum'."
+                f"gossip: {self.graph.name} is directed, and averaging needs weights that sum to 1 over "
+                "what a node receives. Use mode='push_sum'."
             )
         if self.mode != "push" and self.churn:
             raise bad(
                 "gossip",
                 "churn",
                 self.churn,
-                f"0 with mode={self.mode!r}, in which everybody waits for its neighbours",
+                f"0 with mode={self.mode!r}, in which every node waits for its neighbors",
                 "Use mode='push'.",
             )
         if self.mode == "push" and (self.period != 1 or self.graph.turns):
             raise BadParameter(
-                "gossip: with mode='push' a node sends to one neighbour at a time: leave out period, and "
-                "give one graph for all the time."
+                "gossip: with mode='push' a node sends to one neighbor at a time. Leave out period, and "
+                "use one graph that does not change."
             )
         if self.secure:
             if self.mode != "average":
@@ -66,24 +65,26 @@ class Gossip:
                     "secure",
                     True,
                     f"False with mode={self.mode!r}",
-                    "Hidden sums go with mode='average'.",
+                    "Hidden sums need mode='average'.",
                 )
             for g in self.graph.turns or (self.graph,):
-                lonely = next((k for k in range(g.nodes) if len(heard(g, k)) < 2), None)
+                lonely = next((k for k in range(g.nodes) if len(senders(g, k)) < 2), None)
                 if lonely is not None:
                     raise BadParameter(
-                        f"gossip: node {lonely} of {g.name} hears from {len(heard(g, lonely))} other, and a "
-                        "sum of one is no secret. Give every "
-                        "node two neighbours or more."
+                        f"gossip: node {lonely} of {g.name} receives from {len(senders(g, lonely))} other "
+                        "node, and the sum of one model hides nothing. Every node needs at least two "
+                        "neighbors."
                     )
 
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """Clients → edges → … → server. `edges` is how many there are, or for several levels how many on each,
-    from the clients up; parties are dealt to edges, and edges to the level above, in their order. `period` is
-    after how many rounds (above: exchanges of the level below) a level is asked, one number for all or one
-    each.
+    """Clients → edges → … → server.
+
+    `edges` is the number of edge servers, or a list with the number on each level, from the clients up.
+    Parties are assigned to edges, and edges to the level above, in order. `period` is the number of rounds
+    (above the first level: of exchanges of the level below) between two exchanges, one number for all
+    levels or one for each.
     """
 
     edges: Any = 2
@@ -95,27 +96,25 @@ class Hierarchy:
 
     @property
     def periods(self) -> tuple[int, ...]:
-        """In rounds: after how many of them each level exchanges."""
+        """The number of rounds between two exchanges of each level."""
         each = (self.period,) * len(self.levels) if isinstance(self.period, int) else tuple(self.period)
         return tuple(int(np.prod(each[: i + 1])) for i in range(len(each)))
 
     def groups(self, parties: int) -> list[list[list[int]]]:
-        """For each level from the bottom, which places of the level below belong to each of its nodes; the
-        last is the server.
-        """
+        """For each level, from the bottom to the server, the children of each node."""
         below, out = parties, []
         for n in (*self.levels, 1):
             out.append([part.tolist() for part in np.array_split(np.arange(below), n)])
             below = n
         return out
 
-    def fits(self, parties: int) -> None:
+    def check_parties(self, parties: int) -> None:
         if self.levels[0] > parties:
             raise bad(
                 "Hierarchy",
                 "edges",
                 self.edges,
-                f"at most {parties} for {parties} parties: an edge needs a client",
+                f"at most {parties} for {parties} parties: every edge needs a client",
             )
 
     def check(self) -> None:
@@ -130,8 +129,7 @@ class Hierarchy:
                 "Hierarchy",
                 "edges",
                 self.edges,
-                "a whole number of at least 1, or a list of them that does not grow: [8, 2] is 8 edges "
-                "below 2 regions",
+                "a whole number of at least 1, or a non-increasing list: [8, 2] is 8 edges below 2 regions",
             )
         if not whole_numbers(self.period) or (
             not isinstance(self.period, int) and len(self.period) != len(self.levels)
@@ -144,35 +142,35 @@ class Hierarchy:
             )
 
 
-def made(given: Any, parties: int) -> Any:
+def parse(topology: Any, parties: int) -> Gossip | Hierarchy | None:
     """A topology, or the table of one, checked against the number of parties."""
-    if given is None:
+    if topology is None:
         return None
-    if isinstance(given, Mapping):
-        said = dict(given)
-        name = said.pop("name", None)
-        if name not in list(ALL):  # a list: what cannot be hashed is told, too
+    if isinstance(topology, Mapping):
+        values = dict(topology)
+        name = values.pop("name", None)
+        if name not in list(ALL):  # a list: the name may not be hashable
             raise bad("train", "topology", name, "one of " + ", ".join(ALL), nearest(str(name), list(ALL)))
-        if "graph" in said:
-            said["graph"] = graphs.from_table(said["graph"], parties)
+        if "graph" in values:
+            values["graph"] = graphs.from_table(values["graph"], parties)
         known = [f.name for f in fields(ALL[name])]
-        for key in said:
+        for key in values:
             if key not in known:
-                raise bad(name, key, said[key], "left out", f"Known: {', '.join(known)}.")
-        given = ALL[name](**said)
-    if type(given) not in ALL.values():
+                raise bad(name, key, values[key], "left out", f"Known: {', '.join(known)}.")
+        topology = ALL[name](**values)
+    if type(topology) not in ALL.values():
         raise bad(
             "train",
             "topology",
-            given,
+            topology,
             "tacit.Hierarchy(…), or None; training without a server is tacit.gossip",
         )
-    check(given)
-    given.fits(parties)
-    return given
+    check(topology)
+    topology.check_parties(parties)
+    return topology
 
 
-def to_table(topology: Any) -> dict[str, Any]:
+def to_table(topology: Gossip | Hierarchy) -> dict[str, Any]:
     values = {f.name: getattr(topology, f.name) for f in fields(topology)}
     return {
         "name": type(topology).__name__,
@@ -184,10 +182,10 @@ def to_table(topology: Any) -> dict[str, Any]:
     }
 
 
-def heard(graph: Graph, k: int) -> list[int]:
-    """Whom node k hears from."""
+def senders(graph: Graph, k: int) -> list[int]:
+    """The nodes from which node k receives."""
     row = graph.matrix()[k]
     return [int(j) for j in row.nonzero()[0] if j != k]
 
 
-ALL = {"Gossip": Gossip, "Hierarchy": Hierarchy}
+ALL: dict[str, Any] = {"Gossip": Gossip, "Hierarchy": Hierarchy}

@@ -1,8 +1,8 @@
-"""Models that know something already: give them another head, and say which layers may still learn.
+"""Transfer learning: replace the head of a pretrained model, and freeze layers.
 
-body = transfer.rehead(pretrained, classes=5)          # the last linear layer anew, for another task
-transfer.freeze(body, layers=2)                        # the first two layers with parameters keep what they know
-tacit.train(fed, model=body, …)                        # frozen layers are not trained; what is sent is zero there
+body = transfer.rehead(pretrained, classes=5)   # a new last linear layer, for another task
+transfer.freeze(body, layers=2)                 # the first two layers with parameters are not trained
+tacit.train(fed, model=body, …)                 # updates are zero in frozen layers
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from .parameters import bad
 
 
 def rehead(model: nn.Module, classes: int, seed: int = 0) -> nn.Module:
-    """A copy whose last linear layer gives `classes` numbers, drawn anew; everything before it is as it
-    was.
-    """
+    """A copy with a new, randomly initialized last linear layer with `classes` outputs."""
     _module("rehead", model)
     if isinstance(classes, bool) or not isinstance(classes, int) or classes < 1:
         raise bad("rehead", "classes", classes, "a whole number of at least 1")
@@ -27,8 +25,8 @@ def rehead(model: nn.Module, classes: int, seed: int = 0) -> nn.Module:
     last = [(name, m) for name, m in new.named_modules() if isinstance(m, nn.Linear)]
     if not last or _layers(new)[-1] is not last[-1][1]:
         raise BadParameter(
-            "rehead: the model does not end in a linear layer, so there is no head to replace. Build the "
-            "new one yourself."
+            "rehead: the last layer of the model is not linear, so there is no head to replace. Replace it "
+            "yourself."
         )
     name, old = last[-1]
     with torch.random.fork_rng(devices=[]):
@@ -42,21 +40,19 @@ def rehead(model: nn.Module, classes: int, seed: int = 0) -> nn.Module:
 
 
 def freeze(model: nn.Module, layers: int) -> nn.Module:
-    """The first `layers` layers with parameters of this model do not learn any more; 0 lets all learn again.
-    Returns the model.
-    """
+    """Freeze the first `layers` layers with parameters, in place; 0 unfreezes all. Returns the model."""
     _module("freeze", model)
-    found = _layers(model)
-    if isinstance(layers, bool) or not isinstance(layers, int) or not 0 <= layers < len(found):
+    trainable = _layers(model)
+    if isinstance(layers, bool) or not isinstance(layers, int) or not 0 <= layers < len(trainable):
         raise bad(
             "freeze",
             "layers",
             layers,
-            f"a whole number between 0 and {len(found) - 1}: the model has {len(found)} layers with "
+            f"a whole number between 0 and {len(trainable) - 1}: the model has {len(trainable)} layers with "
             "parameters, and one "
-            "must learn",
+            "must be trained",
         )
-    for i, layer in enumerate(found):
+    for i, layer in enumerate(trainable):
         for p in layer.parameters(recurse=False):
             p.requires_grad_(i >= layers)
     return model
@@ -69,7 +65,7 @@ def _module(owner: str, model: object) -> None:
             "model",
             model if isinstance(model, str) else type(model).__name__,
             "a torch.nn.Module",
-            "A model that has no weights yet is made by tacit.models.build, or is run.model after training.",
+            "tacit.models.build makes one, and run.model is one after training.",
         )
 
 

@@ -47,7 +47,7 @@ def test_a_line_cut_short_by_a_crash_counts_as_spent_and_a_damaged_file_is_refus
     file.write_text("nonsense\n" + file.read_text())
     with pytest.raises(
         BadRun,
-        match=r"spent.jsonl cannot be read: .* It says what privacy was spent, so the run cannot go on "
-        r"without it\.",
+        match=r"spent.jsonl cannot be read: .* It records the privacy that was spent, and the run cannot "
+        r"continue without it\.",
     ):
         Account(RELEASE, 1e-5, file=file)

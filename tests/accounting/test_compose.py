@@ -123,7 +123,7 @@ def test_steps_within_is_the_last_step_that_fits():
 def test_a_fixed_number_without_replacement_is_accounted_by_rdp_only():
     with pytest.raises(
         BadParameter,
-        match=r"accountant is 'pld', and a fixed number without replacement is sampled.*Use "
+        match=r"accountant is 'pld', which does not support sampling a fixed number.*Use "
         r"accountant='rdp', or Poisson",
     ):
         epsilon(noise_multiplier=1.0, sampling_rate=0.1, steps=5, delta=1e-5, sampling="fixed")

@@ -14,7 +14,7 @@ from tacit.accounting import smooth, votes
 
 TEACHERS, CLASSES, SIGMA2 = 30, 4, 16
 GAPS = votes.gaussian_gaps(Fraction(SIGMA2), TEACHERS + 2)
-PRICE = votes.Price("gaussian", float(SIGMA2), votes.ORDERS)
+PRICE = votes.CostTable("gaussian", float(SIGMA2), votes.ORDERS)
 AT = int(np.searchsorted(votes.ORDERS, 6.0))
 
 

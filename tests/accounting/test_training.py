@@ -60,7 +60,7 @@ def test_the_noise_for_an_epsilon_costs_that_epsilon(sampling, target):
 def test_an_accountant_of_another_sampling_is_refused():
     with pytest.raises(
         BadParameter,
-        match=r"accountant is 'pld' and the rows are drawn by 'shuffle', which it does not describe",
+        match=r"accountant is 'pld', which does not apply to sampling='shuffle'",
     ):
         training(
             multiplier=1.0, delta=1e-5, sampling="shuffle", rate=1.0, per_epoch=10, steps=10, accountant="pld"

@@ -118,7 +118,7 @@ def test_the_gaussian_cost_bounds_the_exact_divergence_to_every_neighbour(counts
     """
     variance = 16
     y, p = gaussian_law(variance, 250)
-    price = votes.Price("gaussian", float(variance), votes.ORDERS)
+    price = votes.CostTable("gaussian", float(variance), votes.ORDERS)
     cost = price.of(votes.gaussian_gaps(Fraction(variance), 30).other(np.array([counts])))[0]
     here = outcome(counts, y, p)
     for other in neighbours(counts):
@@ -131,7 +131,7 @@ def test_the_gaussian_cost_bounds_the_exact_divergence_to_every_neighbour(counts
 def test_the_laplace_cost_bounds_the_exact_divergence_to_every_neighbour(counts):
     scale, step = 10, 3  # γ = 0.3
     y, p = laplace_law(scale, 600)
-    price = votes.Price("laplace", step / scale, votes.WHOLE_ORDERS)
+    price = votes.CostTable("laplace", step / scale, votes.WHOLE_ORDERS)
     cost = price.of(votes.laplace_gaps(scale, step, 30).other(np.array([counts])))[0]
     here = outcome(counts, y, p, step)
     for other in neighbours(counts):
@@ -144,7 +144,7 @@ def test_the_bound_is_not_a_loose_one_where_teachers_agree():
     """25 of 25 votes at σ = 4: the data-dependent cost is far below the data-independent one, and above the
     exact divergence.
     """
-    price = votes.Price("gaussian", 16.0, votes.ORDERS)
+    price = votes.CostTable("gaussian", 16.0, votes.ORDERS)
     cost = price.of(votes.gaussian_gaps(Fraction(16), 30).other(np.array([[25, 0, 0]])))[0]
     at = int(np.searchsorted(votes.ORDERS, 5.0))
     assert cost[at] < 0.05 * votes.ORDERS[at] / 16
@@ -160,7 +160,7 @@ def test_the_bound_is_not_a_loose_one_where_teachers_agree():
     ],
 )
 def test_the_cost_never_falls_as_q_grows_and_never_exceeds_the_data_independent_one(kind, scale, orders):
-    price = votes.Price(kind, scale, orders)
+    price = votes.CostTable(kind, scale, orders)
     assert (np.diff(price.table, axis=0) >= 0).all()
     whatever = orders / scale if kind == "gaussian" else 2 * scale**2 * orders
     assert (price.table <= whatever + 1e-12).all()

@@ -1,4 +1,4 @@
-"""Differential privacy by sampling and generalising: its δ against every pair of neighbours, its choice, and
+"""Differential privacy by sampling and generalization: its δ against every pair of neighbors, its choice, and
 what is refused because it would void it.
 """
 

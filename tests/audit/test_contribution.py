@@ -28,7 +28,7 @@ def of(function):
 def test_the_values_add_up_to_what_all_gained(u):
     n = int(math.log2(len(u)))
     found = game.shapley(of(lambda s: u[sum(1 << k for k in s)]), n)
-    assert found.value.sum() == pytest.approx(found.whole - found.nobody, abs=1e-9)
+    assert found.value.sum() == pytest.approx(found.whole - found.empty, abs=1e-9)
     assert found.coalitions == 2**n
 
 
@@ -63,9 +63,9 @@ def test_sampled_intervals_hold_the_exact_value():
             return math.sqrt(sum(w[k] for k in s))
 
         exact = game.shapley(of(utility), 8).value
-        found = game.sampled(of(utility), 8, 40, 0.0, 0.95, seed=trial)
+        found = game.sample_shapley(of(utility), 8, 40, 0.0, 0.95, seed=trial)
         inside += int(((found.low <= exact) & (exact <= found.high)).sum())
-        assert found.value.sum() == pytest.approx(found.whole - found.nobody)
+        assert found.value.sum() == pytest.approx(found.whole - found.empty)
     assert inside >= 130
 
 
@@ -76,7 +76,7 @@ def test_orders_are_cut_short_where_nothing_is_left_to_gain():
         asked.extend(coalitions)
         return [min(1.0, 0.5 * len(s)) for s in coalitions]
 
-    game.sampled(utility, 10, 10, 0.01, 0.95, seed=0)
+    game.sample_shapley(utility, 10, 10, 0.01, 0.95, seed=0)
     assert max(len(s) for s in asked if len(s) < 10) == 2  # two parties reach it all
 
 
@@ -120,7 +120,7 @@ def test_who_rides_for_free_gets_about_nothing(noise, method):
     assert found.value[rider] < 0.2 * np.mean(honest)
     assert found.payout(100.0)[rider] < 6
     if method != "sampled":
-        assert sum(found.value.values()) == pytest.approx(found.values.whole - found.values.nobody)
+        assert sum(found.value.values()) == pytest.approx(found.values.whole - found.values.empty)
         assert found.free_riders(share=0.35) == [rider]
 
 

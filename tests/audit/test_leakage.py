@@ -65,7 +65,7 @@ def test_constrained_covariance_is_the_largest_covariance_of_functions_in_the_un
     from below.
     """
     x, z = noise(30, 1).double(), noise(30, 1).double() * 1.0 + 0.3 * noise(30, 1, 4).double()
-    K, L = (leakage._centred(leakage._kernel(v)) for v in (x, z))
+    K, L = (leakage._center(leakage._kernel(v)) for v in (x, z))
     best = 0.0
     for seed in range(3):
         b = noise(30, 1, seed).double()
@@ -92,7 +92,7 @@ def test_kernel_target_alignment_of_labels_themselves_and_of_noise():
         1, abs=1e-6
     )
     assert abs(leakage.kernel_target_alignment(noise(90), y)) < 0.1
-    with pytest.raises(BadData, match="every row is of one class"):
+    with pytest.raises(BadData, match="all rows are of one class"):
         leakage.kernel_target_alignment(noise(9), torch.zeros(9))
 
 
@@ -137,7 +137,7 @@ def test_the_report_has_every_measure():
         "kernel_target_alignment",
         "mmd",
     }
-    with pytest.raises(BadData, match="4 and 5 rows; both must be of the same people"):
+    with pytest.raises(BadData, match="4 and 5 rows; both must have the same rows"):
         leakage.hsic(noise(4), noise(5))
 
 
@@ -173,9 +173,11 @@ def test_gradients_give_labels_away_and_protection_takes_them_back():
 
 def test_label_attacks_need_two_classes_and_a_row_of_the_rarer():
     g, y = gradients()
-    with pytest.raises(BadData, match="of 3 classes; there must be as many of both, and two classes"):
+    with pytest.raises(
+        BadData, match="of 3 classes; there must be as many labels as gradients, and two classes"
+    ):
         labels.norm_attack(g, torch.arange(400) % 3)
     common = int((y == 0).nonzero()[0])
-    with pytest.raises(BadData, match="is not of the rarer class"):
+    with pytest.raises(BadData, match="is not of the minority class"):
         labels.direction_attack(g, y, known=common)
     assert labels.direction_attack(g, y, known=int((y == 1).nonzero()[0])) > 0.95

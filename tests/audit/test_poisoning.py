@@ -47,7 +47,7 @@ def test_a_little_takes_the_papers_z():
 
 def test_labels_are_flipped_at_the_liars_and_nowhere_else():
     fed = data.digits().split(5)
-    liars = Adversaries.among(fed, (audit.LabelFlip(share=0.4),), seed=3)
+    liars = Adversaries.assign(fed, (audit.LabelFlip(share=0.4),), seed=3)
     bad = liars.rows(fed)
     (who,) = liars.who
     assert len(who) == 2
@@ -60,14 +60,14 @@ def test_labels_are_flipped_at_the_liars_and_nowhere_else():
 def test_a_trigger_stands_in_half_of_the_liars_rows():
     fed = data.digits().split(5)
     attack = audit.Backdoor(share=0.2, target=7, poisoned=0.5)
-    liars = Adversaries.among(fed, (attack,), seed=0)
+    liars = Adversaries.assign(fed, (attack,), seed=0)
     bad = liars.rows(fed)
     changed = (bad.rows.x != fed.rows.x).flatten(1).any(1)
     mine = fed.train.of(int(liars.who[0][0]))
     assert 0.3 < changed[mine].double().mean() < 0.7
     assert changed.sum() == changed[mine].sum()
     assert (bad.rows.y[changed] == 7).all()
-    wanted = liars.wanted(fed.test)
+    wanted = liars.target_rows(fed.test)
     assert wanted is not None
     assert (wanted.y == 7).all()
     assert len(wanted.y) == int((fed.test.y != 7).sum())
@@ -205,9 +205,9 @@ def test_a_run_with_liars_and_a_rule_resumes_to_the_same_model(tmp_path):
         ),
         (dict(adversaries={"sign_flip": 1.5}), "share is 1.5; it must be a number above 0 and below 1"),
         (dict(adversaries="sign_flip"), "a share of the parties by attack"),
-        (dict(adversaries={"sign_flip": 0.6, "scale": 0.4}), "nobody is left to learn from"),
+        (dict(adversaries={"sign_flip": 0.6, "scale": 0.4}), "none is left to learn from"),
         (dict(adversaries=[audit.Backdoor(target=12)]), "target is 12; it must be one of the 3 classes"),
-        (dict(adversaries={"scale": 0.2}, runtime="inprocess"), "liars are simulated"),
+        (dict(adversaries={"scale": 0.2}, runtime="inprocess"), "malicious parties are simulated"),
         (dict(aggregate="Medain"), "aggregate is 'Medain'; it must be one of Mean,.*Did you mean"),
         (dict(aggregate=aggregate.Median), "an aggregation rule such as aggregate.Median"),
         (
@@ -238,5 +238,5 @@ def test_labels_cannot_be_flipped_where_there_are_none():
         rows=fed.rows._replace(y=fed.rows.y.float()),
         test=fed.test._replace(y=fed.test.y.float()),
     )
-    with pytest.raises(BadParameter, match="label_flip turns labels round"):
+    with pytest.raises(BadParameter, match="label_flip changes class labels"):
         tacit.train(fed, model="logistic", adversaries={"label_flip": 0.2})

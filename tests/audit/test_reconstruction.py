@@ -33,31 +33,33 @@ def part(width):
 
 
 def test_a_wide_part_gives_rows_back_and_a_narrow_or_drowned_one_does_not():
-    wide = reconstruction.learned(part(32), squares(400, 0), squares(40, 1), epochs=40)
-    narrow = reconstruction.learned(part(1), squares(400, 0), squares(40, 1), epochs=40)
+    wide = reconstruction.train_decoder(part(32), squares(400, 0), squares(40, 1), epochs=40)
+    narrow = reconstruction.train_decoder(part(1), squares(400, 0), squares(40, 1), epochs=40)
     assert wide.variance > 0.8
     assert narrow.variance < wide.variance - 0.3
     generator = torch.Generator().manual_seed(2)
-    drowned = reconstruction.learned(
+    drowned = reconstruction.train_decoder(
         lambda x: part(32)(x) + 5 * torch.randn(len(x), 32, generator=generator),
         squares(400, 0),
         squares(40, 1),
         epochs=40,
     )
     assert drowned.variance < 0.3
-    assert drowned.recognised < wide.recognised
+    assert drowned.recognized < wide.recognized
 
 
 def test_with_the_weights_the_search_finds_rows_without_any_of_its_own():
     body, victims = part(64), squares(20, 1)
-    found = reconstruction.fitted(body, body(victims).detach(), victims, squares(200, 0).mean(0), steps=400)
+    found = reconstruction.optimize_rows(
+        body, body(victims).detach(), victims, squares(200, 0).mean(0), steps=400
+    )
     assert found.variance > 0.7
-    assert found.recognised > 0.5
+    assert found.recognized > 0.5
 
 
 def test_rows_of_another_shape_are_refused():
-    with pytest.raises(BadData, match="they must be alike"):
-        reconstruction.learned(part(4), squares(20, 0), torch.zeros(5, 9))
+    with pytest.raises(BadData, match="the shapes must be equal"):
+        reconstruction.train_decoder(part(4), squares(20, 0), torch.zeros(5, 9))
 
 
 def test_a_picture_is_a_png_others_read():

@@ -487,7 +487,8 @@ def test_thresholds_and_fixed_levels_on_the_command_line(folder, capsys):
         ),
         (
             ("--levels", "age=2"),
-            "--levels cannot be combined with --method optimal, which chooses them. Omit it, or use --method fixed",
+            "--levels cannot be combined with --method optimal, which chooses them. Omit it, or use "
+            "--method fixed",
         ),
         (
             ("--levels", "age", "--method", "fixed"),

@@ -84,7 +84,7 @@ def test_everybody_here_then_new_rows(place: Path, capsys: pytest.CaptureFixture
     before = Path("made/shop/part.safetensors").stat().st_mtime_ns
     code, out = said(capsys, "ftl", job, "--out", "made")
     assert code == 2
-    assert "made/bank already holds a party's part, which is never written over. Give another --out." in out
+    assert "made/bank already contains a party's part, which is never overwritten. Use another --out." in out
     assert Path("made/shop/part.safetensors").stat().st_mtime_ns == before
     code, out = said(capsys, "predict", "made", "--file", "shop=new.csv", "--out", "new_answers.csv")
     assert code == 0, out
@@ -136,7 +136,7 @@ def test_each_with_its_kit_over_a_hub(place: Path, capsys: pytest.CaptureFixture
         capsys, "ftl", "shared.toml", "--kit", "kits/shop"
     )  # the hub is gone, and is not even sought
     assert code == 2
-    assert "kits/shop/part already holds a party's part, which is never written over." in out
+    assert "kits/shop/part already contains a party's part, which is never overwritten." in out
     assert bank["rows"] == shop["rows"] == notary["rows"] == 30
     assert {line["kind"] for line in bank["ledger"]["seen"]} & {
         "Activations",
@@ -156,7 +156,7 @@ def test_each_with_its_kit_over_a_hub(place: Path, capsys: pytest.CaptureFixture
             JOB.replace("[ftl]", '[ftl]\nsecure = "magic"'),
             "ftl: secure is 'magic'; it must be one of 'cut', 'shared'.",
         ),
-        (JOB.replace("width", "breadth"), "ftl: there is no 'breadth'."),
+        (JOB.replace("width", "breadth"), "ftl: unknown key 'breadth'."),
         (
             JOB.replace("width = 4", "width = 0"),
             "job.toml, ftl: width is 0; it must be a whole number of at least 1.",
@@ -178,11 +178,11 @@ def test_each_with_its_kit_over_a_hub(place: Path, capsys: pytest.CaptureFixture
         (JOB.replace('file = "shop.csv"', ""), "parties.shop: file is missing"),
         (
             SHARED.replace("[parties.notary]\nhelper = true\n", ""),
-            "there must be one, one and 1 with secure = 'shared'",
+            "with secure = 'shared' there must be 1, 1 and 1",
         ),
         (
             SHARED.replace("width", 'guards = [{ name = "ClipRows" }]\nwidth'),
-            "guards and protect stand at a cut",
+            "guards and protect apply to a cut",
         ),
     ],
     ids=[

@@ -158,7 +158,7 @@ def test_two_files_at_hand(place: Path, capsys: pytest.CaptureFixture[str]) -> N
         (["--try", "b.csv", "--reveal", "sum"], "values is 'None'; it must be given with reveal='sum'"),
         (
             ["--try", "b-sum.csv", "--reveal", "sum", "--values", "patient_id"],
-            "row 0 has 'B-2'; a sum is exact, so it must be a whole number",
+            "row 0 has 'B-2'; the sum is exact, so it must be an integer",
         ),
         (
             ["--try", "b.csv", "--policy", "none.toml"],
@@ -213,7 +213,7 @@ def test_what_cannot_be_matched_is_said_in_a_sentence(
         (["--kit", "kits/a", "--with", "a"], "with is 'a'; it must be another party of the federation"),
         (
             ["--kit", "kits/a", "--with", "b", "--receiver", "c"],
-            "receiver is 'c'; it must be one of those who take part: 'a', 'b'",
+            "receiver is 'c'; it must be one of the participants: 'a', 'b'",
         ),
         (
             ["--kit", "kits/a", "--reveal", "size"],

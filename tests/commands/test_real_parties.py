@@ -171,8 +171,14 @@ class Role:
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen([*TACIT, *words], cwd=place, stdout=log, stderr=log)
 
-    def wait(self, seconds: float = 90) -> int:
+    def wait(self, seconds: float = 300) -> int:
         return self.process.wait(seconds)
+
+    def wait_for(self, text: str) -> None:
+        """Return when its log contains `text`."""
+        while text not in self.log.read_text():
+            assert self.process.poll() is None, self.log.read_text()
+            time.sleep(0.01)
 
 
 def test_a_run_across_processes_as_users_start_them_with_the_server_killed_in_the_middle(

@@ -105,7 +105,7 @@ def test_everybody_here_then_new_rows(place: Path, capsys: pytest.CaptureFixture
         "answer.csv",
     )
     assert code == 0, out
-    assert "40 rows, the answer is in answer.csv" in out
+    assert "40 rows, predictions in answer.csv" in out
     assert right("answer.csv") > 0.85
     Path("answer.csv").write_text("precious")
     ask = (
@@ -258,14 +258,14 @@ def test_a_party_in_the_middle_and_the_u_shape(place: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (("epochs = 8", "epoch = 8"), "split: there is no 'epoch'. Did you mean 'epochs'?"),
+        (("epochs = 8", "epoch = 8"), "split: unknown key 'epoch'. Did you mean 'epochs'?"),
         (
             ("bottom = [6]", "bottom = 6"),
             "parties.shop: bottom is 6; it must be a list of widths, like [16].",
         ),
-        (('label = "default"', ""), "the label is at nobody; exactly one party has one"),
-        (('id = "customer"', 'id = "client"'), "there is no column 'client' (id)."),
-        (('file = "shop.csv"', ""), "parties.shop: file is missing; to run everybody here"),
+        (('label = "default"', ""), "the parties with a label are none; exactly one is needed"),
+        (('id = "customer"', 'id = "client"'), "shop.csv has no column 'client'."),
+        (('file = "shop.csv"', ""), "parties.shop: file is missing; to run all parties here"),
         (("lr = 0.3", "lr = -1"), "job.toml, split: lr is -1; it must be a number above 0"),
         (
             ("epochs = 8", "epochs = 1.5"),
@@ -282,7 +282,10 @@ def test_a_party_in_the_middle_and_the_u_shape(place: Path, capsys: pytest.Captu
             "job.toml, split: regression is 'yes'; it must be true or false",
         ),
         (("lr = 0.3", "guards = 3"), "job.toml, split: guards is 3; it must be a list of tables"),
-        (("lr = 0.3", 'merge = "sum"'), "job.toml, split: merge is 'sum', and the bottoms end [8, 6] wide"),
+        (
+            ("lr = 0.3", 'merge = "sum"'),
+            "job.toml, split: merge is 'sum', and the bottoms have output widths [8, 6]",
+        ),
         (("top = [8]", "top = 8"), "job.toml, split: top is 8; it must be a list of widths, like [16]."),
         (('file = "shop.csv"', "drop = 3"), "job.toml, parties.shop: drop is 3; it must be a list of texts."),
         (
@@ -319,7 +322,7 @@ def test_job_files_that_differ_are_noticed_and_parts_go_to_their_own_party(
         )
     said(capsys, "split", "job.toml", "--out", "parts")
     for words, told in (
-        (("predict", "parts", "--file", "bank_new.csv"), "does not say whose it is"),
+        (("predict", "parts", "--file", "bank_new.csv"), "expected --file PARTY=FILE.csv"),
         (("predict", "parts", "--file", "bnk=bank_new.csv"), "there is no party 'bnk'"),
         (
             ("predict", "parts", "--file", "bank=bank_new.csv"),
@@ -330,11 +333,11 @@ def test_job_files_that_differ_are_noticed_and_parts_go_to_their_own_party(
             "no saved split network in nowhere. Give the folder that `tacit split --out` or `tacit ftl "
             "--out` wrote",
         ),
-        (("split", "job.toml", "--out", "job.toml/made"), "job.toml is no folder. Choose another place"),
-        (("predict", "parts", "--out", "job.toml/a.csv"), "job.toml is no folder. Choose another place"),
+        (("split", "job.toml", "--out", "job.toml/made"), "job.toml is not a folder. Choose another folder"),
+        (("predict", "parts", "--out", "job.toml/a.csv"), "job.toml is not a folder. Choose another folder"),
         (
             ("split", "job.toml", "--out", "parts"),
-            "parts/bank already holds a party's part, which is never written over. Give another --out",
+            "parts/bank already contains a party's part, which is never overwritten. Use another --out",
         ),
         (("split", "job.toml"), "Give --out for their parts"),
     ):

@@ -141,7 +141,7 @@ class Run:
 
 def die_before_the_shares() -> None:
     """In the second round, when the survivors' list is out."""
-    ask, seen = secagg.Steps.ask, [0]
+    ask, seen = secagg.SumSteps.ask, [0]
 
     async def asks(self: Any, names: Any, kind: Any, step: str, *more: Any, **options: Any) -> Any:
         seen[0] += step == "consistency check"
@@ -150,7 +150,7 @@ def die_before_the_shares() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return await ask(self, names, kind, step, *more, **options)
 
-    secagg.Steps.ask = asks  # type: ignore[method-assign]
+    secagg.SumSteps.ask = asks  # type: ignore[method-assign]
 
 
 def play(folder: Path, job: str, killed: bool) -> dict[str, Any]:

@@ -303,9 +303,9 @@ def test_a_round_in_which_nobody_was_drawn_shows_in_no_event(runtime):
 def test_numbers_that_do_not_fit_are_told_also_under_noise():
     guard = guards.fit(*fitting([Clip(0.5), Noise(multiplier=1.0)]))
     guard.events = {"clipped": 3, "out of range": 2}
-    assert guards.shown(guard, None) == {"out_of_range": 2}
+    assert guards.guard_facts(guard) == {"out_of_range": 2}
     guard.events = {"clipped": 3, "out of range": 0}
-    assert guards.shown(guard, None) == {}
+    assert guards.guard_facts(guard) == {}
 
 
 def test_who_takes_part_under_noise_is_drawn_in_secret_and_each_with_its_probability():
@@ -448,7 +448,7 @@ def test_a_wrong_order_in_a_job_file_is_refused_and_a_guarded_comparison_has_eac
         + first
         + "[train]\nrounds = 2\n"
     )
-    with pytest.raises(BadJob, match=r"job\.toml: guard: Clip comes after Noise\. The order is"):
+    with pytest.raises(BadJob, match=r"job\.toml, guard: Clip comes after Noise\. The order is"):
         config.load(job)
     job.write_text(JOB)
     told = config.load(job).compare()

@@ -109,7 +109,7 @@ def test_scores_of_another_shape_are_refused_by_name():
         await me.scope("round 0").send("server", protocol.PublicScores(0, torch.zeros(5, 2)))
 
     with pytest.raises(tacit.TacitError, match=r"party 'a' sent scores of shape \(5, 2\)"):
-        tacit.run({"server": boss, "a": liar})
+        tacit.run_programs({"server": boss, "a": liar})
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_what_was_learned_on_one_task_helps_another_with_the_same_columns(overla
         (lambda: transfer.freeze(body(), 3), "layers is 3; it must be a whole number between 0 and 2"),
         (
             lambda: transfer.rehead(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), 2),
-            "does not end in a linear layer",
+            "the last layer of the model is not linear",
         ),
         (lambda: transfer.rehead(body(), 0), "classes is 0"),
         (lambda: transfer.rehead("mlp", 3), "rehead: model is 'mlp'; it must be a torch.nn.Module"),

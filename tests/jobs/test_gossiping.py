@@ -161,12 +161,12 @@ def test_buffers_are_mixed_like_weights():
     [
         (dict(graph=graphs.ring(5)), "ring has 5 nodes, and there are 6 parties"),
         (dict(graph="ring"), "graph is 'ring'; it must be a graph such as"),
-        (dict(graph=graphs.directed_ring(6)), "links of directed ring go one way.*push_sum"),
+        (dict(graph=graphs.directed_ring(6)), "directed ring is directed, .*push_sum"),
         (dict(graph=graphs.ring(6), churn=0.2), "churn is 0.2; it must be 0 with mode='average'"),
-        (dict(graph=graphs.ring(6), mode="push", period=2), "leave out period"),
+        (dict(graph=graphs.ring(6), mode="push", period=2), "Leave out period"),
         (
             dict(graph=graphs.star(6), secure=True),
-            "node 1 of star hears from 1 other, and a sum of one is no secret",
+            "node 1 of star receives from 1 other node, and the sum of one model hides nothing",
         ),
         (dict(graph=graphs.ring(6), mode="shout"), "mode is 'shout'; it must be one of"),
         (

@@ -11,7 +11,7 @@ import pytest
 
 import tacit
 from tacit.errors import BadData, BadParameter
-from tacit.jobs.vertical.psi import aligned
+from tacit.jobs.vertical.psi import align_rows
 from tacit.parties.party import Party
 from tacit.runtimes.inprocess import InProcess
 from tacit.runtimes.processes import Processes
@@ -94,7 +94,7 @@ def test_a_program_that_goes_on_gets_its_rows_in_the_common_order(parties: list[
 
     def program(name: str) -> Any:
         async def run(me: Party) -> list[str]:
-            return [ids[name][row] for row in await aligned(me, ids[name], parties=parties)]
+            return [ids[name][row] for row in (await align_rows(me, ids[name], parties=parties)).rows]
 
         return run
 
@@ -130,8 +130,8 @@ def test_between_processes() -> None:
         ({"policy": tacit.PsiPolicy(min_overlap=-1)}, "psi: min_overlap is -1; it must be a whole number"),
         ({"names": ("a", "a")}, "psi: names is ('a', 'a'); it must be different words, one for each party"),
         (
-            {"runtime": "processes"},
-            "psi: runtime is 'processes'; it must be tacit.InProcess(…) or tacit.Processes(…)",
+            {"runtime": "cohort"},
+            "psi: runtime is 'cohort'; it must be one of 'inprocess', 'processes', or tacit.InProcess(…) or",
         ),
         (
             {"reveal": "sum", "values": [1, 2]},
@@ -139,7 +139,7 @@ def test_between_processes() -> None:
         ),
         (
             {"reveal": "sum", "values": [1.5]},
-            "the values of 'sender' are float64; a sum is exact, so they must be whole numbers.",
+            "the values of 'sender' are float64; the sum is exact, so they must be integers.",
         ),
     ],
 )
@@ -149,14 +149,14 @@ def test_what_cannot_be_asked_for_is_said_in_a_sentence(more: dict[str, Any], te
 
 
 def test_values_of_an_id_that_stands_twice_are_refused() -> None:
-    with pytest.raises(BadData, match="some have the same id or none"):
+    with pytest.raises(BadData, match="duplicate or empty ids"):
         tacit.psi(["a"], ["a", "A"], reveal="sum", values=[1, 2])
 
 
 @pytest.mark.parametrize(
     ("ids", "more", "text"),
     [
-        ({"a": ["x"]}, {}, "align: there is 1 party; it takes two or more"),
+        ({"a": ["x"]}, {}, "align: 1 party given; at least two are needed"),
         (
             {"a": ["x"], "b": ["x"]},
             {"reveal": "size"},

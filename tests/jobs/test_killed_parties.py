@@ -123,8 +123,8 @@ def test_a_killed_party_ends_the_run_with_its_name(
         stage.tasks.append(asyncio.create_task(strike(stage)))
         return await whole(stage)
 
-    whole = processes._Stage.play
-    monkeypatch.setattr(processes._Stage, "play", play)
+    whole = processes._ProcessRun.play
+    monkeypatch.setattr(processes._ProcessRun, "play", play)
     with pytest.raises(
         PartyFailed,
         match=f"party '{victim}' failed: ProtocolError: its process was killed by signal 9 .* Start again",
@@ -159,6 +159,6 @@ def test_a_protocol_nobody_can_leave_takes_no_runtime_that_goes_on_without_them(
 ) -> None:
     with pytest.raises(
         BadParameter,
-        match=r"of the runtime is (True|5.0); it must be (False|None)\. Nobody can leave this protocol",
+        match=r"of the runtime is (True|5.0); it must be (False|None)\. No party can leave this protocol",
     ):
         job(runtime=runtime)

@@ -10,7 +10,7 @@ import torch
 import tacit
 from tacit import algorithms, data, guard
 from tacit.errors import BadData, BadParameter
-from tacit.protocols.hierarchy import merged
+from tacit.protocols.hierarchy import weighted_mean
 
 WEIGHED, ALIKE = algorithms.FedAvg(lr=0.2), algorithms.FedAvg(lr=0.2, weighted=False)
 MASKED = [guard.Clip(10.0), guard.Quantize(bits=24), guard.SecAgg()]
@@ -144,7 +144,9 @@ def test_a_run_cut_short_resumes_to_the_same_model(tmp_path):
 
 
 def test_a_weighted_mean_of_those_below():
-    total, mean = merged({"a": (1.0, {"w": torch.tensor([0.0])}), "b": (3.0, {"w": torch.tensor([4.0])})})
+    total, mean = weighted_mean(
+        {"a": (1.0, {"w": torch.tensor([0.0])}), "b": (3.0, {"w": torch.tensor([4.0])})}
+    )
     assert total == 4
     assert mean["w"].tolist() == [3.0]
 

@@ -189,10 +189,12 @@ def test_run_gives_what_each_program_returned() -> None:
     async def name(me: Any) -> str:
         return me.name
 
-    assert tacit.run({"alice": name, "bob": name}) == {"alice": "alice", "bob": "bob"}
-    with pytest.raises(BadParameter, match=r"run: runtime is 'inprocess'; it must be tacit\.InProcess"):
-        tacit.run({"alice": name}, runtime="inprocess")
+    assert tacit.run_programs({"alice": name, "bob": name}) == {"alice": "alice", "bob": "bob"}
     with pytest.raises(
-        BadParameter, match=r"run: programs is .*; it must be a program for each party by its name"
+        BadParameter, match=r"run_programs: runtime is 'cohort'; it must be one of 'inprocess'"
     ):
-        tacit.run([name])  # type: ignore[arg-type]
+        tacit.run_programs({"alice": name}, runtime="cohort")
+    with pytest.raises(
+        BadParameter, match=r"run_programs: programs is .*; it must be a program for each party by its name"
+    ):
+        tacit.run_programs([name])  # type: ignore[arg-type]

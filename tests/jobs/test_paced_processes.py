@@ -128,7 +128,7 @@ def test_a_client_killed_at_its_work_is_started_again_and_the_model_is_the_same(
     model = partial(fragile, marker=str(tmp_path / "died"), home=os.getpid())
     run = train(tacit.Processes(restart=True), model=model, pace=how)
     assert (tmp_path / "died").exists()
-    assert any("was started anew" in e["text"] for e in run.events if e["kind"] == "note")
+    assert any("was restarted" in e["text"] for e in run.events if e["kind"] == "note")
     assert off(run, train("inprocess", model=model, pace=how)) <= 1e-6
 
 

@@ -142,7 +142,7 @@ def test_without_test_rows_nothing_is_opened_about_them():
         ({"lr": 0}, r"lr is 0; it must be a number above 0"),
         (
             {"lr": 1.5},
-            r"lr is 1\.5; it must be at most 1 where 2 parties have columns\. Above it descent can diverge",
+            r"lr is 1\.5; it must be at most 1 where 2 parties have columns\. A larger one can diverge",
         ),
     ],
 )

@@ -128,7 +128,7 @@ def test_there_must_be_a_run_to_resume(tmp_path: Path) -> None:
     assert not (tmp_path / "nothing").exists()
     with pytest.raises(
         BadParameter,
-        match=r"train: out is None; it must be the directory of the run to go on with\. Or leave out "
+        match=r"train: out is None; it must be the directory of the run to resume\. Or leave out "
         r"resume\.",
     ):
         run(None, resume=True)  # type: ignore[arg-type]

@@ -54,7 +54,7 @@ def test_the_result_is_the_plain_models(name, private):
     assert out.value.shape == plain.shape
     assert (out.value - plain).abs().max() < 1e-3
     assert out.ledger.stamps[0].startswith(
-        "CHECKED: an owner or client that departs from its program is caught"
+        "CHECKED: an owner or client that deviates from its program is caught"
     )
     assert not any("SEMI-HONEST" in stamp for stamp in out.ledger.stamps)
 

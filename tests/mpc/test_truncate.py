@@ -49,7 +49,9 @@ def test_it_takes_one_round_and_8_bytes_a_value_and_party():
 
 
 def test_local_truncation_fails_with_the_stated_probability():
-    """|v| / 2^64 for v = 2^58 is 1/64; 100,000 draws: 1,562 ± 39. False alarm below 1e-9 at six deviations. This is why nothing here uses it."""
+    """|v| / 2^64 for v = 2^58 is 1/64; 100,000 draws: 1,562 ± 39. False alarm below 1e-9 at six deviations.
+    This is why nothing here uses it.
+    """
     n, v = 100_000, 2**58
     shares = split(torch.full((n,), v), 2, Secret())
     made = truncate_locally(shares[0], 0, 16) + truncate_locally(shares[1], 1, 16)

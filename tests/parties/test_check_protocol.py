@@ -76,7 +76,7 @@ def test_mail_that_is_not_on_record_is_noticed():
 
     with pytest.raises(
         AssertionError,
-        match="'a' sent 1 SumShare to 'b', but the ledger has 0: someone saw something that is",
+        match="'a' sent 1 SumShare to 'b', but the ledger has 0: a message was not",
     ):
         check_protocol(programs, lambda _: {}, [0])
 
@@ -95,7 +95,7 @@ def test_a_party_whose_crash_nobody_notices_is_noticed():
         return {"a": talks, "b": listens}
 
     with pytest.raises(
-        AssertionError, match="'a' crashed at its message 0, and the run ended as if nothing had happened"
+        AssertionError, match="'a' crashed at its message 0, and the run ended without an error"
     ):
         check_protocol(programs, lambda _: {}, [0])
 

@@ -147,7 +147,7 @@ def test_bad_entries_are_refused():
         {"seen": [{}], "spent": [], "stamps": []},
         {"seen": [], "spent": [{"epsilon": "x"}], "stamps": []},
     ):
-        with pytest.raises(BadRun, match="this is no ledger"):
+        with pytest.raises(BadRun, match="not a ledger"):
             Ledger.from_dict(broken)
 
 

@@ -62,7 +62,7 @@ def test_recv_after_its_deadline_says_who_did_not_answer():
         await me.recv("p0", PartyWord, within=5)
 
     with pytest.raises(
-        PartyFailed, match="party 'server' waited 5 s for PartyWord from 'p0', which did not come"
+        PartyFailed, match="party 'server' waited 5 s for PartyWord from 'p0', which did not arrive"
     ):
         run(server, p0=idle)
 
@@ -150,7 +150,7 @@ def test_gather_with_a_minimum_counts_an_unreadable_answer_as_missing_and_keeps_
 
     with pytest.raises(
         PartyFailed,
-        match="expected PartyWord from 'garbage' and cannot read what came: these bytes do not start as",
+        match="expected PartyWord from 'garbage' and received an unreadable message: these bytes are not a tacit",
     ):
         run(strict, good=says("x"), garbage=garbage)
 
@@ -213,7 +213,7 @@ def test_a_closed_scope_keeps_nothing_and_cannot_be_entered_again():
     assert list(me.mailbox._queues) == ["round 10"]
     assert sum(line.count for line in me.ledger.seen) == 4  # dropped, but seen
     with pytest.raises(
-        ProtocolError, match=r"scope 'round 1' was closed, and mail for it is dropped\. Use a new tag"
+        ProtocolError, match=r"scope 'round 1' was closed, and messages for it are dropped\. Use a new tag"
     ):
         me.scope("round 1")
     with pytest.raises(ProtocolError, match="only a scope can be closed"), me:

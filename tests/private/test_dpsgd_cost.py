@@ -73,13 +73,16 @@ def test_shuffled_batches_are_not_accounted_as_poisson():
     [
         (
             {"sampling": "shuffle", "accountant": "pld"},
-            "accountant is 'pld' and the rows are drawn by 'shuffle'.*Use accountant='gaussian', or "
+            "accountant is 'pld', which does not apply to sampling='shuffle'.*Use accountant='gaussian', or "
             "sampling='poisson'",
         ),
-        ({"sampling": "fixed", "accountant": "pld"}, "accountant is 'pld' and the rows are drawn by 'fixed'"),
+        (
+            {"sampling": "fixed", "accountant": "pld"},
+            "accountant is 'pld', which does not apply to sampling='fixed'",
+        ),
         (
             {"sampling": "poisson", "accountant": "gaussian"},
-            "accountant is 'gaussian' and the rows are drawn by 'poisson'",
+            "accountant is 'gaussian', which does not apply to sampling='poisson'",
         ),
     ],
 )

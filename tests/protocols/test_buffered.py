@@ -162,7 +162,7 @@ def test_a_party_that_lags_too_far_drops_its_work_and_begins_anew() -> None:
 
 def test_an_answer_that_cannot_be_used_ends_a_run_that_nobody_said_may_go_on() -> None:
     study = Study(pace.FedBuff(2), dict.fromkeys(NAMES, 1.0))
-    with pytest.raises(PartyFailed, match="party 'server' has no answer of 'b' it can use: it is odd"):
+    with pytest.raises(PartyFailed, match="party 'server' has no valid answer of 'b': it is odd"):
         study.by_messages(
             wrong=lambda name, message: "it is odd" if name == "b" and isinstance(message, Answer) else None
         )
@@ -179,7 +179,7 @@ def test_bytes_that_are_no_answer_are_told_from_answers() -> None:
     study = Study(pace.FedBuff(3), dict.fromkeys(NAMES, 1.0))
     with pytest.raises(
         PartyFailed,
-        match=r"party 'server' has no answer of 'b' it can use: .* expected Answer from 'b' in scope "
+        match=r"party 'server' has no valid answer of 'b': .* expected Answer from 'b' in scope "
         r"'work', got 'Order'",
     ):
         study.by_messages(clients={"b": liar}, at_least=None)
@@ -222,7 +222,7 @@ def test_a_model_that_nobody_tests_ends_the_run_with_the_reasons() -> None:
     study = Study(pace.FedBuff(2), dict.fromkeys(NAMES, 1.0))
     with pytest.raises(
         PartyFailed,
-        match=r"has no Tested it can use of version 0: 'a': no answer within 2 s; 'b': no answer within 2 "
+        match=r"has no valid Tested of version 0: 'a': no answer within 2 s; 'b': no answer within 2 "
         r"s; 'c'",
     ):
         study.by_messages(clients=dict.fromkeys(NAMES, silent), admission=Open(), within=2.0)

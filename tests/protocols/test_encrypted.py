@@ -131,7 +131,7 @@ def test_two_that_open_the_sum_must_agree() -> None:
     run["c1"] = liar
     from tacit.runtimes.inprocess import InProcess
 
-    with pytest.raises(PartyFailed, match="'c0' and 'c1' do not say the same sum; one of them is wrong"):
+    with pytest.raises(PartyFailed, match="'c0' and 'c1' decrypted different sums; one of them is wrong"):
         InProcess().run_sync(run)
 
 
@@ -144,7 +144,9 @@ def test_a_range_that_no_slot_holds_is_refused() -> None:
 
 def test_numbers_outside_the_agreed_range_are_an_error() -> None:
     terms = EncryptedSumTerms("fed", 3, 2, 10)
-    with pytest.raises(PartyFailed, match="party 'c1' has 2 numbers up to 11; the terms say 2 of at most 10"):
+    with pytest.raises(
+        PartyFailed, match="party 'c1' has 2 numbers up to 11; the terms require 2 of at most 10"
+    ):
         aggregate(terms, inputs(terms) | {"c1": torch.tensor([11, 0])}, protocol=encrypted)
 
 

@@ -132,14 +132,14 @@ def _rare(g, y):
 
 def test_a_class_missing_at_the_source_or_one_alone_among_the_shared_is_refused():
     with pytest.raises(
-        BadData, match="the source has 0 rows of the second class among 4; it needs some of either"
+        BadData, match="the source has 0 rows of the second class among 4; it needs rows of both classes"
     ):
         ftl.codes(torch.zeros(4, dtype=torch.long))
     with pytest.raises(
         BadData,
-        match="the 3 shared rows are all of class 'ill', so the target would learn to say so of everybody",
+        match="the 3 shared rows are all of class 'ill', so the target could only learn to predict that class",
     ):
-        ftl.enough(torch.ones(3, dtype=torch.long), ["well", "ill"])
+        ftl.check_labels(torch.ones(3, dtype=torch.long), ["well", "ill"])
 
 
 def test_different_settings_are_refused():

@@ -180,8 +180,8 @@ def test_many_and_sum_are_protocols() -> None:
     ],
 )
 def test_auto_chooses_by_the_larger_set_and_by_what_is_revealed(n: int, reveal: str, chosen: str) -> None:
-    assert psi.choose("auto", reveal, n, 5) == psi.choose("auto", reveal, 5, n) == chosen
-    assert psi.choose("dh", "both", n, 5) == "dh"
+    assert psi.choose_method("auto", reveal, n, 5) == psi.choose_method("auto", reveal, 5, n) == chosen
+    assert psi.choose_method("dh", "both", n, 5) == "dh"
 
 
 # buckets and chunks -----------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def test_sets_larger_than_a_bucket_go_through_in_several_and_give_the_same(
     mine, theirs = digests(range(1000)), digests(range(400, 1600))
     lay = psi_oprf.OprfLayout(1000, 1200, b"s" * 32)
     assert lay.buckets == 4
-    assert sorted(np.concatenate(list(lay.dealt(mine))).tolist()) == list(range(1000))
+    assert sorted(np.concatenate(list(lay.bucket_rows(mine))).tolist()) == list(range(1000))
     made = run(two(mine, theirs, method="oprf", reveal="both"))
     assert made["receiver"]["rows"].tolist() == psi.ideal(list(mine), list(theirs))
     assert np.array_equal(mine[made["receiver"]["rows"]], theirs[made["sender"]["rows"]])
@@ -266,10 +266,14 @@ def test_codewords_are_far_enough_apart() -> None:
         (
             {"method": "dh"},
             {"method": "oprf"},
-            "wants method='dh', reveal='receiver' and limit=0, party 'sender' method='oprf'",
+            "has method='dh', reveal='receiver' and limit=0; party 'sender' has method='oprf'",
         ),
-        ({"reveal": "both"}, {"reveal": "receiver"}, "Agree before you start; nothing was compared"),
-        ({"reveal": "sum"}, {"reveal": "sum", "limit": 9}, "reveal='sum' and limit=9. Agree"),
+        (
+            {"reveal": "both"},
+            {"reveal": "receiver"},
+            "Use the same options at both parties; nothing was compared",
+        ),
+        ({"reveal": "sum"}, {"reveal": "sum", "limit": 9}, "reveal='sum' and limit=9. Use the same"),
     ],
 )
 def test_parties_that_want_different_things_compare_nothing(
@@ -298,7 +302,7 @@ def test_parties_that_want_different_things_compare_nothing(
 )
 def test_what_cannot_be_asked_for(more: dict[str, Any], text: str) -> None:
     with pytest.raises(BadParameter) as refused:
-        psi.allow(**{"method": "auto", "reveal": "receiver", **more})
+        psi.check_options(**{"method": "auto", "reveal": "receiver", **more})
     assert text in str(refused.value)
     with pytest.raises(PartyFailed, match="digests is 'float64 of shape"):
         run(two(np.zeros((2, 16)), digests("a")))
@@ -307,7 +311,8 @@ def test_what_cannot_be_asked_for(more: dict[str, Any], text: str) -> None:
 @pytest.mark.parametrize("values", [[1, 2], [1, 2, 300], [1, 2, -1]])
 def test_values_that_do_not_fit_are_refused_before_they_are_sent(values: list[int]) -> None:
     with pytest.raises(
-        PartyFailed, match=r"party 'sender' has . values for 3 ids.*there must be one for each, from 0 to 255"
+        PartyFailed,
+        match=r"party 'sender' has . values for 3 ids.*there must be one for each id, from 0 to 255",
     ) as failed:
         run(two(digests("abc"), digests("abd"), reveal="sum", limit=255, values=values))
     assert isinstance(failed.value.error, BadData)
@@ -372,7 +377,7 @@ def test_a_relay_that_reorders_or_repeats_is_noticed(
     programs = two(digests(range(20)), digests(range(10, 30)), method=method)
     if change is twice and kind is psi_oprf.Outputs:
         monkeypatch.setattr(psi_oprf, "AHEAD", 3)
-    with pytest.raises(PartyFailed, match="reorders or repeats messages"):
+    with pytest.raises(PartyFailed, match="reordered or repeated"):
         run({**programs, who: meddled(programs[who], kind, change)})
 
 
@@ -414,30 +419,30 @@ def test_malformed_and_small_order_points_are_refused_by_name(
             "receiver",
             psi_dh.BlindedIds,
             lambda m: replace(m, points=m.points[:-1]),
-            "bytes of ids came; they must be 1 to 20 times 32",
+            "bytes of ids; expected 1 to 20 times 32",
         ),
         (
             "receiver",
             psi_dh.BlindedIds,
             lambda m: replace(m, points=m.points * 2),
-            "they must be 1 to 20 times 32",
+            "expected 1 to 20 times 32",
         ),
-        ("sender", psi_dh.Tags, lambda m: replace(m, tags=b""), "0 bytes of tags came"),
+        ("sender", psi_dh.Tags, lambda m: replace(m, tags=b""), "0 bytes of tags"),
         (
             "receiver",
             psi.SharedIds,
             lambda m: replace(m, tags=m.tags + m.tags),
-            "the other says that 20 ids are shared, of which we hold 10, or names one twice",
+            "the other party sent 20 shared ids, of which we hold 10, or one twice",
         ),
         (
             "receiver",
             psi.SharedIds,
             lambda m: replace(m, tags=b"\xff" * 8),
-            "the other says that 1 ids are shared, of which we hold 0",
+            "the other party sent 1 shared ids, of which we hold 0",
         ),
-        ("receiver", psi.SharedIds, lambda m: replace(m, tags=b"\xff"), "1 bytes name no list of ids"),
+        ("receiver", psi.SharedIds, lambda m: replace(m, tags=b"\xff"), "1 bytes are not a list of id tags"),
         ("receiver", psi.Opening, lambda m: replace(m, nonce=b""), "a nonce of 0 bytes"),
-        ("receiver", psi.Opening, lambda m: replace(m, count=-3), "opens with -3 ids"),
+        ("receiver", psi.Opening, lambda m: replace(m, count=-3), "declares -3 ids"),
     ],
 )
 def test_messages_that_do_not_fit_are_refused(who: str, kind: type, change: Any, text: str) -> None:
@@ -453,12 +458,12 @@ def test_messages_that_do_not_fit_are_refused(who: str, kind: type, change: Any,
         (
             psi_oprf.Outputs,
             lambda m: replace(m, outputs=m.outputs[:-1]),
-            "was due (bucket, table, first bin, bytes)",
+            "(bucket, table, first bin, bytes)",
         ),
         (
             psi_oprf.BaseChoices,
             lambda m: replace(m, points=m.points[:-32]),
-            "oblivious transfers; they must be",
+            "oblivious transfers; expected",
         ),
     ],
 )
@@ -475,7 +480,7 @@ def test_one_that_waits_for_another_who_does_not_come_says_so() -> None:
 
     with pytest.raises(
         PartyFailed,
-        match="party 'receiver' waited 5 s for Opening or RefusedQuery from 'sender', which did not come",
+        match="party 'receiver' waited 5 s for Opening or RefusedQuery from 'sender', which did not arrive",
     ):
         run(
             {"receiver": functools.partial(psi.receiver, digests=digests("ab"), within=5.0), "sender": silent}

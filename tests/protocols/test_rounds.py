@@ -168,7 +168,7 @@ class Hidden:
 
     async def client(self, me: Any, r: int, vectors: Any, boss: str, sent: bytes, commitment: Any) -> None:
         await me.send(boss, Upload(1.0, vectors))
-        await summing.hear(me, boss)
+        await summing.receive_or_end(me, boss)
 
 
 def hidden_run(sums: Hidden, asked: list[int]) -> tuple[list[Any], list[str]]:

@@ -138,7 +138,7 @@ def test_a_vector_of_another_length_is_out_of_the_round_at_its_own_party() -> No
     terms = SecAggTerms("fed", 3, 5, 10)
     values = inputs(terms) | {"c1": torch.zeros(6, dtype=torch.int64)}
     with pytest.raises(
-        PartyFailed, match="party 'c1' failed: BadData: party 'c1' has 6 numbers to add; the terms say 5"
+        PartyFailed, match="party 'c1' failed: BadData: party 'c1' has 6 numbers to add; the terms require 5"
     ):
         aggregate(terms, values)
 
@@ -193,7 +193,7 @@ def test_an_active_server_needs_signing_clients() -> None:
         "server": lambda me: me.clock.sleep(0),
     }
     with pytest.raises(
-        PartyFailed, match="SecAgg: identity is None; it must be a signing key and everyone's public one"
+        PartyFailed, match="SecAgg: identity is None; it must be a signing key and all public keys"
     ):
         InProcess().run_sync(run)
 

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tacit.errors import BadParameter
-from tacit.protocols.secagg_graph import degree, neighbourhoods, shuffled
+from tacit.protocols.secagg_graph import degree, neighborhoods, shuffle
 
 
 @given(st.integers(3, 30), st.integers(1, 8))
 def test_everybody_has_k_neighbours_and_is_theirs(n: int, half: int) -> None:
     k, names = 2 * half, [f"c{i}" for i in range(n)]
-    around = neighbourhoods(names, k, os.urandom)
+    around = neighborhoods(names, k, os.urandom)
     for name, holders in around.items():
         assert name in holders
         assert list(holders) == sorted(set(holders))
@@ -30,14 +30,14 @@ def test_everybody_has_k_neighbours_and_is_theirs(n: int, half: int) -> None:
 
 
 def test_without_a_degree_everybody_is_everybodys_neighbour() -> None:
-    assert neighbourhoods(["b", "a", "c"], None, os.urandom) == dict.fromkeys("bac", ("a", "b", "c"))
+    assert neighborhoods(["b", "a", "c"], None, os.urandom) == dict.fromkeys("bac", ("a", "b", "c"))
 
 
 def test_the_order_is_uniform() -> None:
     """χ² over the 6 orders of 3 names, 6,000 draws; 5 degrees of freedom; false alarm 1e-6."""
     seen: dict[tuple[str, ...], int] = {}
     for _ in range(6000):
-        order = tuple(shuffled(["a", "b", "c"], os.urandom))
+        order = tuple(shuffle(["a", "b", "c"], os.urandom))
         seen[order] = seen.get(order, 0) + 1
     assert len(seen) == 6
     assert stats.chisquare(list(seen.values())).pvalue > 1e-6
@@ -81,7 +81,7 @@ def test_the_rest_of_a_circle_stays_connected_unless_half_a_neighbourhood_in_a_r
     rng = np.random.default_rng(0)
     names = [f"c{i}" for i in range(100)]
     for _ in range(200):
-        around = neighbourhoods(names, 44, os.urandom)
+        around = neighborhoods(names, 44, os.urandom)
         left = set(rng.choice(names, 70, replace=False).tolist())
         reached, todo = set(), [next(iter(left))]
         while todo:
@@ -95,7 +95,7 @@ def test_the_rest_of_a_circle_stays_connected_unless_half_a_neighbourhood_in_a_r
 def test_shares_that_add_up_to_everybody_are_refused() -> None:
     with pytest.raises(
         BadParameter,
-        match=r"SecAgg: corrupt and drop is \(0\.6, 0\.4\); it must be shares of at least 0 that add up to "
-        r"less than 1",
+        match=r"SecAgg: corrupt and drop is \(0\.6, 0\.4\); it must be fractions of at least 0 whose sum "
+        r"is below 1",
     ):
         degree(100, 0.6, 0.6, 0.4)

@@ -19,6 +19,8 @@ from tacit.parties.party import Party, Transport
 from tacit.protocols import secagg
 from tacit.runtimes.processes import Processes
 
+from ..clocks import ClockAfterEvent
+
 NAMES = [f"c{i}" for i in range(4)]
 TERMS = {"federation": "fed", "parties": 4, "length": 6, "bound": 1000}
 VALUES = {name: [(-1) ** k * (100 * i + k) for k in range(6)] for i, name in enumerate(NAMES)}
@@ -37,10 +39,10 @@ class Deadly:
         await self.inner.deliver(sender, to, scope, frame)
 
 
-async def boss(me: Party, within: float) -> tuple[list[int], list[str], dict[str, str]]:
-    outcome = await secagg.server(
-        me.scope("round 1"), NAMES, secagg.SecAggTerms(**TERMS), within=within, first=60.0
-    )
+async def boss(me: Party, mark: str) -> tuple[list[int], list[str], dict[str, str]]:
+    """A server whose deadline of 8 s cannot pass before the file `mark` exists."""
+    me = replace(me, clock=ClockAfterEvent(Path(mark).exists))
+    outcome = await secagg.server(me.scope("round 1"), NAMES, secagg.SecAggTerms(**TERMS), within=8.0)
     return outcome.total.tolist(), list(outcome.included), outcome.dropped
 
 
@@ -64,7 +66,8 @@ def test_the_sum_comes_out_between_processes_also_when_one_is_killed_before_its_
         )
         for name in NAMES
     }
-    results = Processes(restart=killed).run_sync({"server": functools.partial(boss, within=8.0), **programs})
+    server = functools.partial(boss, mark=str(tmp_path / "killed"))
+    results = Processes(restart=killed).run_sync({"server": server, **programs})
     total, included, dropped = results.pop("server")
     stayed = [name for name in NAMES if not (killed and name == "c2")]
     assert included == stayed

@@ -16,7 +16,7 @@ from tacit.parties import Ledger
 from tacit.parties.conformance import check_protocol
 from tacit.protocols import splitnn
 from tacit.protocols.splitnn import Route, SplitInputs, SplitTerms
-from tacit.protocols.splitnn_parts import merger
+from tacit.protocols.splitnn_parts import make_merge
 from tacit.protocols.splitnn_terms import Segment
 from tacit.runtimes import InProcess
 
@@ -71,11 +71,13 @@ def world(
             last = ("server",) if labels == "server" else ("server", "CLIENT")
             routes = tuple(Route((n,), tuple(n if s == "CLIENT" else s for s in last)) for n in names)
             stops = [
-                Segment(merger("concat", 1, width), nn.Linear(width, OUT[loss] if labels == "server" else 4))
+                Segment(
+                    make_merge("concat", 1, width), nn.Linear(width, OUT[loss] if labels == "server" else 4)
+                )
             ]
             if labels != "server":
                 stops.append(
-                    Segment(merger("concat", 1, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, OUT[loss])))
+                    Segment(make_merge("concat", 1, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, OUT[loss])))
                 )
             x = [{n: torch.randn(k, 6, generator=g)} for n, k in zip(names, sizes)]
             y = [targets(loss, k, g) for k in sizes]
@@ -100,7 +102,7 @@ def world(
         stops, wide = [], after
         for depth in range(len(stops_at)):
             last = depth == len(stops_at) - 1
-            join = merger(merge, len(names), width) if depth == 0 else merger("concat", 1, wide)
+            join = make_merge(merge, len(names), width) if depth == 0 else make_merge("concat", 1, wide)
             body = nn.Linear(wide, OUT[loss]) if last else nn.Sequential(nn.Linear(wide, 7), nn.ReLU())
             stops.append(Segment(join, body))
             wide = 7
@@ -293,14 +295,14 @@ def test_rows_in_another_order_are_noticed_before_the_first_batch():
         splitnn.fingerprint(["1", "2"], b"key"),
         splitnn.fingerprint(["2", "1"], b"key"),
     )
-    with pytest.raises(PartyFailed, match=r"are not of the same people in the same order\. Align them first"):
+    with pytest.raises(PartyFailed, match=r"do not have the same ids in the same order\. Align them first"):
         InProcess().run_sync(
             {n: functools.partial(splitnn.party, terms=made[0], mine=m) for n, m in mine.items()}
         )
 
 
 def test_a_network_that_diverges_says_so():
-    with pytest.raises(PartyFailed, match=r"the network diverges\. Take a smaller learning rate") as failed:
+    with pytest.raises(PartyFailed, match=r"the network diverges\. Use a smaller learning rate") as failed:
         InProcess().run_sync(programs(world("vanilla", loss="mse", epochs=9), sgd(lr=1e6)))
     assert isinstance(failed.value.error, BadData)
 

@@ -196,9 +196,7 @@ def kill_at_random(base: Path, kills: int, seed: int, kind: str) -> dict[str, An
 
 def leave_and_return(base: Path) -> dict[str, Any]:
     """A client is killed, rounds go on without it, it is started again and takes part again."""
-    cast = Cast(
-        base, deadline=4.0, at_least=1
-    )  # paid for a round or two; less, and on a busy machine those who stay are late as well
+    cast = Cast(base, deadline=4.0, at_least=1)  # seconds that each round without the client takes
     cast.job |= {"rounds": 40, "per_round": CLIENTS, "evaluate_every": 0}
     gone = cast.fed.parties[1]
     events = base / "run" / "events.jsonl"
@@ -229,7 +227,7 @@ def leave_and_return(base: Path) -> dict[str, Any]:
         "dropped": [list(e.get("dropped", {})) for e in of_rounds],
         "sampled": [e["sampled"] for e in of_rounds],
         "notes": [e["text"] for e in found if e["kind"] == "note"],
-        "why": next(e["dropped"][gone] for e in of_rounds if "dropped" in e),
+        "why": next(e["dropped"][gone] for e in of_rounds if gone in e.get("dropped", {})),
     }
 
 

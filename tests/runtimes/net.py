@@ -23,6 +23,10 @@ class NetSecret(Message, reveals="everything"):
     blob: bytes = b""
 
 
+# long enough for a loaded machine; a message is kept for a party that connects late
+OPTIONS = {"seed": 0, "linger": 3.0, "patience": 60.0, "start_wait": 60.0}
+
+
 class Net:
     """`async with Net.of("a", "b") as net: await net.run(a=program, b=program)`."""
 
@@ -53,7 +57,7 @@ class Net:
         await self.hub.start()
 
     async def party(self, name: str, program: Any, **options: Any) -> Any:
-        async with Link(self.kits[name], **{"seed": 0, "linger": 3.0, "patience": 20.0, **options}) as link:
+        async with Link(self.kits[name], **{**OPTIONS, **options}) as link:
             self.links[name] = link
             return await link.run(program)
 
@@ -63,7 +67,7 @@ class Net:
         return {name: task.result() for name, task in tasks.items()}
 
     def noticed(self) -> list[str]:
-        return [text for link in self.links.values() for text in link.noticed]
+        return [text for link in self.links.values() for text in link.notes]
 
 
 async def throw(me: Any, to: str, count: int = 20, size: int = 0) -> list[int]:

@@ -17,9 +17,10 @@ from torch.nn import functional as F
 import tacit
 from tacit import algorithms, data, models
 from tacit.algorithms.plan import identify, plan
-from tacit.engine.stacking import of_like_size, stackable
+from tacit.engine.stacking import can_share_stack, group_by_size
 from tacit.jobs.train.plan import Plan, make_plan, make_task
-from tacit.runtimes.cohort import Cohort, Kept
+from tacit.runtimes.client_states import ClientStates
+from tacit.runtimes.cohort import Cohort
 
 FEATURES, CLASSES, PARTIES = 6, 3, 5
 
@@ -238,7 +239,7 @@ def test_whole_batches_of_unequal_parties_are_the_same_every_way(name: str) -> N
     ],
 )
 def test_nobody_stands_beside_one_of_more_than_twice_its_size(sizes: list[int], cut: list[list[int]]) -> None:
-    assert [part.tolist() for part in of_like_size(np.array(sizes))] == cut
+    assert [part.tolist() for part in group_by_size(np.array(sizes))] == cut
 
 
 @pytest.mark.parametrize("every", [1, 2])
@@ -411,11 +412,11 @@ def test_runs_under_drift_share_a_stack() -> None:
 
 def test_only_plain_numbers_may_differ_within_a_stack() -> None:
     a = algorithms.FedAvg(lr=0.1)
-    assert stackable(a, algorithms.FedAvg(lr=0.5, server_lr=2.0))
-    assert not stackable(a, algorithms.FedProx(lr=0.1))
-    assert not stackable(a, algorithms.FedAvg(weighted=False))
-    assert not stackable(a, algorithms.FedAvg(solver=algorithms.SGD(momentum=0.9)))
-    assert not stackable(algorithms.LocalSGD(local_steps=1), algorithms.LocalSGD(local_steps=2))
+    assert can_share_stack(a, algorithms.FedAvg(lr=0.5, server_lr=2.0))
+    assert not can_share_stack(a, algorithms.FedProx(lr=0.1))
+    assert not can_share_stack(a, algorithms.FedAvg(weighted=False))
+    assert not can_share_stack(a, algorithms.FedAvg(solver=algorithms.SGD(momentum=0.9)))
+    assert not can_share_stack(algorithms.LocalSGD(local_steps=1), algorithms.LocalSGD(local_steps=2))
 
 
 # memory -----------------------------------------------------------------------------------------------------
@@ -471,11 +472,11 @@ def test_what_a_row_keeps_for_the_backward_pass_is_counted_without_touching_the_
 
 
 def test_clients_that_never_took_part_use_no_memory() -> None:
-    kept = Kept(100_000)
+    kept = ClientStates(100_000)
     kept.get(np.array([7, 99_999]), {"c": torch.zeros(3)})
     kept.put(np.array([99_999]), {"c": torch.ones(1, 3)})
     assert len(kept.values["c"]) == 2
-    again = Kept(100_000)
+    again = ClientStates(100_000)
     again.load(kept.save())
     got = again.get(np.array([99_999, 7, 5]), {"c": torch.zeros(3)})["c"]
     assert got[:, 0].tolist() == [1.0, 0.0, 0.0]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tacit.algorithms.types import Batch, Batches
 from tacit.runtimes import fold
-from tacit.runtimes.fold import FoldEngine, Stacked, _flatten, _rebuild, _rounded
+from tacit.runtimes.fold import FoldEngine, Stacked, _flatten, _rebuild, _round_up
 
 
 class Pair(NamedTuple):
@@ -162,8 +162,8 @@ def test_a_memory_built_in_another_order_keeps_its_names() -> None:
 @pytest.mark.parametrize(
     ("step", "words"),
     [
-        (lambda carry, batch: {"a": carry["a"]}, "must give back what it was given"),
-        (lambda carry, batch: [carry["a"]], "a list was given"),
+        (lambda carry, batch: {"a": carry["a"]}, "must return a carry of the same form"),
+        (lambda carry, batch: [carry["a"]], "not lists"),
     ],
 )
 def test_a_step_that_changes_the_form_of_its_carry_is_refused(step: Any, words: str) -> None:
@@ -172,7 +172,7 @@ def test_a_step_that_changes_the_form_of_its_carry_is_refused(step: Any, words: 
 
 
 def test_stacks_of_similar_size_share_a_recording() -> None:
-    assert [_rounded(s) for s in (1, 7, 8, 9, 15, 16, 17, 33, 100, 1000)] == [
+    assert [_round_up(s) for s in (1, 7, 8, 9, 15, 16, 17, 33, 100, 1000)] == [
         1,
         7,
         8,
@@ -184,7 +184,7 @@ def test_stacks_of_similar_size_share_a_recording() -> None:
         104,
         1024,
     ]
-    assert all(s <= _rounded(s) <= s * 9 / 8 for s in range(8, 3000))
+    assert all(s <= _round_up(s) <= s * 9 / 8 for s in range(8, 3000))
 
 
 class Played:
@@ -210,7 +210,7 @@ class Played:
         self.shape = len(index), room
         self.made.append(self)
 
-    def play(self, index: Tensor, live: Tensor, key: Tensor, carry: Any, fixed: Any) -> list[Tensor]:
+    def replay(self, index: Tensor, live: Tensor, key: Tensor, carry: Any, fixed: Any) -> list[Tensor]:
         assert len(index) == self.shape[0]
         assert index.shape[1] <= self.shape[1]  # there is room for so many steps
         for t in range(index.shape[1]):
@@ -259,7 +259,7 @@ def test_nothing_is_collected_while_a_graph_is_recorded_and_afterwards_it_is_as_
             before()
             was = gc.isenabled()
             seen = []
-            with contextlib.suppress(KeyError), fold._nothing_collected():
+            with contextlib.suppress(KeyError), fold._no_garbage_collection():
                 seen.append(gc.isenabled())
                 raise KeyError
             assert (seen, gc.isenabled()) == ([False], was)

@@ -78,8 +78,8 @@ async def waits(me):
 
 def test_parties_that_wait_for_each_other_are_an_error_that_says_who_waits_for_what():
     said = (
-        r"no party can go on: 'a' waits for InBall from 'b'; 'b' waits for InBall from 'a'\. Someone "
-        r"must send"
+        r"no party can continue: 'a' waits for InBall from 'b'; 'b' waits for InBall from 'a'\. Send "
+        r"the missing message"
     )
     with pytest.raises(ProtocolError, match=said):
         InProcess().run_sync({"a": waits, "b": waits})
@@ -175,7 +175,7 @@ def test_sending_to_a_stranger_names_the_nearest_party():
 
     with pytest.raises(
         PartyFailed,
-        match=r"'a' sends to 'hospital-d', which takes no part in this run\. Did you mean 'hospital-b'\?",
+        match=r"'a' sends to 'hospital-d', which is not a party of this run\. Did you mean 'hospital-b'\?",
     ):
         InProcess().run_sync({"a": lost, "hospital-b": idle})
 

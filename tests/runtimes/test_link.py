@@ -86,6 +86,28 @@ def test_a_party_that_comes_late_gets_what_was_said_before() -> None:
     assert asyncio.run(play()) == [0, 1, 2]
 
 
+def test_a_party_that_has_finished_keeps_its_messages_for_one_that_connects_later() -> None:
+    async def play() -> int:
+        async with Net.of("a", "b") as net:
+            has_sent = asyncio.Event()
+
+            async def says(me: Any) -> None:
+                await me.send("b", NetBall(7))
+                has_sent.set()
+
+            async def receives(me: Any) -> int:
+                return (await me.recv("a", NetBall)).x
+
+            early = asyncio.create_task(net.party("a", says, linger=0.1, start_wait=60.0))
+            await has_sent.wait()
+            await until(lambda: "a" in net.hub.connections and not net.links["a"].channels["b"].present)
+            got = await net.party("b", receives)
+            await early
+            return got
+
+    assert asyncio.run(_soon(play)) == 7
+
+
 def test_the_hub_may_start_last() -> None:
     async def play() -> list[int]:
         async with Net.of("a", "b") as net:
@@ -189,8 +211,8 @@ def test_one_that_was_there_and_has_gone_is_not_waited_for_for_ever() -> None:
             await net.party("b", says)
             with pytest.raises(
                 ProtocolError,
-                match=r"party 'b' has been gone for \d s .* and party 'a' waits for NetSecret from 'b'\. "
-                r"See what happened",
+                match=r"party 'b' has been disconnected for \d+ s .* and party 'a' waits for NetSecret from 'b'\. "
+                r"Check that party",
             ):
                 await waiting
             assert not never.done()
@@ -239,7 +261,7 @@ def test_one_that_was_started_anew_is_told_from_the_one_before() -> None:
             await net.party("b", says)
             with pytest.raises(
                 ProtocolError,
-                match=r"party 'b' was started anew while party 'a' waited for NetSecret from 'b' in scope "
+                match=r"party 'b' was restarted while party 'a' waited for NetSecret from 'b' in scope "
                 r"'later'",
             ):
                 await waiting
@@ -260,11 +282,16 @@ def test_one_that_is_not_there_to_read_ends_who_has_too_much_to_say() -> None:
             await net.party("b", hears, linger=0.1)
             with pytest.raises(
                 ProtocolError,
-                match=r"party 'b' has been gone for \d s .* and party 'a' waits for a sign that it reads",
+                match=r"party 'b' has been disconnected for \d+ s .* and party 'a' waits for a confirmation that it reads",
             ):
                 await waiting
 
     asyncio.run(_soon(play))
+
+
+async def until(condition: Any) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
 
 
 async def _soon(play: Any) -> Any:

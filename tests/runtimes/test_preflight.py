@@ -11,7 +11,7 @@ from tacit import __version__
 from tacit.jobs.train.deployed import check_party
 from tacit.runtimes.hub import Hub
 from tacit.runtimes.kits import load, temporary
-from tacit.runtimes.preflight import admitted
+from tacit.runtimes.preflight import check_admission
 from tacit.runtimes.provision import FederationFile, provision
 from tests.runtimes.net import Net, catch, throw
 
@@ -37,9 +37,7 @@ def test_a_revoked_certificate_is_said_before_a_run_starts(tmp_path: Path) -> No
     assert all(not why for _, why in good)
     ((what, why),) = [(what, why) for what, why in bad if why]
     assert what == "certificate of b"
-    assert (
-        "turns party 'b' away: the certificate of 'b' was revoked by the authority of federation 'f'" in why
-    )
+    assert "refuses party 'b': the certificate of 'b' was revoked by the authority of federation 'f'" in why
 
 
 def test_a_server_of_another_version_is_said_before_a_run_starts() -> None:
@@ -70,7 +68,7 @@ def test_looking_leaves_a_partys_own_connection_alone() -> None:
             while len(net.hub.connections) < 2:
                 await asyncio.sleep(0.01)
             for _ in range(3):
-                why, present = await asyncio.to_thread(admitted, net.kits["a"])
+                why, present = await asyncio.to_thread(check_admission, net.kits["a"])
                 assert why == ""
             return (await game)["a"], net.links["a"].connections, present
 
@@ -83,6 +81,6 @@ def test_looking_leaves_a_partys_own_connection_alone() -> None:
 def test_nobody_who_answers_is_said_too() -> None:
     _, kits = temporary("test", ("a",))
     assert (
-        admitted(kits["a"].at("127.0.0.1:9"), 1.0)[0]
+        check_admission(kits["a"].at("127.0.0.1:9"), 1.0)[0]
         == "the hub at 127.0.0.1:9 does not answer: unavailable."
     )

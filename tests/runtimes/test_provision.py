@@ -98,9 +98,9 @@ def test_a_list_of_revocations_must_be_the_authoritys_and_never_goes_back(tmp_pa
     from tacit.runtimes.certificates import pem
 
     with pytest.raises(SealBroken, match="was not signed by the authority"):
-        trust.updated(pem(other.revocations([])))
+        trust.update(pem(other.revocations([])))
     older = Trust(mine.certificate, mine.revocations([7, 8]))
-    assert older.updated(pem(trust.revoked)) is older or older.updated(pem(trust.revoked)).revoked is not None  # type: ignore[arg-type]
+    assert older.update(pem(trust.revoked)) is older or older.update(pem(trust.revoked)).revoked is not None  # type: ignore[arg-type]
 
 
 def test_a_kit_with_parts_that_do_not_belong_together_is_refused(tmp_path: Path) -> None:
@@ -115,20 +115,20 @@ def test_a_kit_with_parts_that_do_not_belong_together_is_refused(tmp_path: Path)
             load(a)
         (a / name).write_bytes(good[name])
 
-    with_file("party.key", (b / "party.key").read_bytes(), "party.key and party.crt do not belong together")
+    with_file("party.key", (b / "party.key").read_bytes(), "party.key and party.crt do not match")
     with_file(
         "party.toml",
         (b / "party.toml").read_bytes(),
-        "the certificate is that of 'hospital-a', and party.toml says 'hospital-b'",
+        "the certificate is that of 'hospital-a', but party.toml says 'hospital-b'",
     )
     with_file(
         "authority.crt", (tmp_path / "lungs" / "server" / "authority.crt").read_bytes(), "cannot be used"
     )
-    with_file("party.crt", b"nonsense", "is no certificate")
-    with_file("party.key", b"nonsense", "is no private key")
+    with_file("party.crt", b"nonsense", "is not a certificate")
+    with_file("party.key", b"nonsense", "is not a private key")
     with_file("party.toml", b"name = ", "cannot be read")
     (a / "party.key").chmod(0o644)
-    with pytest.raises(BadKit, match=r"can be read by others than its owner \(mode 644\).*chmod 600"):
+    with pytest.raises(BadKit, match=r"is readable by other users \(mode 644\).*chmod 600"):
         load(a)
     (a / "party.key").chmod(0o600)
     (a / "revoked.crl").unlink()
@@ -152,12 +152,12 @@ def test_an_authority_is_not_used_for_another_federation(tmp_path: Path) -> None
     ("text", "words"),
     [
         ("name = ", "is not TOML"),
-        ("nam = 'x'", "'nam' is not known here. Did you mean 'name'"),
+        ("nam = 'x'", "unknown key 'nam'. Did you mean 'name'"),
         ("hub = 'h:1'\nclients = ['a']", "name is None"),
         ("name = 'f'\nhub = 'h'\nclients = ['a']", "it must be the host and port"),
         ("name = 'f'\nhub = 'h:1'", "at least one name"),
-        ("name = 'f'\nhub = 'h:1'\nclients = ['../x']", "a party is called '../x'"),
-        ("name = 'f'\nhub = 'h:1'\nclients = ['hub']", "a party is called 'hub'"),
+        ("name = 'f'\nhub = 'h:1'\nclients = ['../x']", "a party has the name '../x'"),
+        ("name = 'f'\nhub = 'h:1'\nclients = ['hub']", "a party has the name 'hub'"),
         ("name = 'f'\nhub = 'h:1'\nclients = ['a', 'A']", "two parties have the same name"),
         (f"name = '{'x' * 60}'\nhub = 'h:1'\nclients = ['a']", "at most 48"),
     ],

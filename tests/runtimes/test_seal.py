@@ -195,13 +195,16 @@ def test_a_hub_that_alters_every_record_is_named_for_what_it_is() -> None:
     a.channel.send("", b"hello")
     Wire(a, b, altered_record).run()
     assert b.got == []
-    assert any("record 0 of 'alice' was altered on its way" in n for n in b.notes)
+    assert any("record 0 of 'alice' was altered in transit" in n for n in b.notes)
     assert b.channel.failure is not None
     assert "Do not trust this hub" in str(b.channel.failure)
 
 
 def test_replay_reordering_and_loss_are_each_noted() -> None:
-    for act, words in ((lambda d, p: [p, p], "came again and was dropped"), (None, "is missing")):
+    for act, words in (
+        (lambda d, p: [p, p], "was received twice; the second was dropped"),
+        (None, "is missing"),
+    ):
         a, b = pair()
         seen = [0]
 
@@ -237,7 +240,7 @@ def test_nobody_can_stand_in_the_middle_with_certificates_of_another_authority()
     Wire(a, mallory).run()
     assert mallory.got == []
     assert any(
-        "was not made by the authority of federation 'federation'" in n for n in a.notes + mallory.notes
+        "was not issued by the authority of federation 'federation'" in n for n in a.notes + mallory.notes
     )
     assert b.got == []
 
@@ -249,7 +252,7 @@ def test_a_member_cannot_pose_as_another() -> None:
     a.channel.send("", SECRET)
     Wire(a, mallory).run()
     assert mallory.got == []
-    assert any("a certificate of 'mallory' was shown in the name of 'bob'" in n for n in a.notes)
+    assert any("'bob' presented the certificate of 'mallory'" in n for n in a.notes)
 
 
 def test_a_process_started_anew_gets_what_nobody_had_been_sent_yet_and_nothing_twice() -> None:
@@ -262,12 +265,12 @@ def test_a_process_started_anew_gets_what_nobody_had_been_sent_yet_and_nothing_t
     a.channel.present = False  # as the hub says
     a.channel.send("", b"later")
     b.channel.send("", b"I am new")
-    a.channel.came_back()
+    a.channel.reconnect()
     b.channel.receive(memoryview(a.channel.pull() or b""))
     Wire(a, b).run()
     assert [f for _, f in b.got] == [b"first", b"later"]
     assert [f for _, f in a.got] == [b"I am new"]
-    assert any("'bob' was started anew" in n for n in a.notes)
+    assert any("'bob' was restarted" in n for n in a.notes)
 
 
 def test_a_message_larger_than_allowed_is_dropped_before_it_is_held() -> None:

@@ -177,7 +177,7 @@ def play(
                     break
             gained = attacking.result() if attacking.done() else None
             if through:  # whoever was told no has ended, or is about to
-                await asyncio.wait(clients.values(), return_when=asyncio.FIRST_EXCEPTION, timeout=5)
+                await asyncio.wait(clients.values(), return_when=asyncio.FIRST_EXCEPTION, timeout=30)
             for task in (attacking, *clients.values()):
                 task.cancel()
             ended = await asyncio.gather(*clients.values(), return_exceptions=True)

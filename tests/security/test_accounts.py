@@ -151,7 +151,7 @@ def test_a_limit_holds_without_a_budget_and_across_restarts(tmp_path):
         assert held.may_spend()
         held.spend(1)
     assert not account(tmp_path, limit=3).may_spend()
-    with pytest.raises(BudgetSpent, match="3 releases were agreed to, and 3 were made"):
+    with pytest.raises(BudgetSpent, match="3 of 3 agreed releases were made"):
         account(tmp_path, limit=3).spend(1)
 
 
@@ -237,7 +237,7 @@ def test_a_file_that_was_edited_is_refused(tmp_path, change):
     spent_on(tmp_path, (LOUD, 3))
     file = tmp_path / "spent.jsonl"
     file.write_text("\n".join(change(file.read_text().splitlines())) + "\n")
-    with pytest.raises(BadRun, match="It says what privacy was spent"):
+    with pytest.raises(BadRun, match="It records the privacy that was spent"):
         account(tmp_path)
 
 
@@ -247,11 +247,11 @@ def test_a_file_that_disappears_or_shrinks_while_it_is_used_is_no_refund(tmp_pat
     whole = file.read_bytes()
     file.write_bytes(whole[:20])
     for call in (held.may_spend, lambda: held.spend(4)):
-        with pytest.raises(BadRun, match="It says what privacy was spent"):
+        with pytest.raises(BadRun, match="It records the privacy that was spent"):
             call()
     file.unlink()
     for call in (held.may_spend, lambda: held.spend(4)):
-        with pytest.raises(BadRun, match="It says what privacy was spent"):
+        with pytest.raises(BadRun, match="It records the privacy that was spent"):
             call()
     assert not file.exists()
 
@@ -285,7 +285,7 @@ def test_files_of_an_earlier_version_are_read_and_those_that_do_not_say_enough_a
         Release(2.0).epsilon(1, 1e-5), rel=1e-9
     )  # an exchange: 4 over a distance of 2
     file.write_text(line_of_an_earlier_version(1, accountant="skellam") + "\n")
-    with pytest.raises(BadRun, match="did not write down what Skellam noise costs"):
+    with pytest.raises(BadRun, match="did not record the cost of Skellam noise"):
         account(tmp_path)
 
 

@@ -16,7 +16,7 @@ from tacit.parties.codec import decode
 from tacit.parties.conformance import Tap
 from tacit.parties.ledger import Ledger
 from tacit.protocols import psi_agrawal
-from tacit.protocols.psi_agrawal import Encrypted, P, encrypted, hashed
+from tacit.protocols.psi_agrawal import Encrypted, P, encrypt, hash_id
 from tacit.runtimes.inprocess import InProcess
 
 from .index_calculus import Logarithms
@@ -41,8 +41,8 @@ def programs(**more: Any) -> dict[str, Any]:
 
 def test_the_published_example_comes_out_number_for_number() -> None:
     assert P == 9223372036854771239
-    assert [hashed(v) for v in ALICE] == X_A
-    assert encrypted(X_A, E_A) == Y_A
+    assert [hash_id(v) for v in ALICE] == X_A
+    assert encrypt(X_A, E_A) == Y_A
     tap = Tap()
     made = InProcess().run_sync(tap.on(programs(published=True)))
     assert set(made["receiver"]) == {"67891234D", "54321678C"}
@@ -59,8 +59,8 @@ def test_it_is_a_protocol() -> None:
 def test_it_refuses_data_without_an_explicit_word() -> None:
     with pytest.raises(
         BadParameter,
-        match=r"psi: method='agrawal' is for teaching: its group has 63 bits, .* Use method='auto' for data "
-        r"of people",
+        match=r"psi: method='agrawal' is for teaching: its group has 63 bits, .* Use method='auto' for real "
+        r"data",
     ):
         tacit.psi(ALICE, BOB, method="agrawal")
     for word in (False, 1, "yes"):
@@ -91,14 +91,14 @@ def test_bob_finds_alices_key_and_with_it_the_ids_she_did_not_share() -> None:
     seen = next(m for m in map(decode, tap.view("sender")) if isinstance(m, Encrypted)).numbers
     logs = Logarithms(P, 7)
     q = (P - 1) // 2
-    base = logs.of(hashed("54321678C"))  # an id that both hold
+    base = logs.of(hash_id("54321678C"))  # an id that both hold
     keys = set()
     for y in seen:
         e = logs.of(y) * pow(base, -1, q) % q
         keys |= {
             k
             for k in (e, e + q)
-            if pow(hashed("54321678C"), k, P) == y and {pow(hashed("67891234D"), k, P)} <= set(seen)
+            if pow(hash_id("54321678C"), k, P) == y and {pow(hash_id("67891234D"), k, P)} <= set(seen)
         }
     assert (
         E_A in keys
@@ -108,7 +108,7 @@ def test_bob_finds_alices_key_and_with_it_the_ids_she_did_not_share() -> None:
     guesses = [f"{n:08d}{letter}" for n in range(12_345_600, 12_345_700) for letter in "ABCD"] + [
         f"{n:08d}B" for n in range(87_654_300, 87_654_400)
     ]
-    assert [g for g in guesses if pow(hashed(g), E_A, P) in seen] == ["12345678A", "87654321B"]
+    assert [g for g in guesses if pow(hash_id(g), E_A, P) in seen] == ["12345678A", "87654321B"]
 
 
 def test_without_any_key_a_bit_of_each_hash_is_in_its_power() -> None:
@@ -118,7 +118,7 @@ def test_without_any_key_a_bit_of_each_hash_is_in_its_power() -> None:
     for e in (E_B, psi_agrawal.exponent(_Drawing())):  # type: ignore[arg-type]
         assert e % 2
         for v in BOB:
-            x = hashed(v)
+            x = hash_id(v)
             assert pow(x, (P - 1) // 2, P) == pow(pow(x, e, P), (P - 1) // 2, P)
 
 

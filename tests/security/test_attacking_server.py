@@ -114,7 +114,7 @@ def test_1_a_party_that_hides_its_updates_is_not_asked_for_them_in_the_clear(tmp
 
     gained, ended = play(attack, tmp_path, GUARDED)
     assert gained is None
-    assert "the server asks for it in the clear" in refusals(ended)[0]
+    assert "the server requests them in the clear" in refusals(ended)[0]
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_5_a_try_that_was_abandoned_at_unmasking_leaves_no_second_sum(
 
     async def attack(server: Attacker) -> Any:
         await server.offer()
-        asked = secagg.Steps.ask
+        asked = secagg.SumSteps.ask
 
         async def hold_back(self: Any, names: Any, kind: Any, step: str, *more: Any, **options: Any) -> Any:
             got = await asked(self, names, kind, step, *more, **options)
@@ -367,10 +367,10 @@ def test_5_a_try_that_was_abandoned_at_unmasking_leaves_no_second_sum(
                 raise await self.abort(names, "a pretext")  # with all shares in hand
             return got
 
-        monkeypatch.setattr(secagg.Steps, "ask", hold_back)
+        monkeypatch.setattr(secagg.SumSteps, "ask", hold_back)
         with pytest.raises(secagg.ProtocolError, match="a pretext"):
             await server.ask_sum(0, CLIENTS, lambda name: server.down(0))
-        monkeypatch.setattr(secagg.Steps, "ask", asked)
+        monkeypatch.setattr(secagg.SumSteps, "ask", asked)
         try:
             return await server.ask_sum(0, CLIENTS[:3], lambda name: server.down(0))
         except secagg.ProtocolError as error:
@@ -652,9 +652,7 @@ def test_15_counts_are_summed_over_everyone_or_not_at_all(tmp_path: Path) -> Non
 
     gained, ended = play(attack, tmp_path, GUARDED)
     assert gained is None
-    assert any(
-        "was given 3 parties to mask with, itself included; agreed were 4" in text for text in refusals(ended)
-    )
+    assert any("received the keys of 3 parties, itself included; 4" in text for text in refusals(ended))
 
 
 # --- what else a review found -------------------------------------------------------------------------------

@@ -96,8 +96,8 @@ def dropped(n: int, data: bytes) -> list[bytes]:
 
 def test_a_frame_that_is_altered_replayed_or_dropped_is_noticed_and_changes_nothing() -> None:
     for act, words in (
-        (altered, ("was altered on its way",)),
-        (replayed, ("came again and was dropped", "was repeated")),
+        (altered, ("was altered in transit",)),
+        (replayed, ("was received twice; the second was dropped", "was repeated")),
     ):
         told, noticed = meddled(act)
         assert told == list(range(40))

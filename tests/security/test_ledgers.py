@@ -87,7 +87,7 @@ def test_rows_with_the_same_id_and_other_values_are_refused_with_a_count(
         "the table of 'shop': 50 of 250 rows have the id of an earlier row and other values (rows 50, 51, "
         "52, 53, 54, …)" in out
     )
-    assert 'Keep one row for each id; or say duplicates = "first"' in out
+    assert 'Keep one row for each id, or set duplicates = "first"' in out
     Path("job.toml").write_text(JOB.replace('file = "shop.csv"', 'file = "shop.csv"\nduplicates = "first"'))
     code, out = said(capsys, "split", "job.toml", "--out", "parts", "--json")
     assert code == 0, out
@@ -104,7 +104,7 @@ def test_rows_with_the_same_id_and_other_values_are_refused_with_a_count(
     code, out = said(capsys, *ask, "--duplicates", "first")
     assert code == 0, out
     assert "note    the table of 'shop': 50 of 250 rows have the id of an earlier row and other values" in out
-    assert "200 rows, the answer is in answer.csv" in out
+    assert "200 rows, predictions in answer.csv" in out
 
 
 def test_rows_that_repeat_others_are_kept_once_and_rows_without_an_id_are_noted(
@@ -118,7 +118,7 @@ def test_rows_that_repeat_others_are_kept_once_and_rows_without_an_id_are_noted(
     assert code == 0, out
     assert (
         "note    the table of 'shop': 7 of 210 rows repeat an earlier row with the same id (rows 200, 201, "
-        "202, 203, 204, …); each was kept once." in out
+        "202, 203, 204, …); they were left out." in out
     )
     assert "note    the ids of 'shop': 3 of 203 ids are missing (" in out
     assert "rows    200 shared" in out
@@ -158,7 +158,7 @@ def test_a_party_without_ids_cannot_find_out_who_is_asked_about(place: Path, top
     )
     (place / "job.toml").write_text(job + (f"[parties.server]\n{top}\n" if top else ""))
     pd.read_csv("shop.csv").rename(columns={"basket": "weight"}).to_csv("mill.csv", index=False)
-    deployed.here("job.toml", "parts")
+    deployed.run_here("job.toml", "parts")
     for name in ("shop", "mill"):
         table = pd.read_csv(f"{name}.csv")
         table[table["id"] == "c042"].to_csv(f"{name}_new.csv", index=False)
@@ -169,7 +169,7 @@ def test_a_party_without_ids_cannot_find_out_who_is_asked_about(place: Path, top
         tap.on(
             {
                 n: functools.partial(
-                    deployed.foresee, folder=f"parts/{n}", file=files.get(n, ""), out="answer.csv"
+                    deployed.run_prediction, folder=f"parts/{n}", file=files.get(n, ""), out="answer.csv"
                 )
                 for n in parties
             }
@@ -193,7 +193,7 @@ def test_a_party_without_ids_cannot_find_out_who_is_asked_about(place: Path, top
 
 
 def test_the_leader_of_a_split_network_says_that_it_learned_who_is_shared(place: Path) -> None:
-    deployed.here("job.toml", "parts")
+    deployed.run_here("job.toml", "parts")
     for name, learned in (
         ("bank", "how many ids each holds ('shop' 200), and which of its own ids all share (200 of 200)"),
         ("shop", "that 'bank' holds 200 ids, and which of its own ids all share (200 of 200)"),
@@ -303,7 +303,7 @@ def test_a_file_with_mistakes_names_its_party_to_the_others_and_nothing_else(pla
     shop = pd.read_csv("shop.csv")
     pd.concat([shop.head(1).assign(basket=5.0), shop]).to_csv("shop.csv", index=False)
     with pytest.raises(PartyFailed) as failed:
-        deployed.here("job.toml", "parts")
+        deployed.run_here("job.toml", "parts")
     assert isinstance(failed.value.error, BadData)
     assert "1 of 201" not in failed.value.error.outside
 

@@ -203,7 +203,7 @@ def test_the_order_of_the_senders_ids_is_not_that_of_its_rows() -> None:
     where = []
     for _ in range(200):
         offered: list[bytes] = []
-        offer = psi_dh.offer
+        offer = psi_dh.send_blinded
 
         async def listening(
             me: Any,
@@ -218,7 +218,7 @@ def test_the_order_of_the_senders_ids_is_not_that_of_its_rows() -> None:
             await offer(me, other, ids, *rest)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(psi_dh, "offer", listening)
+            patch.setattr(psi_dh, "send_blinded", listening)
             InProcess().run_sync(two(SETS[0], method="dh"))
         where.append(offered[0].index(digests(SETS[0])[0].tobytes()) // 16)
     assert stats.chisquare(np.bincount(where, minlength=20)).pvalue > ALARM

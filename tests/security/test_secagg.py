@@ -245,13 +245,13 @@ def survivors(make: Callable[[Survivors], Survivors]) -> Callable[[str, Any], An
     [
         (lambda m: Survivors(m.alive, ["c1"]), r"the server lists \['c1'\] both as surviving and as dropped"),
         (lambda m: Survivors([*m.alive, "c1"], m.dropped), "both as surviving and as dropped, or twice"),
-        (lambda m: Survivors(m.alive[1:], m.dropped), r"differ in \['c0'\]"),
-        (lambda m: Survivors([*m.alive, "stranger"], m.dropped), r"differ in \['stranger'\]"),
+        (lambda m: Survivors(m.alive[1:], m.dropped), r"secrets with in \['c0'\]"),
+        (lambda m: Survivors([*m.alive, "stranger"], m.dropped), r"secrets with in \['stranger'\]"),
         (
             lambda m: Survivors(m.alive[3:], m.alive[:3]),
-            "it is called dropped itself, though it sent its vector",
+            "it is listed as dropped although it sent its vector",
         ),
-        (lambda m: Survivors([], m.alive), "it is called dropped itself"),
+        (lambda m: Survivors([], m.alive), "it is listed as dropped"),
     ],
 )
 def test_an_attempt_to_unmask_a_surviving_client_is_refused(
@@ -259,7 +259,7 @@ def test_an_attempt_to_unmask_a_surviving_client_is_refused(
 ) -> None:
     failed, tap = attack(terms, survivors(lie))
     assert isinstance(failed.error, ProtocolError)
-    assert f"party {failed.party!r} hands out no share: " in str(failed.error)
+    assert f"party {failed.party!r} reveals no share: " in str(failed.error)
     import re
 
     assert re.search(words, str(failed.error))
@@ -278,7 +278,9 @@ def test_fewer_survivors_than_the_threshold_get_no_share() -> None:
             else m
         ),
     )
-    assert "party 'c4' hands out no share: 2 of those it masks with survived, 3 must." in str(failed.error)
+    assert "party 'c4' reveals no share: 2 of the clients it masks with survived; 3 are needed." in str(
+        failed.error
+    )
     assert not handed_out(tap)
 
 
@@ -294,7 +296,7 @@ def test_different_lists_for_different_clients_are_found_out_by_their_signatures
 
     failed, tap = attack(ACTIVE, split)
     assert (
-        "valid signatures of the list of survivors, and needs 4. The server may have told others another list"
+        "valid signatures of the list of survivors and needs 4. The server may have sent others a different list"
         in str(failed.error)
     )
     assert not handed_out(tap)
@@ -309,7 +311,7 @@ def test_signatures_of_too_few_or_of_strangers_open_nothing() -> None:
         )
 
     failed, tap = attack(ACTIVE, strangers)
-    assert "has 0 valid signatures of the list of survivors, and needs 4" in str(failed.error)
+    assert "has 0 valid signatures of the list of survivors and needs 4" in str(failed.error)
     assert not handed_out(tap)
 
 
@@ -335,7 +337,7 @@ def test_signatures_of_an_earlier_try_of_the_same_round_count_for_nothing() -> N
     assert len(earlier.signatures) == 5
     again = Tap()
     with pytest.raises(
-        PartyFailed, match=r"party 'c0' has 0 valid signatures of the list of survivors, and needs 4"
+        PartyFailed, match=r"party 'c0' has 0 valid signatures of the list of survivors and needs 4"
     ):
         tried(lambda to, m: earlier if isinstance(m, SurvivorSignatures) and to == "c0" else m, again)
     assert not [f for s, _, _, f in again.frames if s == "c0" and isinstance(decode(f), RevealedShares)]
@@ -363,18 +365,18 @@ def test_a_server_that_puts_its_own_key_in_anothers_place_is_found_out() -> None
     [
         (
             lambda keys: {k: v for k, v in keys.items() if k != "c0"},
-            "does not find its own keys among those it was given",
+            "does not find its own keys among those it received",
         ),
         (lambda keys: keys | {"c0": keys["c1"]}, "does not find its own keys"),
-        (lambda keys: keys | {"c4": keys["c3"]}, "was given the same public key twice"),
-        (lambda keys: keys | {"c4": (b"short", b"key", b"")}, "or one that is none"),
+        (lambda keys: keys | {"c4": keys["c3"]}, "received a public key twice"),
+        (lambda keys: keys | {"c4": (b"short", b"key", b"")}, "or an invalid one"),
         (
             lambda keys: {k: keys[k] for k in ("c0", "c1")},
-            "was given 2 parties to mask with, itself included; agreed were 3 to 5",
+            "received the keys of 2 parties, itself included; 3 to 5 were agreed on",
         ),
         (
             lambda keys: keys | {"sybil": (os.urandom(32), os.urandom(32), b"")},
-            "was given 6 parties to mask with",
+            "received the keys of 6 parties",
         ),
     ],
 )
@@ -398,7 +400,7 @@ def test_shares_that_were_swapped_or_changed_on_the_way_do_not_open() -> None:
         )
 
     failed, _ = attack(TERMS, swap)
-    assert "cannot open the shares of" in str(failed.error)
+    assert "cannot decrypt the shares of" in str(failed.error)
     assert "made for another party, round or federation" in str(failed.error)
 
 
@@ -407,7 +409,7 @@ def test_a_client_with_other_terms_shares_nothing_with_the_rest() -> None:
     run = programs(TERMS, values)
     stray = SecAggTerms("another federation", 5, 4, 100)
     run["c2"] = lambda me: secagg.client(me.scope("round 1"), values["c2"], stray)
-    with pytest.raises(PartyFailed, match="cannot open the shares of"):
+    with pytest.raises(PartyFailed, match="cannot decrypt the shares of"):
         InProcess().run_sync(run)
 
 

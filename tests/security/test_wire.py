@@ -154,8 +154,7 @@ def test_a_party_that_claims_anothers_name_is_refused():
     ledger = Ledger()
     with pytest.raises(
         PartyFailed,
-        match=r"party 'mallory' tried to send to 'server' as 'alice'\. A party speaks under its own name "
-        r"only",
+        match=r"party 'mallory' tried to send to 'server' as 'alice'\. A party can send only in its own name",
     ):
         InProcess().run_sync({"server": other, "mallory": mallory, "alice": other}, ledger=ledger)
     assert ledger.seen == []

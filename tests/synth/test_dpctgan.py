@@ -96,7 +96,7 @@ def test_made_rows_are_told_levels_by_their_frequency_and_held_to_them():
     played, encoding = game()
     torch.manual_seed(0)
     with torch.no_grad():
-        rows, asked = played.made(2000)
+        rows, asked = played.fake(2000)
     told = rows[:, encoding.width :].sum(dim=0)
     assert told[[2, 3, 4]].tolist() == [0, 0, 0]
     assert abs(float(told[1] / told[:2].sum()) - 0.8) < 0.06  # 1,000 draws: 4.7 deviations

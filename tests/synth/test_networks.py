@@ -124,9 +124,9 @@ def test_the_penalty_of_a_linear_critic_by_hand():
 
 
 def test_the_maker_lays_every_hidden_layer_beside_its_input():
-    maker = GeneratorNet(4, (8, 6), 3)
-    assert [linear.in_features for linear in maker.linear] == [4, 12]
-    assert maker.last.in_features == 18
+    network = GeneratorNet(4, (8, 6), 3)
+    assert [linear.in_features for linear in network.linear] == [4, 12]
+    assert network.last.in_features == 18
 
 
 def separated(n: int = 1500) -> pd.DataFrame:
@@ -166,7 +166,7 @@ def holds_together(fitted: synth.Fitted) -> None:
     assert 0.5 < len(old) / 2000 < 0.9
     assert (old["x"] < 0).mean() > 0.85
     assert (old["colour"] == "red").mean() > 0.75
-    assert [row["epoch"] for row in fitted.history] == list(range(1, fitted.generator.epochs + 1))
+    assert [row["epoch"] for row in fitted.history] == list(range(1, fitted.epochs + 1))
 
 
 @pytest.mark.slow
@@ -175,7 +175,7 @@ def test_ctgan_learns_the_same_and_is_told_what_to_make():
     fitted = synth.CTGAN(epochs=80, batch=100).fit(separated())
     holds_together(fitted)
     layout = Layout(fitted.table)
-    v = fitted.generator.draw(
+    v = fitted.draw(
         fitted.state, layout, 1000, np.random.default_rng(0), Conditions.parse(fitted.table, {"kind": "new"})
     )
     assert (v[:, 0] == fitted.table.modeled[0].values.index("new")).mean() > 0.8
@@ -197,28 +197,28 @@ def test_a_mixture_of_checkpoints_is_equal_parts_of_its_makers():
 
 def test_rows_come_from_the_moving_mean_of_the_makers_weights():
     """By hand: after step t the mean keeps min(β, t / (t + 9)) of itself and takes the rest from the
-    maker.
+    network.
     """
     layout, v, _ = table()
     encoding = Encoding.fit(layout, v, 3)
     rows = ConditionalRows(encoding.encode(v, np.random.default_rng(0)), encoding)
     torch.manual_seed(0)
-    duel = GANTrainer(rows, synth.CTGAN(epochs=1, batch=100, width=16, noise=8, average=0.3).plan)
-    mean, steps, step = [p.detach().clone() for p in duel.maker.parameters()], 0, duel.optimise[0].step
+    duel = GANTrainer(rows, synth.CTGAN(epochs=1, batch=100, width=16, noise=8, average=0.3).settings)
+    mean, steps, step = [p.detach().clone() for p in duel.generator.parameters()], 0, duel.optimizers[0].step
 
     def watched(*args):
         nonlocal mean, steps
         step(*args)
         steps += 1
         keep = min(0.3, steps / (steps + 9))
-        mean = [keep * m + (1 - keep) * p.detach() for m, p in zip(mean, duel.maker.parameters())]
+        mean = [keep * m + (1 - keep) * p.detach() for m, p in zip(mean, duel.generator.parameters())]
 
-    duel.optimise[0].step = watched
+    duel.optimizers[0].step = watched
     duel.epoch()
     assert steps == 9
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(mean, duel.mean.parameters()))
     before = torch.random.get_rng_state()
-    kept = duel.kept()
+    kept = duel.averaged_weights()
     assert torch.equal(torch.random.get_rng_state(), before)
     # the first norm's means, for inputs of mean 0 (noise) and known conditions: bias + weights · mean input
     first = duel.mean.linear[0]
@@ -227,7 +227,7 @@ def test_rows_come_from_the_moving_mean_of_the_makers_weights():
     assert torch.allclose(
         kept["norm.0.running_mean"], expected, atol=0.06
     )  # 5,000 draws of 8 normals with weights below 0.35: deviation below 0.014
-    assert set(kept) == set(get_weights(duel.maker))
+    assert set(kept) == set(get_weights(duel.generator))
 
 
 def test_a_mean_of_nothing_is_the_maker_itself():
@@ -241,11 +241,11 @@ def test_a_mean_of_nothing_is_the_maker_itself():
     with torch_seed(0, torch.device("cpu")):
         duel = GANTrainer(
             EncodedRows(encoding.encode(v, np.random.default_rng([0, 0])), encoding),
-            synth.GAN(epochs=2, average=0.0).plan,
+            synth.GAN(epochs=2, average=0.0).settings,
         )
         duel.epoch()
         duel.epoch()
-    assert torch.equal(plain["maker.0.last.weight"], duel.maker.last.weight)
+    assert torch.equal(plain["maker.0.last.weight"], duel.generator.last.weight)
 
 
 def test_a_watcher_hears_every_epoch():
@@ -274,5 +274,5 @@ def test_wrong_parameters_are_refused(generator, words):
 
 def test_a_card_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(BadParameter, match="torch finds no CUDA card here"):
+    with pytest.raises(BadParameter, match="torch finds no CUDA device"):
         synth.CTGAN(epochs=1, device="cuda").fit(separated(50))

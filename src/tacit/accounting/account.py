@@ -1,13 +1,13 @@
-"""What was spent, and whether more may be. Privacy once given away stays given away: a release is written
-down before it is made.
+"""Privacy accounting: how much was spent, and whether more may be. Spent privacy cannot be recovered, so a
+release is recorded before it is made.
 
-A round that was computed, lost in a crash and computed again has been released twice, with different noise.
-So the account counts rounds begun, in a file of its own that is never wound back. Each line has the settings
-of its release, and ε composes the lines as they were spent (`mixture.py`), whatever the settings of the
+A round that was computed, lost in a crash and computed again was released twice, with different noise. So the
+account counts rounds that were started, in a file that is never rolled back. Each line has the settings of
+its release, and ε composes the lines as they were spent (`mixture.py`), independent of the settings of the
 account that reads them.
 
-One file may serve several agreements on the same data. Each has a `key`: budget and limit count the lines of
-that key, and `lifetime` composes them all.
+One file may serve several agreements on the same data. Each has a `key`: budget and limit apply to the lines
+of that key, and `lifetime` composes all lines.
 """
 
 from __future__ import annotations
@@ -20,35 +20,34 @@ from pathlib import Path
 
 from ..errors import BudgetSpent
 from ..parameters import bad
-from .account_file import AccountFile, Line
+from .account_file import AccountFile, AccountLine
 from .compose import Release, most_steps
 from .mixture import mixed_epsilon
 
 FILE = "spent.jsonl"
-ROUNDING = 1 + 1e-9  # an ε that was found to meet a budget may exceed it by this much in floating point
+ROUNDING = 1 + 1e-9  # tolerance for an ε that was calibrated to a budget in floating point
 
 
 @dataclass
 class Account:
-    """Releases under one agreement. `budget` is an ε that is never exceeded, `limit` a number of releases;
-    None: no such bound.
+    """The releases under one agreement.
+
+    `budget` is the maximum ε and `limit` the maximum number of releases; None means no bound.
     """
 
     release: Release
     delta: float
     budget: float | None = None
-    rounds: int = 0  # how many are planned: what the run may need at most
+    rounds: int = 0  # planned: the most that the run may need
     file: Path | None = None
     spent: int = 0  # releases so far under this key
     limit: int | None = field(default=None, kw_only=True)
     key: str = field(default="", kw_only=True)
     _allowed: int | None = field(default=None, repr=False)  # by rounds and budget
-    _done: int = field(
-        default=0, init=False, repr=False
-    )  # planned rounds that were begun through this object
+    _done: int = field(default=0, init=False, repr=False)  # planned rounds started through this object
     _known: int = field(default=0, init=False, repr=False)  # complete lines under this key
-    _memory: list[Line] = field(default_factory=list, init=False, repr=False)  # what is in no file
-    _book: AccountFile | None = field(default=None, init=False, repr=False)
+    _memory: list[AccountLine] = field(default_factory=list, init=False, repr=False)  # not in a file
+    _file: AccountFile | None = field(default=None, init=False, repr=False)
     _token: str = field(default_factory=lambda: secrets.token_hex(8), init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -57,17 +56,17 @@ class Account:
         ):
             raise bad("Account", "limit", self.limit, "a whole number of at least 0, or None")
         if self.spent:
-            self._memory.append(Line(self.key, self._session, self.release, self.spent))
+            self._memory.append(AccountLine(self.key, self._session, self.release, self.spent))
             self._known = self.spent
         self._refresh()
 
     @property
     def _session(self) -> str:
-        return f"{self._token}.{os.getpid()}"  # a process that was forked has passes of its own
+        return f"{self._token}.{os.getpid()}"  # a forked process counts its own passes
 
     @property
     def allowed(self) -> int:
-        """How many releases budget and limit allow in all, of those the run may need."""
+        """The total number of releases that budget and limit allow, at most those planned."""
         if self._allowed is None:
             left = max(0, self.rounds - self._done)
             if not self.rounds and self.limit is not None:
@@ -79,7 +78,7 @@ class Account:
         return self._allowed if self.limit is None else min(self._allowed, self.limit)
 
     def epsilon(self, rounds: int | None = None) -> float:
-        """ε so far, or after this many releases."""
+        """ε so far, or after this number of releases."""
         lines = self._mine()
         if rounds is None or rounds >= self.spent:
             return self._epsilon(lines, 0 if rounds is None else rounds - self.spent)
@@ -90,52 +89,52 @@ class Account:
         return self._epsilon(first)
 
     def epsilon_with(self, more: Sequence[tuple[Release, int]]) -> float:
-        """ε after what was spent so far and so many more of these releases."""
+        """ε of what was spent so far and of more releases, (release, count) each."""
         return mixed_epsilon([*self._groups(self._mine(), self.delta), *more], self.delta)
 
     def count_steps(self) -> int:
-        """How many of the releases so far were of the planned kind."""
+        """The number of releases so far that were of the planned kind."""
         return sum(line.times for line in self._mine() if line.release == self.release)
 
     def lifetime(self, delta: float | None = None) -> float:
-        """ε of every line of the file, whatever its key: what was spent on the data in all."""
+        """ε of all lines of the file, with any key: the total spent on the data."""
         self._refresh()
         return self._epsilon(self._lines(), delta=delta)
 
     def may_spend(self) -> bool:
-        """Whether one more planned release is within budget and limit, with what other processes spent from
-        this file.
+        """Whether one more planned release is within budget and limit, including what other processes spent
+        from this file.
         """
         self._refresh()
         return self.spent < self.allowed
 
     def spend(self, number: int, release: Release | None = None) -> None:
-        """Round `number` (from 1) is about to be released; `release` where it is not one of the planned kind.
-        On the disk when this returns.
+        """Record that round `number` (from 1) is about to be released; on disk when this returns.
 
-        Raises BudgetSpent, and writes nothing, where budget or limit would be exceeded.
+        `release` is given if it is not of the planned kind. Raises BudgetSpent, and writes nothing, if budget
+        or limit would be exceeded.
         """
-        what = self.release if release is None else release
+        current = self.release if release is None else release
         if self.file is None:
-            self._decide(what)
-            self._memory.append(Line(self.key, self._session, what))
-            self._note(self._memory[-1:])
+            self._check_allowed(current)
+            self._memory.append(AccountLine(self.key, self._session, current))
+            self._count(self._memory[-1:])
         else:
-            book = self._opened(self.file)
-            with book.writing() as fd:
-                self._note(book.read(fd))
-                self._decide(what)
-                book.append(fd, number, self.key, self._session, what, self.delta)
-                self._note(book.read(fd))
+            account_file = self._opened(self.file)
+            with account_file.writing() as fd:
+                self._count(account_file.read(fd))
+                self._check_allowed(current)
+                account_file.append(fd, number, self.key, self._session, current, self.delta)
+                self._count(account_file.read(fd))
         self._done += release is None
 
-    # what was spent -----------------------------------------------------------------------------------------
+    # lines --------------------------------------------------------------------------------------------------
 
-    def _decide(self, release: Release) -> None:
+    def _check_allowed(self, release: Release) -> None:
         if self.limit is not None and self.spent >= self.limit:
             raise BudgetSpent(
-                f"{self.limit} releases were agreed to, and {self.spent} were made. Nothing more was "
-                "released; more needs a new agreement."
+                f"{self.spent} of {self.limit} agreed releases were made. Nothing more was released; more "
+                "releases need a new agreement."
             )
         if self.budget is None or (release == self.release and self.spent < self.allowed):
             return
@@ -154,54 +153,58 @@ class Account:
 
     def _refresh(self) -> None:
         if self.file is not None:
-            self._note(self._opened(self.file).refresh())
+            self._count(self._opened(self.file).refresh())
 
     def _opened(self, file: Path) -> AccountFile:
-        if self._book is None or self._book.path != file:
-            self._book = AccountFile(file)
-        return self._book
+        if self._file is None or self._file.path != file:
+            self._file = AccountFile(file)
+        return self._file
 
-    def _note(self, new: list[Line]) -> None:
-        """Count complete lines that were not known yet, and what follows them in the file."""
-        tail = None if self._book is None else self._book.tail
+    def _count(self, new: list[AccountLine]) -> None:
+        """Count new complete lines, and an incomplete one at the end of the file."""
+        tail = None if self._file is None else self._file.tail
         if tail is not None or any(
             line.session != self._session or line.release != self.release for line in new
         ):
-            self._allowed = None  # somebody else spent, or something else was spent
+            self._allowed = None  # another process, or another kind of release, spent
         self._known += sum(line.times for line in new if line.key in (self.key, None))
         self.spent = self._known + (tail is not None and tail.key in (self.key, None))
 
-    def _lines(self) -> list[Line]:
-        book = self._book
+    def _lines(self) -> list[AccountLine]:
+        account_file = self._file
         return (
             self._memory
-            if book is None
-            else [*self._memory, *book.lines, *([book.tail] if book.tail is not None else [])]
+            if account_file is None
+            else [
+                *self._memory,
+                *account_file.lines,
+                *([account_file.tail] if account_file.tail is not None else []),
+            ]
         )
 
-    def _mine(self) -> list[Line]:
+    def _mine(self) -> list[AccountLine]:
         return [line for line in self._lines() if line.key in (self.key, None)]
 
-    def _epsilon(self, lines: list[Line], more: int = 0, delta: float | None = None) -> float:
+    def _epsilon(self, lines: list[AccountLine], more: int = 0, delta: float | None = None) -> float:
         delta = self.delta if delta is None else delta
         return mixed_epsilon(
-            self._groups([*lines, Line(self.key, self._session, self.release, more)], delta), delta
+            self._groups([*lines, AccountLine(self.key, self._session, self.release, more)], delta), delta
         )
 
-    def _groups(self, lines: list[Line], delta: float) -> list[tuple[Release, int]]:
-        """(release, steps), those counted by passes apart for each session."""
+    def _groups(self, lines: list[AccountLine], delta: float) -> list[tuple[Release, int]]:
+        """(release, steps); releases counted by passes are grouped by session."""
         counts: dict[tuple[Release, str], int] = {}
-        torn = 0
+        incomplete = 0
         for line in lines:
             if line.release is None:
-                torn += line.times
+                incomplete += line.times
             elif line.times:
                 at = line.release, line.session if line.release.by_pass else ""
                 counts[at] = counts.get(at, 0) + line.times
         groups = [(release, n) for (release, _), n in counts.items()]
-        if not torn:
+        if not incomplete:
             return groups
-        # A line cut short was of one of the kinds in the file, or of a kind never seen, which was not
-        # released: the dearest counts.
+        # An incomplete line was of a kind in the file, or of a new kind that was not released: charge the
+        # most expensive one.
         known = {self.release, *(line.release for line in self._lines() if line.release is not None)}
-        return [*groups, *[(max(known, key=lambda r: mixed_epsilon([(r, 1)], delta)), 1)] * torn]
+        return [*groups, *[(max(known, key=lambda r: mixed_epsilon([(r, 1)], delta)), 1)] * incomplete]

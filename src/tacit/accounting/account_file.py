@@ -1,9 +1,9 @@
-"""The file of an account: one line for each release, written and on the disk before the release is made.
+"""The file of an account: one line for each release, on disk before the release is made.
 
-Lines are only ever appended, each by one write under a lock, so several processes may spend from one file.
-Each line has its own number (`begun`), so a line that was removed or inserted is noticed. A line that was cut
-short by a crash is followed by a line break and counts as a release (`account.py` says at which price),
-although it never happened: whoever wrote it had not returned from `spend` yet.
+Lines are only appended, each by one write under a lock, so several processes may spend from one file. Each
+line has a number (`begun`), so removed or inserted lines are detected. An incomplete line, from a crash, is
+followed by a line break and counts as a release (`account.py` defines its price), although the release was
+not made: `spend` had not returned.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from .training import Training
 KINDS: dict[str, type[Release]] = {"release": Release, "training": Training}
 
 
-class Line(NamedTuple):
-    """One release, or several alike. `release` and `key` are None where the line was cut short: it belongs to
-    every key.
+class AccountLine(NamedTuple):
+    """One release, or several equal ones.
+
+    `release` and `key` are None for an incomplete line, which belongs to every key.
     """
 
     key: str | None
@@ -36,16 +37,16 @@ class Line(NamedTuple):
 
 
 class AccountFile:
-    """What the lines of one file say, kept up to date."""
+    """The lines of one file, kept up to date."""
 
     def __init__(self, path: Path):
         self.path = path
-        self.lines: list[Line] = []  # complete ones
-        self.tail: Line | None = None  # what follows the last line break
+        self.lines: list[AccountLine] = []  # complete ones
+        self.tail: AccountLine | None = None  # after the last line break
         self._read = 0  # bytes up to the last line break
 
-    def refresh(self) -> list[Line]:
-        """Read what was appended since the last time; the new complete lines."""
+    def refresh(self) -> list[AccountLine]:
+        """Read what was appended since the last time; return the new complete lines."""
         if not self._read and not self.path.exists():
             return []
         with self._opened(os.O_RDONLY) as fd:
@@ -53,16 +54,15 @@ class AccountFile:
 
     @contextmanager
     def writing(self) -> Iterator[int]:
-        """The open file under an exclusive lock: nobody else appends until this ends."""
-        create = (
-            0 if self.lines or self.tail else os.O_CREAT
-        )  # a file that was there and is gone is not made again: that would be a refund
+        """The open file under an exclusive lock."""
+        # a file that was deleted is not created again: that would be a refund
+        create = 0 if self.lines or self.tail else os.O_CREAT
         with self._opened(os.O_RDWR | os.O_APPEND | create) as fd:
             yield fd
 
     @contextmanager
     def _opened(self, flags: int) -> Iterator[int]:
-        import fcntl  # not on Windows, where accounts have no files
+        import fcntl  # not available on Windows, where accounts have no files
 
         try:
             fd = os.open(self.path, flags, 0o600)
@@ -76,10 +76,10 @@ class AccountFile:
         finally:
             os.close(fd)
 
-    def read(self, fd: int) -> list[Line]:
+    def read(self, fd: int) -> list[AccountLine]:
         size = os.fstat(fd).st_size
         if size < self._read:
-            raise self._unusable(f"it has {size} bytes and had {self._read}")
+            raise self._unusable(f"it was truncated from {self._read} to {size} bytes")
         os.lseek(fd, self._read, os.SEEK_SET)
         data = b""
         while part := os.read(fd, 1 << 20):
@@ -95,7 +95,7 @@ class AccountFile:
         return new
 
     def append(self, fd: int, round: int, key: str, session: str, release: Release, delta: float) -> None:
-        """Write one line and wait until the disk has it, under the lock of `writing`."""
+        """Append one line and sync it to disk, under the lock of `writing`."""
         begun = len(self.lines) + (self.tail is not None) + 1
         kind = next(name for name, cls in KINDS.items() if type(release) is cls)
         line = {
@@ -110,7 +110,7 @@ class AccountFile:
         first = not self._read
         data = b"\n" * (self.tail is not None) + json.dumps(line).encode() + b"\n"
         if os.write(fd, data) != len(data):
-            raise self._unusable("the disk is full")  # the part that was written counts as a release
+            raise self._unusable("the disk is full")  # the incomplete line counts as a release
         os.fsync(fd)
         if first:
             folder = os.open(self.path.parent, os.O_RDONLY)
@@ -119,45 +119,44 @@ class AccountFile:
             finally:
                 os.close(folder)
 
-    def _parse(self, text: bytes, number: int) -> Line:
+    def _parse(self, text: bytes, number: int) -> AccountLine:
         try:
-            found = json.loads(text)
+            entry = json.loads(text)
         except ValueError:
-            return Line(None, "", None)  # cut short; the lines behind it have numbers that count it
+            return AccountLine(None, "", None)  # incomplete; it counts in the numbers of the following lines
         try:
-            if found["begun"] != number:
-                raise ValueError(f"line {number} says that it is line {found['begun']}")
-            if "kind" not in found:
-                return Line("", "", _of_earlier_version(found))
-            cls = KINDS[found["kind"]]
-            key, session = found["key"], found["session"]
+            if entry["begun"] != number:
+                raise ValueError(f"line {number} has the number {entry['begun']}")
+            if "kind" not in entry:
+                return AccountLine("", "", _of_earlier_version(entry))
+            cls = KINDS[entry["kind"]]
+            key, session = entry["key"], entry["session"]
             if not isinstance(key, str) or not isinstance(session, str):
-                raise ValueError(f"line {number} has no key and session")
-            return Line(key, session, check(cls(**{f.name: found[f.name] for f in fields(cls)})))
+                raise ValueError(f"line {number} lacks a key or a session")
+            return AccountLine(key, session, check(cls(**{f.name: entry[f.name] for f in fields(cls)})))
         except (ValueError, KeyError, TypeError, TacitError) as error:
             what = f"line {number} has no {error}" if isinstance(error, KeyError) else str(error)
             raise self._unusable(what) from error
 
     def _unusable(self, why: str) -> BadRun:
         return BadRun(
-            f"{self.path} cannot be read: {why}. It says what privacy was spent, so the run cannot go on "
-            "without it. "
-            "Put it back from a copy, or start anew and add what this run spent by hand."
+            f"{self.path} cannot be read: {why}. It records the privacy that was spent, and the run cannot "
+            "continue without it. "
+            "Restore it from a copy, or start a new run and add what this run spent by hand."
         )
 
 
 def _of_earlier_version(line: dict[str, Any]) -> Release:
-    """Lines of earlier versions lack `kind`, `key`, `distance`, `dimension` and `per_epoch`; of what they may
-    mean, the most expensive is taken.
+    """Parse a line of an earlier version, without `kind`, `key`, `distance`, `dimension` and `per_epoch`.
+
+    If it is ambiguous, the most expensive reading is used.
     """
     z, rate, sampling, accountant = line["multiplier"], line["rate"], line["sampling"], line["accountant"]
     if accountant == "skellam":
         raise ValueError(
-            "its lines are of an earlier version, which did not write down what Skellam noise costs"
+            "its lines are from an earlier version, which did not record the cost of Skellam noise"
         )
-    if sampling == "fixed" or sampling in (
-        "shuffle",
-        "tree",
-    ):  # fixed: over the clipping norm, as in training, costs more than over the distance
+    # fixed: relative to the clipping norm, as in training, costs more than relative to the distance
+    if sampling in ("fixed", "shuffle", "tree"):
         return check(Training(z, rate, sampling=sampling, accountant=accountant, per_epoch=1))
     return check(Release(z, rate, "everyone" if rate == 1 else sampling, accountant))

@@ -1,12 +1,11 @@
-"""How much many releases say together. The integrals are those of Google's dp-accounting; what is ours is
-what they are asked.
+"""Composition: ε of several releases together, computed by Google's dp-accounting.
 
     pld   privacy-loss distributions: tightest; everyone in every step, or Poisson sampling
-    rdp   Rényi: looser, faster; the one that also knows sampling of a fixed number without replacement
+    rdp   Rényi divergence: looser, faster; also for a fixed number sampled without replacement
 
-Two neighbours differ by one client (or row) being there under "everyone" and "poisson", and by one exchanged
-for another under "fixed"; the noise multiplier is always σ over how far apart the sums of two neighbours can
-lie: the clipping norm, and twice that where one is exchanged.
+Neighboring data sets differ by adding or removing one client (or row) under "everyone" and "poisson", and by
+replacing one under "fixed". The noise multiplier is always σ over the sensitivity, the largest distance of
+two neighbors' sums: the clipping norm, and twice that for replacement.
 """
 
 from __future__ import annotations
@@ -29,73 +28,69 @@ from .skellam import skellam_epsilon, skellam_rdp_curve
 
 SAMPLINGS = ("everyone", "poisson", "fixed")
 ACCOUNTANTS = ("pld", "rdp")
-FINE = 1e-4  # the width of a PLD's cells
+FINE = 1e-4  # discretization interval of a PLD
 
 
 @dataclass(frozen=True)
 class Release:
-    """What one step of a run gives away, to be composed with the others."""
+    """The privacy cost of one step of a run, to be composed with others."""
 
-    multiplier: float = real(above=0, doc="σ over the distance of two neighbours' sums")
+    multiplier: float = real(above=0, doc="σ over the sensitivity")
     rate: float = real(
         1.0,
         above=0,
         most=1,
-        doc="the probability, or share, with which a client (or row) takes part in a step",
+        doc="the probability, or fraction, with which a client (or row) takes part in a step",
     )
     sampling: str = choice(
         "everyone",
         SAMPLINGS,
-        doc="who takes part: everyone; each by a coin of its own; a fixed number without replacement",
+        doc="who takes part: everyone; each independently (Poisson); a fixed number without replacement",
     )
     accountant: str = choice(
         "pld",
         (*ACCOUNTANTS, "zcdp", "skellam"),
-        doc="how steps are composed; zcdp: for what is only known to be concentrated; "
+        doc="how steps are composed; zcdp: only a zCDP guarantee is known; "
         "skellam: Skellam noise, by its Rényi divergence",
     )
-    distance: float = real(
-        0.0, least=0, doc="skellam: how many units of the grid two neighbours' sums lie apart"
-    )
-    dimension: int = whole(1, least=1, doc="skellam: how many numbers a sum has")
+    distance: float = real(0.0, least=0, doc="skellam: the sensitivity in units of the grid")
+    dimension: int = whole(1, least=1, doc="skellam: the dimension of the sum")
 
     def check(self) -> None:
         if self.sampling == "everyone" and self.rate != 1:
             raise bad("Release", "rate", self.rate, "1 where everyone takes part")
         if self.sampling == "fixed" and self.rate < 1 and self.accountant != "rdp":
             raise BadParameter(
-                f"accounting: accountant is {self.accountant!r}, and a fixed number without replacement is "
-                "sampled, for which there is no tight "
-                "bound of that kind. Use accountant='rdp', or Poisson sampling."
+                f"accounting: accountant is {self.accountant!r}, which does not support sampling a fixed "
+                "number without replacement. Use accountant='rdp', or Poisson sampling."
             )
         if self.sampling != "everyone" and self.rate < 1 and self.accountant in ("zcdp", "skellam"):
             raise BadParameter(
-                "accounting: sampling does not lower a guarantee that is only known as zCDP, or of Skellam "
+                "accounting: there is no amplification by sampling for a zCDP guarantee or for Skellam "
                 "noise. Account without sampling."
             )
 
     def epsilon(self, steps: int, delta: float, width: float | None = None) -> float:
-        """ε of so many steps at this δ."""
+        """ε of this number of steps at this δ."""
         return _epsilon(self, steps, delta, 5e-4 if width is None else width)
 
     @property
     def by_pass(self) -> bool:
-        """Whether cost is counted by passes over the rows, so that the steps of one session belong
-        together.
-        """
+        """Whether the cost is counted by passes over the rows, so that a session's steps belong together."""
         return False
 
     def plain(self, steps: int) -> tuple[Release, int]:
-        """(release, steps) of the same cost that say nothing of training: what `mixture.py` composes."""
+        """An equivalent (release, steps) without training-specific settings, for `mixture.py`."""
         return self, steps
 
     def steps_within(self, epsilon: float, delta: float, most: int) -> int:
-        """How many of at most `most` steps cost no more than ε."""
+        """The largest number of steps, at most `most`, that costs no more than ε."""
         return most_steps(lambda steps: self.epsilon(steps, delta), epsilon, most)
 
 
 def most_steps(cost: Callable[[int], float], epsilon: float, most: int) -> int:
-    """The largest number of steps, at most `most`, that costs no more than ε. `cost` must not decrease;
+    """The largest number of steps, at most `most`, that costs no more than ε, for a monotone `cost`.
+
     `most` itself is tried first.
     """
     low, high = 0, most + 1
@@ -155,9 +150,8 @@ def divergence(r: Release, orders: np.ndarray) -> np.ndarray:
     google = google_accounting()
     event: Any = google.GaussianDpEvent(r.multiplier)
     if r.sampling == "fixed":
-        share = Fraction(r.rate).limit_denominator(
-            10**9
-        )  # the event counts clients; the bound looks at their share alone
+        # the event has numbers of clients; the bound depends on their ratio only
+        share = Fraction(r.rate).limit_denominator(10**9)
         event, relation = (
             google.SampledWithoutReplacementDpEvent(share.denominator, share.numerator, event),
             google.NeighboringRelation.REPLACE_ONE,
@@ -170,11 +164,8 @@ def divergence(r: Release, orders: np.ndarray) -> np.ndarray:
     accountant = google.rdp.RdpAccountant(orders, relation)
     log = logging.getLogger("absl")
     before = log.level
-    log.setLevel(
-        logging.ERROR
-        # it warns of orders whose series did not converge; they are infinite, which is never less than the
-        # truth
-    )
+    # it warns of orders whose series did not converge; they count as infinite, which is an upper bound
+    log.setLevel(logging.ERROR)
     try:
         accountant.compose(event)
     finally:
@@ -197,7 +188,7 @@ def _release(noise_multiplier: float, sampling_rate: float, accountant: str, sam
     )
 
 
-def _given(steps: Any, delta: Any) -> None:
+def _check_arguments(steps: Any, delta: Any) -> None:
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise bad("accounting", "steps", steps, "a whole number of at least 1")
     if isinstance(delta, bool) or not isinstance(delta, int | float) or not 0 < delta < 1:
@@ -213,11 +204,12 @@ def epsilon(
     accountant: str = "pld",
     sampling: str = "poisson",
 ) -> float:
-    """ε of `steps` Gaussian releases. `sampling` must be what was really done: shuffling through the data is
-    neither of the two.
+    """ε of `steps` Gaussian releases.
+
+    `sampling` must describe what was done: shuffling is neither "poisson" nor "fixed".
     """
     release = _release(noise_multiplier, sampling_rate, accountant, sampling)
-    _given(steps, delta)
+    _check_arguments(steps, delta)
     return release.epsilon(steps, float(delta), FINE)
 
 
@@ -230,24 +222,21 @@ def noise_for(
     accountant: str = "pld",
     sampling: str = "poisson",
 ) -> float:
-    """The least noise multiplier with which `steps` releases cost no more than ε, from above and to about a
-    thousandth.
-    """
+    """The smallest noise multiplier with which `steps` releases cost no more than ε, to about 0.1% above."""
     if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 < epsilon < math.inf:
         raise bad("accounting", "epsilon", epsilon, "a number above 0")
-    _given(steps, delta)
+    _check_arguments(steps, delta)
     if sampling_rate == 1 and accountant == "pld" and sampling == "poisson":
         return gaussian_multiplier(epsilon, delta) * math.sqrt(steps)
 
-    width = min(
-        1e-3, max(FINE, math.sqrt(1.4e-3 * epsilon / steps))
-    )  # wider cells are faster and only ever say more ε: measured, 0.7·steps·width² more
+    # wider intervals are faster and overestimate ε: by 0.7·steps·width², measured
+    width = min(1e-3, max(FINE, math.sqrt(1.4e-3 * epsilon / steps)))
 
     def cost(z: float) -> float:
         return _release(z, sampling_rate, accountant, sampling).epsilon(steps, float(delta), width)
 
-    # ε falls in z, nearly along a line in log-log: a few secants, each kept inside what is known; `high` is
-    # always affordable
+    # ε decreases in z, nearly linearly in log-log: a few secant steps inside the bracket; `high` always meets
+    # the budget
     all_in = gaussian_multiplier(epsilon, delta) * math.sqrt(steps)  # without sampling
     low, high = 0.0, max(1.1 * sampling_rate * all_in, min(all_in, 0.6))
     at_low, at_high = math.inf, cost(high)
@@ -259,7 +248,7 @@ def noise_for(
                 "accounting",
                 "epsilon",
                 epsilon,
-                "larger: no noise that a computer can add makes so many steps so private",
+                "larger: no representable noise makes this number of steps so private",
             )
     while not low:
         half = high / 1.5

@@ -1,18 +1,15 @@
-"""Noise that is what its proof says: discrete Gaussian and discrete Laplace numbers, and the exponential
-mechanism, drawn exactly.
+"""Exact samplers: the discrete Gaussian, the discrete Laplace distribution, and the exponential mechanism.
 
 Canonne, Kamath, Steinke: *The Discrete Gaussian for Differential Privacy*, NeurIPS 2020, Algorithms 1, 2 and
 3.
 
-A Gaussian made of floating-point numbers is not the Gaussian of the proof: its lowest bits tell the value it
-was added to (Mironov, CCS 2012). Here every draw is made of whole numbers and comparisons of whole numbers;
-no rounding takes place anywhere. The bits come from the operating system; numpy's generator never makes
-noise. `source` is a function from n to n bytes; one that can be replayed is for tests only, and whoever
-passes it stamps the ledger NOT PRIVATE.
+Gaussian noise in floating point is not the Gaussian of the proof: its lowest bits reveal the value it was
+added to (Mironov, CCS 2012). Here every sample uses integer arithmetic only, without rounding. The bits come
+from the operating system; numpy's generator is never used for noise. `source` is a function from n to n
+bytes; one that can be replayed is for tests only, and its user must stamp the ledger NOT PRIVATE.
 
-What is *not* promised: constant time. The loops below run as long as their draws ask for, so whoever can time
-the process to the microsecond learns something about the noise; keep the machine that adds it out of the
-adversary's reach.
+The samplers are *not* constant-time: the number of iterations depends on the samples, so an adversary that
+can time the process learns something about the noise. Keep the machine that adds noise out of its reach.
 
 Discrete Gaussian noise of parameter σ² on integer counts whose L2 sensitivity is Δ is Δ²/(2σ²)-zCDP (Theorem
 4), as the continuous one is, and its variance is at most σ² (Corollary 9).
@@ -31,20 +28,16 @@ from ..parameters import bad
 
 Source = Callable[[int], bytes]
 _BITS = 63
-_ROOM = (
-    1 << 62
-)  # products in int64 stay below this; what is larger is computed in Python's unbounded integers
+_ROOM = 1 << 62  # products in int64 stay below this; larger ones use Python's integers
 
 
 def uniform(below: int, n: int, source: Source = os.urandom) -> np.ndarray:
-    """`n` whole numbers uniform in 0 … below − 1: int64 where that fits, else Python's own."""
+    """`n` uniform integers in 0 … below − 1: int64 if that fits, else Python's integers."""
     if below < 1:
         raise bad("uniform", "below", below, "at least 1")
     if below > _ROOM:
         return np.array([_uniform_large(below, source) for _ in range(n)], dtype=object)
-    limit = (
-        (1 << _BITS) // below * below
-    )  # a multiple of `below`; what lies beyond it would make small remainders likelier
+    limit = (1 << _BITS) // below * below  # reject beyond a multiple of `below`, to avoid modulo bias
     out = _words(n, source)
     late = np.flatnonzero(out >= limit) if limit < (1 << _BITS) else np.empty(0, np.int64)
     while len(late):
@@ -99,7 +92,7 @@ def laplace(scale: int, n: int, source: Source = os.urandom) -> np.ndarray:
         raise bad("laplace", "scale", scale, "a whole number of at least 1")
     parts, have = [], 0
     while have < n:
-        # Of U uniform in 0 … t − 1 about 63% are kept, so this many are nearly always enough for one pass.
+        # about 63% of U uniform in 0 … t − 1 are accepted, so this is nearly always enough for one pass
         size = int((n - have) * 1.8) + 16
         u = uniform(scale, size, source)
         u = u[bernoulli_exp(u, scale, source)]
@@ -119,7 +112,7 @@ def laplace(scale: int, n: int, source: Source = os.urandom) -> np.ndarray:
 
 
 def gaussian(variance: Fraction | int, n: int, source: Source = os.urandom) -> np.ndarray:
-    """`n` whole numbers with P(x) ∝ exp(−x² / (2σ²)), σ² a positive rational. Algorithm 3."""
+    """`n` integers with P(x) ∝ exp(−x² / (2σ²)), σ² a positive rational. Algorithm 3."""
     variance = Fraction(variance)
     if variance <= 0:
         raise bad("gaussian", "variance", variance, "a positive rational number")
@@ -133,39 +126,40 @@ def gaussian(variance: Fraction | int, n: int, source: Source = os.urandom) -> n
         largest = max(abs(int(y.max())), abs(int(y.min())), 1) * q * t + p
         if largest * largest >= _ROOM or denominator >= _ROOM:
             y = y.astype(object)
-        kept = y[bernoulli_exp((abs(y) * (q * t) - p) ** 2, denominator, source)]
-        parts.append(kept.astype(np.int64))
-        have += len(kept)
+        accepted = y[bernoulli_exp((abs(y) * (q * t) - p) ** 2, denominator, source)]
+        parts.append(accepted.astype(np.int64))
+        have += len(accepted)
     return np.concatenate(parts)[:n] if n else np.empty(0, np.int64)
 
 
 def gaussian_whole(sigma: int, n: int, source: Source = os.urandom) -> np.ndarray:
-    """`gaussian` for a whole σ, of up to 2²⁰ in machine words: with t = σ in Algorithm 3, which holds for any
-    t ≥ 1, the probability of acceptance is
-    exp(−(|Y| − σ)² / (2σ²)), and no number grows beyond 63 bits.
+    """`gaussian` for an integer σ, in machine words up to 2²⁰.
+
+    With t = σ in Algorithm 3, which holds for any t ≥ 1, the acceptance probability is exp(−(|Y| − σ)² /
+    (2σ²)), and all numbers stay below 63 bits.
     """
     if sigma < 1:
         raise bad("gaussian_whole", "sigma", sigma, "a whole number of at least 1")
     parts, have = [], 0
     while have < n:
-        y = laplace(sigma, int((n - have) * 1.4) + 16, source)  # about 76% are kept
+        y = laplace(sigma, int((n - have) * 1.4) + 16, source)  # about 76% are accepted
         gap = abs(y) - sigma
         if sigma > 1 << 20 or (len(gap) and int(abs(gap).max()) > 1 << 30):
             gap = gap.astype(object)
-        kept = y[bernoulli_exp(gap * gap, 2 * sigma * sigma, source)]
-        parts.append(kept.astype(np.int64))
-        have += len(kept)
+        accepted = y[bernoulli_exp(gap * gap, 2 * sigma * sigma, source)]
+        parts.append(accepted.astype(np.int64))
+        have += len(accepted)
     return np.concatenate(parts)[:n] if n else np.empty(0, np.int64)
 
 
 def exponential(
     scores: Sequence[int], epsilon: Fraction | int, sensitivity: int, source: Source = os.urandom
 ) -> int:
-    """The index of one candidate, drawn with P(i) ∝ exp(ε · score_i / (2 · sensitivity)).
+    """Sample the index of one candidate with P(i) ∝ exp(ε · score_i / (2 · sensitivity)).
 
-    McSherry, Talwar: *Mechanism Design via Differential Privacy*, FOCS 2007. Drawn by rejection: a uniform
-    candidate is kept with probability exp(−ε (best − score) / (2 · sensitivity)), which is exact for whole
-    scores and a rational ε. ε-DP, and ε²/8-zCDP (Cesar, Rogers:
+    McSherry, Talwar: *Mechanism Design via Differential Privacy*, FOCS 2007. By rejection: a uniform
+    candidate is accepted with probability exp(−ε (best − score) / (2 · sensitivity)), which is exact for
+    integer scores and a rational ε. ε-DP, and ε²/8-zCDP (Cesar, Rogers:
     *Bounding, Concentrating, and Truncating*, ALT 2021, by the mechanism's bounded range).
     """
     if not len(scores):
@@ -181,17 +175,15 @@ def exponential(
     whole = [int(s) for s in scores]
     best = max(whole)
     while True:
-        tried = uniform(len(whole), 64, source)  # many at a time, the first that is kept counts
+        tried = uniform(len(whole), 64, source)  # several at a time; the first accepted one counts
         gaps = np.array([(best - whole[i]) * rate.numerator for i in tried], dtype=object)
-        kept = np.flatnonzero(bernoulli_exp(gaps, rate.denominator, source))
-        if len(kept):
-            return int(tried[kept[0]])
+        accepted = np.flatnonzero(bernoulli_exp(gaps, rate.denominator, source))
+        if len(accepted):
+            return int(tried[accepted[0]])
 
 
 def rational_above(value: float) -> Fraction:
-    """A rational not below `value` and less than a thousandth above it, of small whole numbers: noise is
-    rounded up, never down.
-    """
+    """A rational at least `value` and less than 0.1% above it, of small integers: noise is rounded up."""
     denominator = 8
     while value * denominator < 1024:
         denominator *= 2
@@ -199,19 +191,20 @@ def rational_above(value: float) -> Fraction:
 
 
 def rational_below(value: float, denominator: int = 1 << 20) -> Fraction:
-    """A multiple of 1/denominator not above `value`, for an ε that must not be exceeded; finer where that
-    would be nothing.
+    """A positive multiple of 1/denominator at most `value`, for an ε that must not be exceeded.
+
+    The denominator is increased if that would be 0.
     """
-    while (found := Fraction(math.floor(Fraction(value) * denominator), denominator)) <= 0 < value:
+    while (fraction := Fraction(math.floor(Fraction(value) * denominator), denominator)) <= 0 < value:
         denominator <<= 20
-    return found
+    return fraction
 
 
 def delta_of(rho: float, epsilon: float) -> float:
     """The δ for which ρ-zCDP implies (ε, δ)-DP.
 
     δ = min over α > 1 of exp((α − 1)(αρ − ε)) / (α − 1) · (1 − 1/α)^α: Canonne, Kamath, Steinke 2020,
-    Corollary 13 with τ = αρ. Any α gives a valid δ, so an imprecise minimum errs on the safe side.
+    Corollary 13 with τ = αρ. Any α gives a valid δ, so an imprecise minimum is still an upper bound.
     """
     if rho <= 0:
         return 0.0
@@ -219,8 +212,7 @@ def delta_of(rho: float, epsilon: float) -> float:
     def log_delta(alpha: float) -> float:
         return (alpha - 1) * (alpha * rho - epsilon) + alpha * math.log1p(-1 / alpha) - math.log(alpha - 1)
 
-    # log δ falls, then rises, in log(α − 1): golden sections after a coarse look that spans every α that can
-    # matter
+    # log δ decreases, then increases, in log(α − 1): ternary search after a coarse grid over all relevant α
     grid = [1e-9 * 10 ** (k / 8) for k in range(8 * 17)]
     best = min(range(len(grid)), key=lambda k: log_delta(1 + grid[k]))
     low, high = math.log(grid[max(best - 1, 0)]), math.log(grid[min(best + 1, len(grid) - 1)])
@@ -243,7 +235,7 @@ def rho_of(epsilon: float, delta: float) -> float:
             "delta",
             delta,
             "a probability above 0 and below 1",
-            "Zero-concentrated privacy has no guarantee with δ = 0.",
+            "zCDP implies no guarantee with δ = 0.",
         )
     low, high = 0.0, epsilon + 1.0
     for _ in range(80):
@@ -256,11 +248,9 @@ def rho_of(epsilon: float, delta: float) -> float:
 
 
 def epsilon_of(rho: float, delta: float) -> float:
-    """The least ε for which ρ-zCDP implies (ε, δ)-DP, approached from above."""
-    low, high = (
-        0.0,
-        rho + 2 * math.sqrt(rho * math.log(1 / delta)) + 1e-12,
-    )  # Bun, Steinke 2016, Proposition 1.3: always enough
+    """The smallest ε for which ρ-zCDP implies (ε, δ)-DP, approached from above."""
+    # Bun, Steinke 2016, Proposition 1.3: an upper bound
+    low, high = 0.0, rho + 2 * math.sqrt(rho * math.log(1 / delta)) + 1e-12
     for _ in range(80):
         middle = (low + high) / 2
         if delta_of(rho, middle) <= delta:

@@ -13,7 +13,7 @@ from ..parameters import bad
 
 
 def gaussian_delta(multiplier: float, epsilon: float) -> float:
-    """The least δ for which a Gaussian of σ = multiplier · sensitivity is (ε, δ)-private."""
+    """The smallest δ for which a Gaussian of σ = multiplier · sensitivity is (ε, δ)-DP."""
     a, b = 1 / (2 * multiplier), epsilon * multiplier
     first = _log_cdf(a - b)
     second = epsilon + _log_cdf(-a - b)
@@ -21,7 +21,7 @@ def gaussian_delta(multiplier: float, epsilon: float) -> float:
 
 
 def gaussian_epsilon(multiplier: float, delta: float) -> float:
-    """The least ε, approached from above."""
+    """The smallest ε, approached from above."""
     low, high = 0.0, 1.0
     while gaussian_delta(multiplier, high) > delta:
         low, high = high, 2 * high
@@ -34,7 +34,7 @@ def gaussian_epsilon(multiplier: float, delta: float) -> float:
 
 
 def gaussian_multiplier(epsilon: float, delta: float) -> float:
-    """The least σ over sensitivity that is (ε, δ)-private, approached from above."""
+    """The smallest σ over sensitivity that is (ε, δ)-DP, approached from above."""
     low, high = 1e-6, 1.0
     while gaussian_delta(high, epsilon) > delta:
         low, high = high, 2 * high
@@ -45,7 +45,7 @@ def gaussian_multiplier(epsilon: float, delta: float) -> float:
 
 
 def laplace_scale(epsilon: float, sensitivity: float = 1.0, steps: int = 1) -> float:
-    """The scale b with which `steps` Laplace releases are ε-private together: b = steps · Δ₁/ε."""
+    """The scale b with which `steps` Laplace releases are ε-DP together: b = steps · Δ₁/ε."""
     if not epsilon > 0 or not sensitivity > 0 or steps < 1:
         raise bad(
             "laplace_scale",
@@ -57,20 +57,17 @@ def laplace_scale(epsilon: float, sensitivity: float = 1.0, steps: int = 1) -> f
 
 
 def laplace_epsilon(scale: float, sensitivity: float = 1.0, steps: int = 1) -> float:
-    """The reverse: ε = steps · Δ₁/b, with δ = 0."""
+    """The inverse: ε = steps · Δ₁/b, with δ = 0."""
     return steps * sensitivity / scale
 
 
 def response_epsilon(keep: float, answers: int = 2) -> float:
-    """Randomised response that tells the truth with probability `keep`: ε = ln(keep · (answers − 1)/(1 −
-    keep)).
-    """
+    """ε of randomized response with truth probability `keep`: ln(keep · (answers − 1)/(1 − keep))."""
     return math.inf if keep >= 1 else math.log(keep * (answers - 1) / (1 - keep))
 
 
 def distributed_multiplier(multiplier: float, sigma: float, clients: int, dimension: int) -> float:
-    """What the sum of `clients` discrete Gaussians, each of `sigma` units, is worth: it has the zCDP of a
-    Gaussian of this multiplier.
+    """The multiplier of a Gaussian with the zCDP of a sum of `clients` discrete Gaussians of `sigma` units.
 
     `multiplier` is √clients·sigma over the L2 bound. Kairouz, Liu, Steinke, ICML 2021, Theorem 1: ½ε²-zCDP
     with ε = min(√(1/z² + τd/2), 1/z + τ√d), τ = 10 Σ_{k=1}^{n−1} exp(−2π²σ²·k/(k+1)).
@@ -81,7 +78,7 @@ def distributed_multiplier(multiplier: float, sigma: float, clients: int, dimens
 
 
 def _log_cdf(x: float) -> float:
-    """log Φ(x), also far out in the left tail."""
+    """log Φ(x), accurate in the left tail."""
     if x > -30:
         return math.log(0.5 * math.erfc(-x / math.sqrt(2)))
     # the asymptotic series of Mills' ratio; its third term is already below 1e-6 here, and the sign is that

@@ -1,6 +1,6 @@
-"""ε of releases of different kinds together, such as two training runs with different noise on the same rows.
+"""ε of releases of different kinds, such as two training runs with different noise on the same rows.
 
-Releases of one kind are composed by their own accountant. Different ones are composed by the tightest bound
+Releases of one kind are composed by their own accountant. Different kinds are composed by the tightest bound
 that covers all of them:
 
     without sampling, all "pld"       one Gaussian: 1/z² adds up (exact)
@@ -8,14 +8,14 @@ that covers all of them:
     all "pld", some Poisson-sampled   the privacy-loss distributions are convolved
     anything else                     Rényi divergences at a shared grid of orders add up
 
-"everyone", "poisson" and "tree" compare data sets with and without a record ("presence"), "fixed" and
-"shuffle" ones with a record exchanged. Where both occur, all are counted for a record exchanged and without
-sampling: an exchange is at most twice the distance, and sampling never adds to a divergence. That bound holds
-for presence too.
+For "everyone", "poisson" and "tree", neighbors differ by adding or removing a record; for "fixed" and
+"shuffle", by replacing one. If both occur, all are counted for replacement and without sampling: replacement
+has at most twice the sensitivity, and sampling never increases a divergence. That bound also holds for adding
+or removing.
 
-The bounds assume that later settings do not depend on earlier outcomes. Where every release is unsampled, or
-accounted by Rényi divergence, they also hold for settings chosen by looking at the earlier outcomes (V.
-Feldman, T. Zrnic: "Individual Privacy Accounting via a Rényi Filter", NeurIPS 2021).
+The bounds assume that later settings do not depend on earlier outcomes. If every release is unsampled, or
+accounted by Rényi divergence, they also hold for settings chosen adaptively (V. Feldman, T. Zrnic:
+"Individual Privacy Accounting via a Rényi Filter", NeurIPS 2021).
 """
 
 from __future__ import annotations
@@ -33,11 +33,9 @@ from .compose import Release, divergence, google_accounting, one_step
 from .gaussian import gaussian_epsilon
 from .skellam import WHOLE_ORDERS
 
-WIDTH = 5e-4  # of a PLD's cells
-SAMPLED_ORDERS = (
-    512  # the largest whole order for sampled Gaussians, whose divergence is a sum of so many terms
-)
-# an unsampled Gaussian with a smaller multiplier costs ε > 50; its PLD would have millions of cells, and
+WIDTH = 5e-4  # discretization interval of a PLD
+SAMPLED_ORDERS = 512  # largest integer order for sampled Gaussians, whose divergence has as many terms
+# an unsampled Gaussian with a smaller multiplier costs ε > 50; its PLD would have millions of values, and
 # Rényi divergence is as good there
 STRONG = 0.1
 
@@ -45,7 +43,7 @@ Groups = tuple[tuple[Release, int], ...]
 
 
 def mixed_epsilon(spent: Iterable[tuple[Release, int]], delta: float) -> float:
-    """ε of so many steps of each release, all together, at this δ. Never less than the truth."""
+    """An upper bound on ε at this δ, for (release, steps) pairs together."""
     counts: dict[Release, int] = {}
     for release, steps in spent:
         if steps:
@@ -60,7 +58,7 @@ def mixed_epsilon(spent: Iterable[tuple[Release, int]], delta: float) -> float:
 @lru_cache(maxsize=1024)
 def _mixed(groups: Groups, delta: float) -> float:
     if len({r.sampling == "fixed" for r, _ in groups}) == 2:
-        return mixed_epsilon([(_exchanged(r), n) for r, n in groups], delta)
+        return mixed_epsilon([(_with_replacement(r), n) for r, n in groups], delta)
     kinds = {r.accountant for r, _ in groups}
     if "skellam" not in kinds and all(r.rate == 1 for r, _ in groups):
         inverse = sum(n / r.multiplier**2 for r, n in groups)
@@ -80,8 +78,8 @@ def _mixed(groups: Groups, delta: float) -> float:
     return _by_divergence(groups, delta)
 
 
-def _exchanged(r: Release) -> Release:
-    """A bound for one record exchanged for another, without sampling."""
+def _with_replacement(r: Release) -> Release:
+    """A bound for replacing one record, without sampling."""
     if r.sampling == "fixed":
         return replace(r, rate=1.0)
     return replace(r, multiplier=r.multiplier / 2, rate=1.0, sampling="fixed", distance=2 * r.distance)

@@ -1,15 +1,14 @@
-"""Noise that stays what it is when many add it up: the Skellam distribution, drawn exactly, and what it is
-worth.
+"""The Skellam distribution, sampled exactly, and its privacy guarantee.
 
 N. Agarwal, P. Kairouz, Z. Liu: "The Skellam Mechanism for Differentially Private Federated Learning", NeurIPS
-2021. A Skellam number is the difference of two Poisson ones; the sum of Skellam numbers is Skellam again, its
-variance the sum of theirs. So clients that each add a share of the noise make exactly the noise of the proof
-together, which the discrete Gaussian does only nearly, and the grid may be coarse.
+2021. A Skellam variable is the difference of two Poisson variables; a sum of Skellam variables is Skellam,
+and variances add. So the sum of the clients' noise has exactly the distribution of the proof, which holds for
+the discrete Gaussian only approximately, and the grid may be coarse.
 
-A Poisson number is drawn by rejection from a discrete Laplace one (discrete.py): both are made of whole
-numbers, and what is kept is decided by comparing random bits with exp(−γ). γ is known in floating point up to
-an error that is bounded here; where bits and error leave it open, about once in 10⁹ draws, both are made
-longer until they do not. So every draw is exact, whatever the machine's arithmetic.
+A Poisson variable is sampled by rejection from a discrete Laplace one (discrete.py), by comparing random bits
+with exp(−γ). γ is known in floating point up to a bounded error. If that does not decide the comparison,
+about once in 10⁹ samples, precision and bits are increased until it does. So every sample is exact, whatever
+the machine's arithmetic.
 """
 
 from __future__ import annotations
@@ -27,18 +26,16 @@ from ..parameters import bad
 from . import discrete
 from .discrete import Source
 
-MOST = 1 << 50  # the largest mean: beyond it the error bound below would leave too much open
+MOST = 1 << 50  # the largest mean: beyond it the error bound would leave too many comparisons undecided
 # below this ln k! comes from a table, above it from Stirling's series, whose error there is below 1e-14
 _SMALL = 16
 _LOG_FACTORIAL = np.array([math.log(math.factorial(k)) for k in range(_SMALL)])
-WHOLE_ORDERS = (
-    *range(2, 65),
-    *(round(64 * 2 ** (i / 8)) for i in range(1, 97)),
-)  # whole numbers, as the theorem has them, up to 2¹⁸
+# integers, as the theorem requires, up to 2¹⁸
+WHOLE_ORDERS = (*range(2, 65), *(round(64 * 2 ** (i / 8)) for i in range(1, 97)))
 
 
 def skellam(variance: Fraction | int, n: int, source: Source = os.urandom) -> np.ndarray:
-    """`n` whole numbers with P(x) = exp(−μ) I_x(μ), where μ is the variance."""
+    """`n` integers with P(x) = exp(−μ) I_x(μ), where μ is the variance."""
     variance = Fraction(variance)
     if not 0 < variance <= 2 * MOST:
         raise bad("skellam", "variance", variance, f"a rational number above 0 and at most {2 * MOST}")
@@ -47,8 +44,9 @@ def skellam(variance: Fraction | int, n: int, source: Source = os.urandom) -> np
 
 
 def poisson(mean: Fraction | int, n: int, source: Source = os.urandom, doubt: float = 1.0) -> np.ndarray:
-    """`n` whole numbers with P(k) = exp(−λ) λ^k / k!. `doubt` above 1 widens the error bound: more draws are
-    decided in long arithmetic, alike.
+    """`n` integers with P(k) = exp(−λ) λ^k / k!.
+
+    `doubt` above 1 widens the error bound, for tests: more samples use long arithmetic, with equal results.
     """
     mean = Fraction(mean)
     if not 0 < mean <= MOST:
@@ -57,15 +55,15 @@ def poisson(mean: Fraction | int, n: int, source: Source = os.urandom, doubt: fl
     scale = _scale(mean)
     parts, have = [], 0
     while have < n:
-        y = discrete.laplace(scale, int((n - have) * 1.5) + 16, source)  # about 76% are kept
+        y = discrete.laplace(scale, int((n - have) * 1.5) + 16, source)  # about 76% are accepted
         k = middle + y[y >= -middle]
         gamma = (
             _log_poisson(np.array([top]), mean)
             - _log_poisson(k, mean)
             + (abs(top - middle) - abs(k - middle)) / scale
         )
-        # each of the terms of γ is right to a few units in the last place; the largest of them is 7·|k − λ|,
-        # in the deviance
+        # the terms of γ are accurate to a few units in the last place; the largest is 7·|k − λ|, in the
+        # deviance
         error = doubt * 2e-16 * (32 * (abs(k - middle) + abs(top - middle) + 1) + 16 * abs(gamma) + 64)
         chance = np.exp(-np.maximum(gamma, 0.0))
         bits = discrete._words(len(k), source)  # 63 of them
@@ -83,9 +81,7 @@ def _scale(mean: Fraction) -> int:
 
 
 def _log_poisson(k: np.ndarray, mean: Fraction) -> np.ndarray:
-    """ln P(k): by C. Loader's deviance (2000), whose terms are as small as the result, so that nothing
-    cancels.
-    """
+    """ln P(k), by C. Loader's deviance (2000), which avoids cancellation."""
     middle, part = math.floor(mean), float(mean - math.floor(mean))
     away, rate = (k - middle) - part, float(mean)
     x = away / rate
@@ -100,8 +96,10 @@ def _log_poisson(k: np.ndarray, mean: Fraction) -> np.ndarray:
 
 @lru_cache(maxsize=256)
 def _peak(mean: Fraction) -> int:
-    """The k at which P(k) lies highest above the Laplace weights. On either side of the middle the ratio
-    rises and then falls, so a place from which it falls both ways is the top of its side.
+    """The k with the largest ratio of P(k) to the Laplace weight.
+
+    On each side of the middle the ratio increases and then decreases, so a local maximum is the side's
+    maximum.
     """
     middle, scale = math.floor(mean), _scale(mean)
 
@@ -125,8 +123,8 @@ def _peak(mean: Fraction) -> int:
 
 
 def _decide(bits: int, k: int, top: int, mean: Fraction, source: Source) -> bool:
-    """Whether a uniform number that begins with these 63 bits is below exp(−γ): more bits and more digits
-    until there is no doubt.
+    """Whether a uniform number that begins with these 63 bits is below exp(−γ), with as many digits as
+    needed.
     """
     middle, scale, size, digits = math.floor(mean), _scale(mean), 63, 60
     while True:
@@ -141,7 +139,7 @@ def _decide(bits: int, k: int, top: int, mean: Fraction, source: Source) -> bool
 
 
 def _log_ratio(k: int, other: int, mean: Fraction, digits: int) -> Decimal:
-    """ln P(other) − ln P(k), right to about so many digits behind the point."""
+    """ln P(other) − ln P(k), to about this number of decimal places."""
     with decimal.localcontext(prec=2 * digits + 40):
         rate = Decimal(mean.numerator) / Decimal(mean.denominator)
         return (other - k) * rate.ln() - (_log_factorial(other, digits) - _log_factorial(k, digits))
@@ -152,7 +150,7 @@ def _log_factorial(k: int, digits: int) -> Decimal:
         return Decimal(math.factorial(k)).ln()
     x = Decimal(k)
     total = (x + Decimal("0.5")) * x.ln() - x + (2 * _pi(digits)).ln() / 2
-    for j in range(1, 10 * digits):  # the error is below the first term left out
+    for j in range(1, 10 * digits):  # the error is below the first omitted term
         b = _bernoulli(2 * j)
         term = Decimal(b.numerator) / Decimal(b.denominator) / (2 * j * (2 * j - 1)) / x ** (2 * j - 1)
         if abs(term) < Decimal(10) ** -(digits + 5):
@@ -172,7 +170,7 @@ def _bernoulli(m: int) -> Fraction:
 
 
 def _pi(digits: int) -> Decimal:
-    """Machin: π = 16 arctan(1/5) − 4 arctan(1/239), in whole numbers."""
+    """Machin: π = 16 arctan(1/5) − 4 arctan(1/239), in integers."""
     one = 10 ** (digits + 20)
 
     def arctan(inverse: int) -> int:
@@ -186,12 +184,12 @@ def _pi(digits: int) -> Decimal:
     return Decimal(16 * arctan(5) - 4 * arctan(239)) / Decimal(one)
 
 
-# what it is worth -------------------------------------------------------------------------------------------
+# privacy guarantee ------------------------------------------------------------------------------------------
 
 
 def skellam_rdp(order: int, variance: float, l2: float, l1: float) -> float:
-    """The Rényi divergence of a whole order that noise of this variance on whole numbers leaves: Agarwal et
-    al. 2021, Theorem 3.5 and Corollary 3.6.
+    """The Rényi divergence of integer order for noise of this variance: Agarwal et al. 2021, Theorem 3.5 and
+    Corollary 3.6.
     """
     return order * l2 * l2 / (2 * variance) + min(
         ((2 * order - 1) * l2 * l2 + 6 * l1) / (4 * variance**2), 3 * l1 / (2 * variance)
@@ -199,9 +197,10 @@ def skellam_rdp(order: int, variance: float, l2: float, l1: float) -> float:
 
 
 def skellam_epsilon(multiplier: float, distance: float, dimension: int, steps: int, delta: float) -> float:
-    """ε of so many steps. Two neighbours' sums lie up to `distance` units apart (L2), the noise is
-    `multiplier` times as wide; in whole numbers their L1 distance is at most distance² and at most
-    √dimension·distance.
+    """ε of this number of steps.
+
+    The L2 sensitivity is `distance` units, and σ is `multiplier` times that. For integers the L1 sensitivity
+    is at most distance² and at most √dimension·distance.
     """
     from .compose import google_accounting
 
@@ -210,6 +209,6 @@ def skellam_epsilon(multiplier: float, distance: float, dimension: int, steps: i
 
 
 def skellam_rdp_curve(orders: np.ndarray, multiplier: float, distance: float, dimension: int) -> np.ndarray:
-    """The Rényi divergence of one step at each of these whole orders."""
+    """The Rényi divergence of one step at each of these integer orders."""
     l1 = min(distance * distance, math.sqrt(dimension) * distance)
     return np.array([skellam_rdp(a, (multiplier * distance) ** 2, distance, l1) for a in orders.tolist()])

@@ -1,17 +1,18 @@
-"""What the steps of one training run cost together: the accountant that belongs to the way rows were
-drawn.
+"""The privacy cost of a training run, by the accountant that matches how rows were drawn.
 
-poisson   each row by a coin of its own with probability q: the sampled Gaussian mechanism (M. Abadi et al., CCS 2016), composed by PLD or RDP;
-          a neighbour has one row more or less
-fixed     a fixed number without replacement, anew for every step: RDP of Wang, Balle, Kasiviswanathan 2019; a neighbour has one row exchanged
-shuffle   each epoch deals the rows into batches of fixed size. A row is in one batch of every epoch, so an epoch is one Gaussian release and nothing is
-          gained by the order being secret: amplification as if by Poisson is not proven for it, and L.
-          Chua, B. Ghazi, P. Kamath, R. Kumar, P. Manurangsi, A. Sinha, C. Zhang: "How Private are DP-SGD
-          Implementations?", ICML 2024, shows it can be far off. A row exchanged: distance 2C
-tree      no sampling at all: rows in any order, noise by a binary tree over the steps of an epoch (P. Kairouz, B. McMahan, S. Song, O. Thakkar,
-          A. Thakurta, Z. Xu: "Practical and Private (Deep) Learning without Sampling or Shuffling", ICML
-          2021, Theorem 4.1). A row's gradient is in at most ⌊log₂ steps⌋ + 1 nodes; a neighbour has one
-          row left out of its place
+poisson   Each row is drawn independently with probability q: the sampled Gaussian mechanism (M. Abadi et al.,
+          CCS 2016), composed by PLD or RDP. Neighbors differ by adding or removing one row.
+fixed     A fixed number without replacement, independently for every step: RDP of Wang, Balle,
+          Kasiviswanathan 2019. Neighbors differ by replacing one row.
+shuffle   Each epoch partitions the rows into batches of fixed size. A row is in one batch of every epoch, so
+          an epoch is one Gaussian release, and a secret order adds nothing: amplification as for Poisson
+          sampling is not proven, and L. Chua, B. Ghazi, P. Kamath, R. Kumar, P. Manurangsi, A. Sinha,
+          C. Zhang: "How Private are DP-SGD Implementations?", ICML 2024, shows that it can be far off.
+          Neighbors differ by replacing one row: sensitivity 2C.
+tree      No sampling: rows in any order, noise by a binary tree over the steps of an epoch (P. Kairouz,
+          B. McMahan, S. Song, O. Thakkar, A. Thakurta, Z. Xu: "Practical and Private (Deep) Learning without
+          Sampling or Shuffling", ICML 2021, Theorem 4.1). A row's gradient is in at most ⌊log₂ steps⌋ + 1
+          nodes. Neighbors differ by leaving out one row.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ TRAINING = ("poisson", "fixed", "shuffle", "tree")
 
 @dataclass(frozen=True)
 class Training(Release):
-    """One step of a training run. `multiplier` is σ/C, whatever the neighbours; how far apart they lie is
-    counted here.
+    """One step of a training run.
+
+    `multiplier` is σ/C for every kind of neighbors; the sensitivity is accounted for here.
     """
 
     sampling: str = choice("poisson", TRAINING, doc="how the rows of a step were drawn")
@@ -52,10 +54,8 @@ class Training(Release):
         }[self.sampling]
         if self.accountant not in allowed:
             raise BadParameter(
-                f"accounting: accountant is {self.accountant!r} and the rows are drawn by "
-                f"{self.sampling!r}, which it does not describe; "
-                f"its ε would be "
-                f"of another run. Use accountant={' or '.join(map(repr, allowed))}, or sampling='poisson'."
+                f"accounting: accountant is {self.accountant!r}, which does not apply to sampling="
+                f"{self.sampling!r}. Use accountant={' or '.join(map(repr, allowed))}, or sampling='poisson'."
             )
 
     @property
@@ -70,7 +70,9 @@ class Training(Release):
         if self.sampling == "fixed":
             return Release(self.multiplier / 2, self.rate, "fixed", "rdp"), steps
         return Release(
-            self.multiplier / self._far(steps), 1.0, "fixed" if self.sampling == "shuffle" else "everyone"
+            self.multiplier / self._sensitivity(steps),
+            1.0,
+            "fixed" if self.sampling == "shuffle" else "everyone",
         ), 1
 
     def epsilon(self, steps: int, delta: float, width: float | None = None) -> float:
@@ -79,9 +81,9 @@ class Training(Release):
         release, times = self.plain(steps)
         return release.epsilon(times, delta, width)
 
-    def _far(self, steps: int) -> float:
-        """How far two neighbours' releases lie apart, all of them together, in clipping norms: each pass of
-        one row is one coordinate of a long vector.
+    def _sensitivity(self, steps: int) -> float:
+        """The sensitivity of all releases together, in clipping norms: each pass of one row is a coordinate
+        of one long vector.
         """
         passes = -(-steps // self.per_epoch)
         return (
@@ -103,14 +105,14 @@ def training(
     accountant: str = "auto",
     earlier: Sequence[Release] = (),
 ) -> Training:
-    """A run's release: with the multiplier given, or the least one, to about a thousandth, whose `steps`
+    """The release of a run: with the given multiplier, or the smallest one (to about 0.1%) for which `steps`
     steps cost no more than ε.
 
-    `earlier` are releases made before the steps, each once, for which the same ε pays.
+    `earlier` are releases before the first step, each once, that are part of the same ε.
     """
     if accountant == "auto":
         accountant = {"poisson": "pld", "fixed": "rdp"}.get(sampling, "gaussian")
-    made = check(
+    release = check(
         Training(
             1.0 if multiplier is None else multiplier,
             rate,
@@ -120,20 +122,22 @@ def training(
         )
     )
     if multiplier is not None:
-        return made
+        return release
     assert epsilon is not None
     budget = epsilon
-    if earlier:  # were all of it Gaussian, 1/z² would add up; what that leaves is where the search begins
+    if earlier:  # if all were Gaussian, 1/z² would add up; the rest is the start of the search
         left = gaussian_multiplier(epsilon, delta) ** -2 - sum(r.multiplier**-2 for r in earlier)
         if left <= 0:
             raise bad(
-                "accounting", "epsilon", epsilon, "larger: what is released before the first step spends it"
+                "accounting", "epsilon", epsilon, "larger: the releases before the first step use it up"
             )
         epsilon = gaussian_epsilon(left**-0.5, delta)
     if accountant == "gaussian":
-        made = replace(made, multiplier=gaussian_multiplier(epsilon, delta) * made._far(steps))
+        release = replace(
+            release, multiplier=gaussian_multiplier(epsilon, delta) * release._sensitivity(steps)
+        )
         if not earlier:
-            return made  # exact
+            return release  # exact
     else:
         z = noise_for(
             epsilon=epsilon,
@@ -143,9 +147,8 @@ def training(
             accountant=accountant,
             sampling=sampling,
         )
-        made = replace(made, multiplier=2 * z if sampling == "fixed" else z)
-    while (
-        mixed_epsilon([(made, steps), *((r, 1) for r in earlier)], delta) > budget
-    ):  # the account's cells are a little wider than those the search used
-        made = replace(made, multiplier=made.multiplier * 1.001)
-    return made
+        release = replace(release, multiplier=2 * z if sampling == "fixed" else z)
+    # the account's discretization is a little coarser than that of the search
+    while mixed_epsilon([(release, steps), *((r, 1) for r in earlier)], delta) > budget:
+        release = replace(release, multiplier=release.multiplier * 1.001)
+    return release

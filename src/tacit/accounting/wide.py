@@ -1,19 +1,17 @@
-"""Discrete Gaussian numbers of one wide σ = 2²⁶, tens of millions a second: what a training step adds to
-every parameter.
+"""A fast sampler of the discrete Gaussian with σ = 2²⁶, tens of millions per second: the noise of a training
+step on every parameter.
 
 The distribution is that of Canonne, Kamath, Steinke: *The Discrete Gaussian for Differential Privacy*,
-NeurIPS 2020, P(x) ∝ exp(−x²/(2σ²)) over the whole numbers; `discrete.gaussian` draws it too, a hundred
-times slower. Real noise of deviation s is g·x with g = s/σ, on numbers that were rounded to multiples of g
-first: all that is added is whole, so no floating-point bit tells what lies under the noise (Mironov, CCS
-2012).
+NeurIPS 2020, P(x) ∝ exp(−x²/(2σ²)) over the integers; `discrete.gaussian` samples it, too, a hundred times
+slower. Noise of standard deviation s is g·x with g = s/σ, added to numbers that were rounded to multiples of
+g: all terms are integers, so no floating-point bit reveals the value under the noise (Mironov, CCS 2012).
 
-How: |x| = m·j + r with blocks of m = 2¹⁶. A proposal takes block j with weight ρ(m·j) by Walker's alias table and r uniform below m; it is kept with
-probability ρ(m·j + r)/ρ(m·j) = exp(−(2·m·j·r + r²)/(2σ²)), at least 0.984. One word of 64 bits decides all
-of it, but for those rare draws in which it cannot (a tie with a threshold's leading bits; 8 bits that do
-not suffice to accept); these are drawn to the end with exact integers. What is left between this and the
-ideal is the table's: weights of 2⁻²⁵⁶, and a tail beyond 16σ, which is never drawn. A number is farther
-than 2⁻¹⁸⁰ from the ideal in total variation, so that not even 2⁶⁰ of them give an adversary anything to
-count.
+Method: |x| = m·j + r with blocks of m = 2¹⁶. A proposal has block j with weight ρ(m·j), by Walker's alias
+table, and r uniform below m; it is accepted with probability ρ(m·j + r)/ρ(m·j) = exp(−(2·m·j·r + r²)/(2σ²)),
+at least 0.984. One 64-bit word decides all of this, except in rare cases (a tie with the leading bits of a
+threshold; 8 bits that do not suffice to accept), which are decided by exact integers. The only error is that
+of the table: weights to 2⁻²⁵⁶, and a tail beyond 16σ that is never sampled. A sample is within 2⁻¹⁸⁰ of the
+ideal distribution in total variation, so that not even 2⁶⁰ of them are distinguishable from it.
 """
 
 from __future__ import annotations
@@ -28,20 +26,14 @@ from . import discrete
 
 Source = Callable[[int], bytes]
 SIGMA = 1 << 26
-M_BITS, J_BITS, SIGN, EASY = (
-    16,
-    14,
-    1,
-    8,
-    # how a word is cut: r, the cell of the table, the sign, a first look at acceptance; the rest meets the
-    # threshold
-)
+# bits of a word: r, the cell of the table, the sign, a first acceptance test; the rest is for the threshold
+M_BITS, J_BITS, SIGN, EASY = 16, 14, 1, 8
 T_BITS = 64 - M_BITS - J_BITS - SIGN - EASY
 CELLS = 1 << J_BITS
-# of 256: 8 bits below this accept whatever r is, since 251/256 < exp(−(2j + 1)/2²¹) for every j < 2¹⁴
+# of 256: 8 bits below this accept for every r, since 251/256 < exp(−(2j + 1)/2²¹) for every j < 2¹⁴
 SURE = 251
 PRECISION = 256
-CHUNK = 1 << 15  # numbers at a time: words and tables stay in a core's cache
+CHUNK = 1 << 15  # samples at a time: words and tables fit in a core's cache
 
 
 @lru_cache(maxsize=1)
@@ -73,25 +65,23 @@ def _table() -> tuple[np.ndarray, np.ndarray, list[int]]:
         if scaled[g] < total:
             small.append(large.pop())
     full = [(t << PRECISION) // total for t in threshold]
-    leading = np.array(
-        [f >> (PRECISION - T_BITS) for f in full], np.int64
-    )  # 2^T_BITS where the cell is its own alias: never met
+    # 2^T_BITS where the cell is its own alias, which is never reached
+    leading = np.array([f >> (PRECISION - T_BITS) for f in full], np.int64)
     return leading, np.array(alias, np.int64), full
 
 
 def gaussian(n: int, source: Source = os.urandom) -> np.ndarray:
-    """`n` whole numbers with P(x) ∝ exp(−x²/(2·2⁵²)), as int64. `source` gives secret random bytes; one that
-    can be replayed is for tests only.
+    """`n` integers with P(x) ∝ exp(−x²/(2·2⁵²)), as int64.
+
+    `source` returns secret random bytes; one that can be replayed is for tests only.
     """
     out = np.empty(n, np.int64)
     at = 0
     while at < n:
         size = min(CHUNK, n - at)
-        drawn = _chunk(
-            np.frombuffer(source(8 * size), "<u8"), source
-        )  # a rejected draw leaves a gap at the end, filled by the next chunk
-        out[at : at + len(drawn)] = drawn
-        at += len(drawn)
+        samples = _chunk(np.frombuffer(source(8 * size), "<u8"), source)  # without the rejected ones
+        out[at : at + len(samples)] = samples
+        at += len(samples)
     return out
 
 
@@ -99,7 +89,7 @@ def _chunk(words: np.ndarray, source: Source) -> np.ndarray:
     leading, alias, full = _table()
     bits = words.view(np.int64)
     r = bits & ((1 << M_BITS) - 1)
-    bits = bits >> M_BITS  # arithmetic: the bits that come in at the left are cut off below
+    bits = bits >> M_BITS  # an arithmetic shift: the sign bits are masked out below
     cell = bits & (CELLS - 1)
     bits = bits >> J_BITS
     easy = bits & ((1 << EASY) - 1)
@@ -122,11 +112,10 @@ def _chunk(words: np.ndarray, source: Source) -> np.ndarray:
 
 
 def _accept(j: np.ndarray, r: np.ndarray, easy: np.ndarray, source: Source) -> np.ndarray:
-    """Whether U < exp(−γ) for a uniform U whose first 8 bits are `easy` and whose others are drawn here; γ =
-    (2·m·j·r + r²)/(2σ²).
+    """Whether U < exp(−γ) for a uniform U with the first 8 bits `easy`; γ = (2·m·j·r + r²)/(2σ²).
 
-    In floating point where that is sure: exp(−γ) is known to 2⁻⁵⁰, and U to 2⁻⁵³; a U nearer than 2⁻⁴⁵, one
-    in 10¹³, is decided by more digits.
+    In floating point exp(−γ) is known to 2⁻⁵⁰, and U to 2⁻⁵³; if they are closer than 2⁻⁴⁵, one case in 10¹³,
+    more digits decide.
     """
     gamma = (2.0 * j * r * (1 << M_BITS) + r.astype(np.float64) ** 2) / (2.0 * SIGMA**2)
     tail = discrete.uniform(1 << 45, len(j), source)

@@ -140,7 +140,7 @@ class Distill(ModelRule):
                 if self.batch_size >= len(x)
                 else torch.randperm(len(x), generator=rng)[: self.batch_size].to(x.device)
             )
-            g = task.imitate(w, x[rows], target[rows], buffers)
+            g = task.distillation_gradient(w, x[rows], target[rows], buffers)
             m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g  # Adam's usual β
             w = w - self.lr * m / (1 - 0.9**t) / ((v / (1 - 0.999**t)).sqrt() + 1e-8)
         return w

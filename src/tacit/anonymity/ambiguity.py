@@ -172,7 +172,8 @@ class Ambiguity:
             level_of = np.repeat(np.arange(c.height + 1), [len(w) for w in c.words])
             levels[:, j] = level_of[start.cells[j][group]]
         # sort classes by the codes of their first row, so that similar ones are in the same block
-        order = np.lexsort((group, *codes[_first_rows(group)][group].T[::-1]))
+        first = np.unique(group, return_index=True)[1]
+        order = np.lexsort((group, *codes[first][group].T[::-1]))
         ends = np.flatnonzero(np.diff(group[order], prepend=-1, append=-1))
         low = 0
         for end in ends[1:]:
@@ -199,13 +200,6 @@ class Ambiguity:
                         fits[i] = remaining
                         levels[row, j] = level
                         break
-
-
-def _first_rows(group: np.ndarray) -> np.ndarray:
-    """The first row of each class."""
-    first = np.zeros(int(group.max()) + 1, np.int64)
-    first[group[::-1]] = np.arange(len(group) - 1, -1, -1)
-    return first
 
 
 def match(table: EncodedTable, codes: np.ndarray, levels: np.ndarray, originals: np.ndarray) -> np.ndarray:

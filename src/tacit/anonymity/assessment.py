@@ -15,7 +15,7 @@ from .combinations import Combination, measure_combinations, share_by_column
 from .compatibility import Compatibility, measure_compatibility
 from .hierarchies import Hierarchy
 from .losses import discernibility
-from .measures import Utility, compare_columns, match_rows, measure_utility
+from .measures import Utility, compare_column, match_rows, measure_utility
 from .risk import THRESHOLDS, Exposure, find_warnings, measure_exposure
 
 if TYPE_CHECKING:
@@ -189,7 +189,8 @@ def assess(
         position = before.index.get_indexer(after.index)
     else:
         position = match_rows(before, after)
-    columns = compare_columns(before, after, quasi, position, hierarchies or {}, levels or {})
+    hierarchies, levels = hierarchies or {}, levels or {}
+    columns = [compare_column(before, after, c, position, hierarchies.get(c), levels.get(c)) for c in quasi]
     exposures = [
         measure_exposure(
             frame,

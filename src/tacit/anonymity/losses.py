@@ -9,7 +9,7 @@ the class sizes only.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,13 +17,12 @@ if TYPE_CHECKING:
     from .table import EncodedTable
 
 
-def domain_share(leaves: np.ndarray, total: int) -> np.ndarray:
-    """The share of its domain a cell covers: (leaves below it − 1) / (all leaves − 1).
+def domain_share(leaves: Any, total: int) -> Any:
+    """The share of its domain a cell covers: (leaves below it − 1) / (all leaves − 1); a number or an array.
 
     Iyengar: "Transforming Data to Satisfy Privacy Constraints", KDD 2002; ARX calls the mean over cells loss.
     """
-    share: np.ndarray = (leaves - 1) / max(total - 1, 1)
-    return share
+    return (leaves - 1) / max(total - 1, 1)
 
 
 def lost_bits(group: np.ndarray, value: np.ndarray) -> np.ndarray:

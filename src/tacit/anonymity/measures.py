@@ -18,7 +18,7 @@ their index, or by their order if none is missing. What cannot be determined is 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -119,14 +119,14 @@ def compare_column(
             for w, word in enumerate(words):
                 if word in groups and w not in level:  # the lowest level that has the word
                     level[w] = i / hierarchy.height
-                    share[w] = _share(len(groups[word]), len(hierarchy))
+                    share[w] = domain_share(len(groups[word]), len(hierarchy))
                     covers[w] = np.array([index[v] for v in groups[word] if v in index], dtype=np.int64)
     if position is not None:
         pairs = np.unique(published.astype(np.int64) * len(values) + codes[position])
         for w in range(len(words)):
             if w not in covers:
                 covers[w] = pairs[pairs // len(values) == w] % len(values)
-                share[w] = _share(len(covers[w]), len(values))
+                share[w] = domain_share(len(covers[w]), len(values))
     for w, word in enumerate(words):
         if word == STAR:
             covers[w], level[w], share[w] = np.arange(len(values)), 1.0, 1.0
@@ -134,20 +134,6 @@ def compare_column(
             covers.setdefault(w, np.array([index[word]]))  # unchanged
             share.setdefault(w, 0.0)
     return Recoding(str(name), codes, values, published, words, covers, level, share)
-
-
-def compare_columns(
-    before: DataFrame,
-    after: DataFrame,
-    quasi: Sequence[str],
-    position: np.ndarray | None,
-    hierarchies: Mapping[str, Hierarchy],
-    levels: Mapping[str, int | None],
-) -> list[Recoding]:
-    return [
-        compare_column(before, after, name, position, hierarchies.get(name), levels.get(name))
-        for name in quasi
-    ]
 
 
 def measure_utility(
@@ -203,7 +189,3 @@ def _mean_entropy(
             lost_bits(published, counts[c.codes[position[inside]]]).sum() + bits[c.codes[is_suppressed]].sum()
         )
     return paid / most if most else 0.0
-
-
-def _share(leaves: int, total: int) -> float:
-    return float(domain_share(np.array(leaves), total))

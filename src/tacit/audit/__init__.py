@@ -1,6 +1,4 @@
-"""Attacks on what is about to be released or trained, by ourselves first: poisoning, leakage, empirical ε,
-contribution.
-"""
+"""Attacks on your own models and releases: poisoning, leakage, empirical ε, reconstruction; contribution."""
 
 from . import canaries, labels, leakage, reconstruction
 from .poisoning import (

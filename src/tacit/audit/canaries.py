@@ -1,18 +1,17 @@
-"""How private a training run is at least not: canaries that are trained on or not, by a coin each, and a
-guess for each which it was.
+"""Empirical lower bounds on ε: canaries that are in the training set or not, and a guess for each.
 
 One run: T. Steinke, M. Nasr, M. Jagielski: "Privacy Auditing with One (1) Training Run", NeurIPS 2023,
-Algorithm 1 and Theorem 5.2. m canaries, each included with probability ½; from the trained model every one
-gets a score, the highest are guessed to have been in and the lowest to have been out. Were the run (ε,
-δ)-private, the number of right guesses among r would hardly exceed a binomial of r and e^ε/(1 + e^ε); so many
-right ones rule a small ε out.
+Algorithm 1 and Theorem 5.2. Each of m canaries is included with probability ½ and gets a score from the
+trained model. The canaries with the highest scores are guessed to be included, those with the lowest to be
+excluded. If the run is (ε, δ)-private, the number of correct guesses among r rarely exceeds a binomial with
+e^ε/(1 + e^ε), so that many correct guesses rule out a small ε.
 
-Many runs: two worlds, with one canary and without, and a threshold between their scores; the error rates'
-confidence limits give ε (M. Jagielski, J. Ullman, A. Oprea: "Auditing Differentially Private Machine
+Many runs: with one canary and without it, and a threshold between their scores. The confidence limits of
+the error rates give ε (M. Jagielski, J. Ullman, A. Oprea: "Auditing Differentially Private Machine
 Learning", NeurIPS 2020, Algorithm 2; Clopper and Pearson 1934).
 
-A lower bound above the claimed ε proves the claim wrong, up to the stated confidence. One below it proves
-nothing: weak canaries see little.
+A lower bound above the claimed ε proves the claim wrong, at the stated confidence. One below it proves
+nothing, because the canaries may be weak.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -31,17 +30,20 @@ from ..data.federation import Dataset, Rows, check_one_label
 from ..errors import BadParameter
 from ..parameters import bad
 
-SHARES = (
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-)  # of the canaries that are guessed; each is tried, and each pays a quarter of the error allowed
+SHARES = (0.1, 0.25, 0.5, 1.0)  # of the canaries that are guessed; each gets a quarter of the allowed error
+
+
+@runtime_checkable
+class TrainingResult(Protocol):
+    """A model with the ledger that states its ε."""
+
+    model: Any
+    ledger: Any
 
 
 @dataclass(frozen=True)
 class Audited:
-    """What the canaries say: ε is at least `lower`, with this confidence."""
+    """The result of an audit: ε is at least `lower`, with this confidence."""
 
     lower: float
     claimed: float
@@ -53,21 +55,20 @@ class Audited:
 
     @property
     def holds(self) -> bool:
-        """Whether the claim survives: False is a proof against it, True is none for it."""
+        """Whether the bound is consistent with the claim: False refutes it, True does not prove it."""
         return self.lower <= self.claimed
 
     def __str__(self) -> str:
-        found = (
+        bound = (
             f"ε ≥ {self.lower:.3g} with {self.confidence:.0%} confidence ({self.right} of {self.guesses} "
-            f"guesses right, {self.canaries} canaries, "
+            f"guesses correct, {self.canaries} canaries, "
             f"δ = {self.delta:g})"
         )
         if self.holds:
-            return f"{found}: nothing speaks against the claimed ε = {self.claimed:.3g}."
+            return f"{bound}: consistent with the claimed ε = {self.claimed:.3g}."
         return (
-            f"{found}: the claimed ε = {self.claimed:.3g} is WRONG. Look for noise that is not added, "
-            "gradients that are not clipped, or rows drawn "
-            "in another way."
+            f"{bound}: the claimed ε = {self.claimed:.3g} is WRONG. Look for missing noise, gradients that "
+            "are not clipped, or another sampling of rows."
         )
 
 
@@ -83,15 +84,14 @@ def one_run(
     confidence: float = 0.95,
     start: Callable[[Dataset], Any] | None = None,
 ) -> Audited:
-    """Audit a training procedure by running it once on the data set with about half of `canaries` rows mixed
-    in.
+    """Audit a training procedure by running it once on the data set with about half of the canaries added.
 
-    `train` takes a data set and gives a result with `.model` and `.ledger`, as `tacit.train_private` does, or
-    a model (then give `claimed` and `delta`). Canaries of kind "column" have a feature of their own, `size`
-    large, and see every way in which a row's influence is not bounded; they need flat features, which grow by
-    `canaries` columns. Those of kind "label" are rows of the data set with a random label, for any data.
-    `start` gives the model that training begins with, which an adversary knows: canaries are then scored by
-    how far their loss fell.
+    `train` takes a data set and returns a result with `.model` and `.ledger`, as `tacit.train_private`
+    does, or a model (then set `claimed` and `delta`). Canaries of kind "column" have a feature of their
+    own, of size `size`, and detect any unbounded influence of a row; they need flat features, to which
+    `canaries` columns are added. Canaries of kind "label" are rows of the data set with a random label, for
+    any data. `start` returns the initial model, which an adversary knows: canaries are then scored by the
+    decrease of their loss.
     """
     if kind not in ("column", "label"):
         raise bad("one_run", "kind", kind, "'column' or 'label'")
@@ -99,17 +99,17 @@ def one_run(
         raise bad("one_run", "canaries", canaries, "a whole number of at least 10")
     if dataset.classes is None:
         raise BadParameter(
-            "one_run: the data set has no classes, and canaries carry a label. Audit a classifier."
+            "one_run: the data set has no classes, and canaries need a label. Audit a classifier."
         )
     check_one_label("one_run", dataset)
     if not 0 < confidence < 1:
         raise bad("one_run", "confidence", confidence, "a probability above 0 and below 1")
-    coins = np.unpackbits(np.frombuffer(secrets.token_bytes(-(-canaries // 8)), np.uint8))[:canaries].astype(
-        bool
-    )  # secret: whoever trains may not know them
+    # secret: the training procedure must not know which canaries are included
+    bits = np.unpackbits(np.frombuffer(secrets.token_bytes(-(-canaries // 8)), np.uint8))
+    included = bits[:canaries].astype(bool)
     labels = torch.tensor([secrets.randbelow(dataset.classes) for _ in range(canaries)])
-    wide, rows = _made(dataset, canaries, kind, size)
-    inside = torch.from_numpy(coins)
+    wide, rows = _make_canaries(dataset, canaries, kind, size)
+    inside = torch.from_numpy(included)
     mixed = replace(
         wide,
         rows=Rows(torch.cat([wide.rows.x, rows[inside]]), torch.cat([wide.rows.y, labels[inside]])),
@@ -117,18 +117,16 @@ def one_run(
     )
     before = None if start is None else _losses(start(mixed), rows, labels)
     result = train(mixed)
-    model, ledger = getattr(result, "model", result), getattr(result, "ledger", None)
+    model, ledger = (result.model, result.ledger) if isinstance(result, TrainingResult) else (result, None)
     if claimed is None or delta is None:
         if ledger is None or not ledger.spent:
-            raise BadParameter(
-                "one_run: the run claims no ε, so there is nothing to hold it to. Give claimed= and delta=."
-            )
+            raise BadParameter("one_run: the run states no ε. Set claimed= and delta=.")
         claimed = sum(s.epsilon for s in ledger.spent) if claimed is None else claimed
         delta = sum(s.delta for s in ledger.spent) if delta is None else delta
-    fallen = -_losses(model, rows, labels)  # a row that was trained on has the smaller loss
-    return of_scores(
-        fallen if before is None else before + fallen,
-        coins,
+    scores = -_losses(model, rows, labels)  # training decreases the loss of a row
+    return from_scores(
+        scores if before is None else before + scores,
+        included,
         claimed=claimed,
         delta=delta,
         confidence=confidence,
@@ -140,30 +138,31 @@ def _losses(model: Any, rows: torch.Tensor, labels: torch.Tensor) -> np.ndarray:
     return F.cross_entropy(model(rows), labels, reduction="none").double().numpy()
 
 
-def _made(dataset: Dataset, m: int, kind: str, size: float) -> tuple[Dataset, torch.Tensor]:
+def _make_canaries(dataset: Dataset, m: int, kind: str, size: float) -> tuple[Dataset, torch.Tensor]:
     dataset = dataset.centralize()
     x = dataset.rows.x
     if kind == "label":
         return dataset, x[torch.tensor([secrets.randbelow(len(x)) for _ in range(m)])]
     if x.dim() != 2 or not x.is_floating_point():
         raise BadParameter(
-            "one_run: canaries with a column of their own need flat features, and these rows have shape "
+            "one_run: canaries of kind 'column' need flat features, and these rows have shape "
             f"{tuple(x.shape[1:])}. Use "
             f"kind='label'."
         )
 
-    def widened(rows: Rows) -> Rows:
+    def widen(rows: Rows) -> Rows:
         return Rows(torch.cat([rows.x, torch.zeros(len(rows.x), m)], 1), rows.y)
 
-    wide = replace(dataset, rows=widened(dataset.rows), test=widened(dataset.test), columns=(), table=None)
+    wide = replace(dataset, rows=widen(dataset.rows), test=widen(dataset.test), columns=(), table=None)
     return wide, torch.cat([torch.zeros(m, x.shape[1]), size * torch.eye(m)], 1)
 
 
-def of_scores(
+def from_scores(
     scores: Any, included: Any, *, claimed: float, delta: float, confidence: float = 0.95
 ) -> Audited:
-    """The bound from scores (higher: likelier trained on) and the coins. How many are guessed is settled
-    before looking: each of `SHARES`, which share the error allowed.
+    """The bound from scores (higher: more likely included) and which canaries were included.
+
+    The numbers of guesses are fixed in advance: each of `SHARES`, with an equal part of the allowed error.
     """
     scores, included = np.asarray(scores, float), np.asarray(included, bool)
     m = len(scores)
@@ -172,15 +171,16 @@ def of_scores(
     for share in SHARES:
         k = max(1, int(share * m) // 2)
         right = int(included[order[-k:]].sum() + (~included[order[:k]]).sum())
-        found = lower_bound(m, 2 * k, right, delta, (1 - confidence) / len(SHARES))
-        best = max(best, (found, 2 * k, right))
+        bound = lower_bound(m, 2 * k, right, delta, (1 - confidence) / len(SHARES))
+        best = max(best, (bound, 2 * k, right))
     lower, guesses, right = best if best[1] else (0.0, 2 * k, right)
     return Audited(lower, claimed, delta, confidence, guesses, right, m)
 
 
 def p_value(m: int, r: int, v: int, epsilon: float, delta: float) -> float:
-    """How likely v or more of r guesses are right at most, were the run (ε, δ)-private. Steinke, Nasr,
-    Jagielski 2023, Theorem 5.2.
+    """An upper bound on P(at least v of r guesses are correct) for an (ε, δ)-private run.
+
+    Steinke, Nasr, Jagielski 2023, Theorem 5.2.
     """
     q = 1 / (1 + math.exp(-epsilon))
     k = np.arange(r + 1)
@@ -198,7 +198,7 @@ def p_value(m: int, r: int, v: int, epsilon: float, delta: float) -> float:
 
 
 def lower_bound(m: int, r: int, v: int, delta: float, error: float) -> float:
-    """The largest ε that v right guesses of r rule out, with this probability of being wrong."""
+    """The largest ε that v correct guesses of r rule out, with this probability of error."""
     if p_value(m, r, v, 0.0, delta) > error:
         return 0.0
     low, high = 0.0, 1.0
@@ -218,8 +218,9 @@ def many_runs(
     delta: float,
     confidence: float = 0.95,
 ) -> Audited:
-    """The bound from the canary's scores in runs with it and runs without it. The first half of each chooses
-    the threshold, the second half is counted.
+    """The bound from the canary's scores in runs with it and without it.
+
+    The first half of the runs chooses the threshold, the second half is counted.
     """
     a, b = np.asarray(inside, float), np.asarray(outside, float)
     if len(a) < 4 or len(b) < 4:
@@ -231,15 +232,13 @@ def many_runs(
     a, b = a[len(a) // 2 :], b[len(b) // 2 :]
     error = (1 - confidence) / 2
     hit, false = int((a >= cut).sum()), int((b >= cut).sum())
-    sure, most = _least(hit, len(a), error), 1 - _least(len(b) - false, len(b), error)
+    sure, most = _lower_limit(hit, len(a), error), 1 - _lower_limit(len(b) - false, len(b), error)
     lower = max(0.0, math.log((sure - delta) / most)) if sure > delta and most > 0 else 0.0
     return Audited(lower, claimed, delta, confidence, len(a) + len(b), hit + len(b) - false, 1)
 
 
-def _least(k: int, n: int, error: float) -> float:
-    """Clopper and Pearson's lower limit: the least probability with which k or more of n come about with at
-    least this error.
-    """
+def _lower_limit(k: int, n: int, error: float) -> float:
+    """The Clopper–Pearson lower confidence limit for k of n, with this error."""
     if not k:
         return 0.0
     low, high = 0.0, 1.0

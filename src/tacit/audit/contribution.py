@@ -1,8 +1,9 @@
-"""What each party's taking part was worth, as a game: `utility(S)` is how good the model of the parties S is.
+"""The contribution of each party, as a cooperative game: `utility(S)` is the quality of the model of
+parties S.
 
 L. S. Shapley: "A Value for n-person Games", 1953; A. Ghorbani, J. Zou: "Data Shapley", ICML 2019, Algorithm 1
 (truncated Monte Carlo); T. Song, Y. Tong, S. Wei: "Profit Allocation for Federated Learning", IEEE Big Data
-2019 (models of coalitions put together again from updates once made).
+2019 (models of coalitions reconstructed from the updates of one run).
 """
 
 from __future__ import annotations
@@ -19,27 +20,28 @@ from ..errors import BadParameter
 Coalition = frozenset[int]
 Utility = Callable[
     [Sequence[Coalition]], Sequence[float]
-]  # of many coalitions at once: they are trained side by side
+]  # of many coalitions, which are trained side by side
 EXACT = 12  # parties: 4,096 coalitions
 
 
 @dataclass(frozen=True)
 class Values:
-    """One number a party, with an interval where it was estimated. `whole` and `nobody` are the utilities of
-    all and of none.
+    """The value of each party, with a confidence interval if it was estimated.
+
+    `whole` and `empty` are the utilities of all parties and of none.
     """
 
     value: np.ndarray
     low: np.ndarray
     high: np.ndarray
     whole: float
-    nobody: float
+    empty: float
     coalitions: int
     known: dict[Coalition, float] = field(repr=False, default_factory=dict)
 
 
-class _Asked:
-    """Utilities, each asked for once."""
+class _Cache:
+    """Utilities, each computed once."""
 
     def __init__(self, utility: Utility):
         self.utility = utility
@@ -53,13 +55,14 @@ class _Asked:
 
 
 def leave_one_out(utility: Utility, n: int) -> Values:
-    """U(all) − U(all but k). It does not add up to U(all), and two parties with the same rows are worth
-    nothing each.
+    """U(all) − U(all except k).
+
+    The values do not add up to U(all), and two parties with the same rows have the value 0 each.
     """
-    asked, everyone = _Asked(utility), frozenset(range(n))
-    whole, nobody, *without = asked([everyone, frozenset(), *(everyone - {k} for k in range(n))])
+    cached, everyone = _Cache(utility), frozenset(range(n))
+    whole, empty, *without = cached([everyone, frozenset(), *(everyone - {k} for k in range(n))])
     value = whole - np.array(without)
-    return Values(value, value, value, whole, nobody, len(asked.known), asked.known)
+    return Values(value, value, value, whole, empty, len(cached.known), cached.known)
 
 
 def shapley(utility: Utility, n: int) -> Values:
@@ -69,9 +72,9 @@ def shapley(utility: Utility, n: int) -> Values:
             f"contribution: the exact Shapley value of {n} parties needs {2**n:,} coalitions. Use "
             f"method='sampled'; up to {EXACT} it is exact."
         )
-    asked = _Asked(utility)
+    cached = _Cache(utility)
     coalitions = [frozenset(s) for size in range(n + 1) for s in itertools.combinations(range(n), size)]
-    u = dict(zip(coalitions, asked(coalitions)))
+    u = dict(zip(coalitions, cached(coalitions)))
     value = np.zeros(n)
     for s in coalitions:
         for k in set(range(n)) - s:
@@ -81,10 +84,12 @@ def shapley(utility: Utility, n: int) -> Values:
                 / math.factorial(n)
                 * (u[s | {k}] - u[s])
             )
-    return Values(value, value, value, u[frozenset(range(n))], u[frozenset()], len(asked.known), asked.known)
+    return Values(
+        value, value, value, u[frozenset(range(n))], u[frozenset()], len(cached.known), cached.known
+    )
 
 
-def sampled(
+def sample_shapley(
     utility: Utility,
     n: int,
     permutations: int,
@@ -93,33 +98,32 @@ def sampled(
     seed: int,
     at_once: int = 8,
 ) -> Values:
-    """The mean marginal gain over random orders in which parties join. An order is cut short once it is
-    within `tolerance` of U(all): what comes after is taken to add nothing. The interval is Student's, over
-    the orders.
+    """The mean marginal gain over random orders in which parties join.
+
+    An order is truncated when its utility is within `tolerance` of U(all): the remaining gains are taken as
+    0. The confidence interval over the orders uses Student's t distribution.
     """
-    asked, everyone, rng = _Asked(utility), frozenset(range(n)), np.random.default_rng(seed)
-    whole, nobody = asked([everyone, frozenset()])
+    cached, everyone, rng = _Cache(utility), frozenset(range(n)), np.random.default_rng(seed)
+    whole, empty = cached([everyone, frozenset()])
     gains: list[np.ndarray] = []
     while len(gains) < permutations:
         orders = [rng.permutation(n) for _ in range(min(at_once, permutations - len(gains)))]
-        made, last, open_ = [np.zeros(n) for _ in orders], [nobody] * len(orders), list(range(len(orders)))
-        for i in range(n):  # the orders walk side by side, so that their coalitions are trained as one stack
+        marginal, last, open_ = [np.zeros(n) for _ in orders], [empty] * len(orders), list(range(len(orders)))
+        for i in range(n):  # all orders together, so that their coalitions are trained as one stack
             open_ = [o for o in open_ if abs(whole - last[o]) > tolerance]
             if not open_:
                 break
-            for o, u in zip(open_, asked([frozenset(orders[o][: i + 1].tolist()) for o in open_])):
-                made[o][orders[o][i]], last[o] = u - last[o], u
-        gains += made
+            for o, u in zip(open_, cached([frozenset(orders[o][: i + 1].tolist()) for o in open_])):
+                marginal[o][orders[o][i]], last[o] = u - last[o], u
+        gains += marginal
     x = np.array(gains)
     value, error = x.mean(0), x.std(0, ddof=1) / math.sqrt(len(x)) if len(x) > 1 else np.full(n, math.inf)
     reach = student(confidence, len(x) - 1) * error if len(x) > 1 else error
-    return Values(value, value - reach, value + reach, whole, nobody, len(asked.known), asked.known)
+    return Values(value, value - reach, value + reach, whole, empty, len(cached.known), cached.known)
 
 
 def student(confidence: float, freedom: int) -> float:
-    """The two-sided quantile of Student's t, by bisection on its distribution function (integrated by
-    Simpson's rule).
-    """
+    """The two-sided quantile of Student's t, by bisection on its distribution function (Simpson's rule)."""
 
     def density(t: float) -> float:
         log = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - 0.5 * math.log(freedom * math.pi)
@@ -143,6 +147,6 @@ def student(confidence: float, freedom: int) -> float:
 
 
 def payout(value: np.ndarray, total: float) -> np.ndarray:
-    """`total` in proportion to what each added; who added nothing, or did harm, gets nothing."""
+    """Divide `total` in proportion to the positive values; parties with values of 0 or below get nothing."""
     gain = np.clip(value, 0, None)
     return total * gain / gain.sum() if gain.sum() else np.zeros_like(gain)

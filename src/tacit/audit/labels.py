@@ -1,10 +1,10 @@
-"""Labels from the gradients that come back over the cut. O. Li and others: Label Leakage and Protection in
-Two-Party Split Learning, ICLR 2022.
+"""Label leakage: attacks on the gradients that cross the cut layer.
 
-The attacker holds columns and gets ∂L/∂z for every row. `norm_attack`: with unbalanced classes, rows of the
-rarer class have longer gradients. `direction_attack`: gradients of one class point to one side; with one row
-whose label is known, the cosine to it tells the others'. `spectral_attack` needs no known row: it takes the
-first principal direction. All give the AUC of their score: 0.5 is nothing, 1 is every label.
+O. Li and others: Label Leakage and Protection in Two-Party Split Learning, ICLR 2022. The attacker holds
+columns and receives ∂L/∂z for every row. `norm_attack`: with imbalanced classes, rows of the minority class
+have longer gradients. `direction_attack`: gradients of one class have similar directions; the cosine to a
+row with a known label predicts the other labels. `spectral_attack` needs no known row: it uses the first
+principal direction. All return the AUC of their score: 0.5 is chance, 1 is every label.
 """
 
 from __future__ import annotations
@@ -24,59 +24,57 @@ def _read(gradients: Any, y: Any) -> tuple[Tensor, Tensor]:
     kinds = torch.unique(label)
     if len(g) != len(label) or len(kinds) != 2:
         raise BadData(
-            f"labels: {len(g)} gradients, {len(label)} labels of {len(kinds)} classes; there must be as "
-            "many of both, and two classes. "
-            "With more, ask for one class against the rest."
+            f"labels: there are {len(g)} gradients and {len(label)} labels of {len(kinds)} classes; there "
+            "must be as many labels as gradients, and two classes. With more, use one class against the "
+            "rest."
         )
     counts = [(int((label == k).sum()), -i) for i, k in enumerate(kinds.tolist())]
-    return g, label == kinds[-min(counts)[1]]  # the rarer class is the one an attacker is after
+    return g, label == kinds[-min(counts)[1]]  # the attack is on the minority class
 
 
 def norm_attack(gradients: Any, y: Any) -> float:
-    """AUC of ‖g‖, the better way round: noise that depends on the class can make the other class's gradients
-    the longer ones.
-    """
+    """AUC of ‖g‖, in the better direction: class-dependent noise can make the majority's gradients longer."""
     g, positive = _read(gradients, y)
-    found = auc(g.norm(dim=1), positive)
-    return max(found, 1 - found)
+    area = auc(g.norm(dim=1), positive)
+    return max(area, 1 - area)
 
 
 def direction_attack(gradients: Any, y: Any, known: int | None = None) -> float:
-    """AUC of the cosine to the gradient of one row of the rarer class that the attacker knows: row `known`,
-    or the median over all such rows.
-    """
+    """AUC of the cosine to the gradient of a known row of the minority class: `known`, or the median row."""
     g, positive = _read(gradients, y)
     unit = g / g.norm(dim=1, keepdim=True).clamp(min=1e-300)
     rows = torch.nonzero(positive)[:, 0].tolist()
     if known is not None:
         if known not in rows:
             raise BadData(
-                f"direction_attack: row {known} is not of the rarer class. Give a row of that class, or None."
+                f"direction_attack: row {known} is not of the minority class. Use a row of that class, or "
+                "None."
             )
         rows = [known]
-    found = []
-    for row in rows[:64]:  # a median of 64 is as good as one of thousands
+    areas = []
+    for row in rows[:64]:  # the median of 64 rows is precise enough
         rest = torch.arange(len(g)) != row
         if 0 < int(positive[rest].sum()) < int(rest.sum()):
-            found.append(auc((unit @ unit[row])[rest], positive[rest]))
-    if not found:
-        raise BadData("direction_attack: there is one row of the rarer class; at least two are needed.")
-    return sorted(found)[len(found) // 2]
+            areas.append(auc((unit @ unit[row])[rest], positive[rest]))
+    if not areas:
+        raise BadData("direction_attack: there is one row of the minority class; at least two are needed.")
+    return sorted(areas)[len(areas) // 2]
 
 
 def spectral_attack(gradients: Any, y: Any) -> float:
-    """AUC of the projection on the first principal direction, the better way round: the attacker tells the
-    sides apart by their sizes.
+    """AUC of the projection on the first principal direction, in the better direction.
+
+    The attacker distinguishes the sides by their sizes.
     """
     g, positive = _read(gradients, y)
-    centred = g - g.mean(0)
-    direction = torch.linalg.svd(centred, full_matrices=False).Vh[0]
-    found = auc(centred @ direction, positive)
-    return max(found, 1 - found)
+    centered = g - g.mean(0)
+    direction = torch.linalg.svd(centered, full_matrices=False).Vh[0]
+    area = auc(centered @ direction, positive)
+    return max(area, 1 - area)
 
 
 def attack(gradients: Any, y: Any) -> dict[str, float]:
-    """All attacks' AUC."""
+    """The AUC of every attack."""
     return {
         "norm": norm_attack(gradients, y),
         "direction": direction_attack(gradients, y),

@@ -1,17 +1,21 @@
-"""How much of one set of rows shows in another: columns in the activations made of them, labels in
-gradients.
+"""Measures of dependence: what activations reveal about columns, and gradients about labels.
 
-| measure | of | 0 | 1 |
-|---|---|---|---|
-| `distance_correlation` | Székely, Rizzo, Bakirov, Annals of Statistics 35(6), 2007 | independent (in the limit) | one is a rotation and scaling of the other |
-| `hsic` | Gretton, Bousquet, Smola, Schölkopf, ALT 2005; normalised as centred alignment | independent | equal kernels |
-| `constrained_covariance` | Gretton, Smola, Bousquet, Herbrich and others, AISTATS 2005 (COCO) | independent | at most the kernels' largest eigenvalue |
-| `mmd` | Gretton, Borgwardt, Rasch, Schölkopf, Smola, JMLR 13, 2012 | the same distribution | at most √2 |
-| `kernel_target_alignment` | Cristianini, Shawe-Taylor, Elisseeff, Kandola, NIPS 2001 | classes look alike | activations show the class and nothing else |
-| `maximal_information` | Reshef and others, Science 334, 2011 (MIC) | independent | one is a function of the other, without noise |
+    measure                   0                           1
+    distance_correlation      independent (in the limit)  one is a rotation and scaling of the other
+    hsic                      independent                 equal kernels
+    constrained_covariance    independent                 (at most the kernels' largest eigenvalue)
+    mmd                       the same distribution       (at most √2)
+    kernel_target_alignment   unrelated to the class      activations are a function of the class
+    maximal_information       independent                 one is a noiseless function of the other
 
-All but the last work on rows of any width. `distance_correlation` can be differentiated: as an extra loss
-it is NoPeek (Vepakomma, Singh, Gupta, Raskar, ICDMW 2020).
+Distance correlation: Székely, Rizzo, Bakirov, Annals of Statistics 35(6), 2007. HSIC: Gretton, Bousquet,
+Smola, Schölkopf, ALT 2005, normalized as centered alignment. Constrained covariance (COCO): Gretton, Smola,
+Bousquet, Herbrich and others, AISTATS 2005. MMD: Gretton, Borgwardt, Rasch, Schölkopf, Smola, JMLR 13,
+2012. Kernel-target alignment: Cristianini, Shawe-Taylor, Elisseeff, Kandola, NIPS 2001. Maximal information
+coefficient (MIC): Reshef and others, Science 334, 2011.
+
+All but the last take rows of any width. `distance_correlation` is differentiable: as an additional loss it is
+NoPeek (Vepakomma, Singh, Gupta, Raskar, ICDMW 2020).
 """
 
 from __future__ import annotations
@@ -32,13 +36,13 @@ def _pair(x: Any, z: Any) -> tuple[Tensor, Tensor]:
     a, b = (v if v.is_floating_point() else v.float() for v in (a, b))
     if len(a) != len(b) or len(a) < 2:
         raise BadData(
-            f"leakage: {len(a)} and {len(b)} rows; both must be of the same people, and at least two."
+            f"leakage: there are {len(a)} and {len(b)} rows; both must have the same rows, at least two."
         )
     return a, b
 
 
 def auc(score: Tensor, positive: Tensor) -> float:
-    """The chance that a positive row scores above another (Mann and Whitney); ties count half."""
+    """The probability that a positive row scores above a negative one (Mann–Whitney); ties count half."""
     rank = torch.empty(len(score), dtype=torch.float64)
     order = score.double().argsort()
     rank[order] = torch.arange(1, len(score) + 1, dtype=torch.float64)
@@ -50,7 +54,7 @@ def auc(score: Tensor, positive: Tensor) -> float:
     yes = positive.bool()
     p, n = int(yes.sum()), int((~yes).sum())
     if not p or not n:
-        raise BadData("auc: every row is of one class; two are needed.")
+        raise BadData("auc: all rows are of one class; two are needed.")
     return float((mean[place][yes].sum() - p * (p + 1) / 2) / (p * n))
 
 
@@ -62,21 +66,21 @@ def _distances(x: Tensor) -> Tensor:
     return torch.where(far, torch.where(far, gap, 1.0).sqrt(), 0.0)
 
 
-def _centred(m: Tensor) -> Tensor:
+def _center(m: Tensor) -> Tensor:
     return m - m.mean(0, keepdim=True) - m.mean(1, keepdim=True) + m.mean()
 
 
 def distance_correlation(x: Any, z: Any) -> Tensor:
-    """√(dCov²(x, z) / √(dVar(x)·dVar(z))) of the sample: its Definition 5. Biased upward for few rows and
-    many columns; compare like with like.
+    """√(dCov²(x, z) / √(dVar(x)·dVar(z))) of the sample, Definition 5 of the paper.
+
+    It is biased upwards for few rows and many columns: compare samples of the same size.
     """
     a, b = _pair(x, z)
-    A, B = _centred(_distances(a)), _centred(_distances(b))
+    A, B = _center(_distances(a)), _center(_distances(b))
     scale = ((A * A).mean() * (B * B).mean()).sqrt()
     ratio = (A * B).mean().clamp(min=0) / scale.clamp(min=torch.finfo(scale.dtype).tiny)
-    return (
-        (ratio + 1e-12).sqrt() if float(scale.detach()) > 0 else ratio * 0
-    )  # the root's slope is endless at 0
+    # 1e-12: the derivative of the square root is infinite at 0
+    return (ratio + 1e-12).sqrt() if float(scale.detach()) > 0 else ratio * 0
 
 
 def median_width(x: Tensor) -> float:
@@ -96,32 +100,31 @@ def _kernel(x: Tensor, other: Tensor | None = None, width: float | None = None) 
 def hsic(x: Any, z: Any) -> float:
     """⟨HKH, HLH⟩ / (‖HKH‖·‖HLH‖) with Gaussian kernels of median width: between 0 and 1."""
     a, b = (v.double() for v in _pair(x, z))
-    K, L = _centred(_kernel(a)), _centred(_kernel(b))
+    K, L = _center(_kernel(a)), _center(_kernel(b))
     scale = float(K.norm() * L.norm())
     return float((K * L).sum()) / scale if scale else 0.0
 
 
 def constrained_covariance(x: Any, z: Any) -> float:
-    """COCO: (1/n)·√(largest eigenvalue of HKH·HLH): the largest covariance of functions of x and of z in the
-    kernels' unit balls.
+    """COCO, (1/n)·√(largest eigenvalue of HKH·HLH).
+
+    It is the largest covariance between functions of x and of z in the unit balls of the kernels.
     """
     a, b = (v.double() for v in _pair(x, z))
-    K, L = _centred(_kernel(a)), _centred(_kernel(b))
+    K, L = _center(_kernel(a)), _center(_kernel(b))
     value, vectors = torch.linalg.eigh(K)
     half = (vectors * value.clamp(min=0).sqrt()) @ vectors.T
     return math.sqrt(max(float(torch.linalg.eigvalsh(half @ L @ half)[-1]), 0.0)) / len(a)
 
 
 def mmd(a: Any, b: Any, width: float | None = None) -> float:
-    """The maximum mean discrepancy of two samples, biased estimate with a Gaussian kernel: how far
-    activations of one group lie from another's.
-    """
+    """The maximum mean discrepancy of two samples: the biased estimate with a Gaussian kernel."""
     x, y = (torch.as_tensor(v).double() for v in (a, b))
     x, y = (v.reshape(len(v), -1) if v.dim() > 1 else v[:, None] for v in (x, y))
     if x.shape[1] != y.shape[1] or not len(x) or not len(y):
         raise BadData(
-            f"mmd: rows of {x.shape[1]} and {y.shape[1]} numbers, {len(x)} and {len(y)} of them; give two "
-            "samples of the same columns."
+            f"mmd: the samples have {len(x)} rows of {x.shape[1]} numbers and {len(y)} rows of {y.shape[1]}; "
+            "both must be non-empty and have the same columns."
         )
     w = median_width(torch.cat([x, y])) if width is None else width
     square = _kernel(x, x, w).mean() + _kernel(y, y, w).mean() - 2 * _kernel(x, y, w).mean()
@@ -129,26 +132,24 @@ def mmd(a: Any, b: Any, width: float | None = None) -> float:
 
 
 def kernel_target_alignment(z: Any, y: Any) -> float:
-    """⟨HKH, HYH⟩ / (‖HKH‖·‖HYH‖), Y_ij = 1 where the classes are equal, else −1/(c − 1): how much of the
-    labels activations show.
-    """
+    """⟨HKH, HYH⟩ / (‖HKH‖·‖HYH‖), with Y_ij = 1 if the classes are equal, else −1/(c − 1)."""
     a, b = _pair(z, y)
     kinds, place = torch.unique(b[:, 0], return_inverse=True)
     if len(kinds) < 2:
-        raise BadData("kernel_target_alignment: every row is of one class; two are needed.")
+        raise BadData("kernel_target_alignment: all rows are of one class; two are needed.")
     same = (place[:, None] == place[None]).double()
-    target = _centred(same - (1 - same) / (len(kinds) - 1))
-    K = _centred(_kernel(a.double()))
+    target = _center(same - (1 - same) / (len(kinds) - 1))
+    K = _center(_kernel(a.double()))
     scale = float(K.norm() * target.norm())
     return float((K * target).sum()) / scale if scale else 0.0
 
 
 def maximal_information(x: Any, z: Any, alpha: float = 0.6, clumps: int = 15) -> float:
-    """MIC of two columns, or the largest over all pairs of columns of x and z.
+    """The MIC of two columns, or the largest over all pairs of columns of x and z.
 
-    The largest normalised mutual information over grids of up to n^α cells: one axis in equal shares, the
-    other cut best by dynamic programming over at most `clumps` times as many clumps as cells, both ways round
-    (Reshef and others, supplement, Algorithms 1 to 5).
+    It is the largest normalized mutual information over grids of up to n^α cells. One axis is divided into
+    equal shares, the other optimally by dynamic programming over at most `clumps` times as many clumps as
+    cells; then the axes are exchanged (Reshef and others, supplement, Algorithms 1 to 5).
     """
     a, b = (v.double() for v in _pair(x, z))
     if not 0 < alpha <= 1 or clumps < 1:
@@ -162,16 +163,16 @@ def maximal_information(x: Any, z: Any, alpha: float = 0.6, clumps: int = 15) ->
 
 
 def _equal_shares(v: Tensor, parts: int) -> Tensor:
-    """Which of `parts` rows each value falls into, as equal as ties allow."""
+    """Which of `parts` groups of nearly equal size each value belongs to; ties stay together."""
     order, n = v.argsort(stable=True), len(v)
     ordered, row, filled = v[order], torch.empty(n, dtype=torch.int64), 0
     at = now = 0
-    want = n / parts
+    target = n / parts
     while at < n:
         end = int(torch.searchsorted(ordered, ordered[at], right=True))
-        if filled and abs(filled + end - at - want) >= abs(filled - want):
+        if filled and abs(filled + end - at - target) >= abs(filled - target):
             now, filled = now + 1, 0
-            want = (n - at) / max(parts - now, 1)
+            target = (n - at) / max(parts - now, 1)
         row[order[at:end]] = now
         filled += end - at
         at = end
@@ -205,30 +206,26 @@ def _best_cuts(x: Tensor, q: Tensor, columns: int, clumps: int) -> dict[int, flo
     c = len(count)
     inside = upto[None] - upto[:, None]  # [from, to, rows]
     size = inside.sum(-1)
-    cost = torch.special.xlogy(inside, inside / size.clamp(min=1)[..., None]).sum(
-        -1
-    )  # −n·H(q | column) of the column (from, to]
+    # −n·H(q | column) of the column (from, to]
+    cost = torch.special.xlogy(inside, inside / size.clamp(min=1)[..., None]).sum(-1)
     cost = torch.where(size > 0, cost, -math.inf)
-    done = cost[0].clone()  # one column up to each place
-    made = {}
+    best = cost[0].clone()  # one column up to each index
+    information = {}
     whole = torch.special.xlogy(upto[-1], upto[-1] / n).sum()
     for k in range(2, columns + 1):
-        done = torch.maximum(done, (done[:, None] + cost).max(0).values) if k <= c else done
-        made[k] = float((done[c] - whole) / n)
-    return made
+        best = torch.maximum(best, (best[:, None] + cost).max(0).values) if k <= c else best
+        information[k] = float((best[c] - whole) / n)
+    return information
 
 
 def report(x: Any, z: Any, y: Any = None, sample: int = 500, seed: int = 0) -> dict[str, float]:
-    """All of them for columns x and the activations z made of them (and, with y, what z shows of the class),
-    on a random sample of the rows.
-    """
+    """All measures for columns x and their activations z (and labels y), on a random sample of the rows."""
     a, b = _pair(x, z)
     rows = torch.randperm(len(a), generator=torch.Generator().manual_seed(seed))[:sample]
     a, b = a[rows].detach(), b[rows].detach()
-    widest = [
-        v[:, v.var(0).argsort(descending=True)[:4]] for v in (a, b)
-    ]  # MIC is of pairs of columns: those that vary most
-    made = {
+    # MIC is of pairs of columns: take those with the largest variance
+    widest = [v[:, v.var(0).argsort(descending=True)[:4]] for v in (a, b)]
+    measures = {
         "distance_correlation": float(distance_correlation(a, b)),
         "hsic": hsic(a, b),
         "constrained_covariance": constrained_covariance(a, b),
@@ -237,6 +234,6 @@ def report(x: Any, z: Any, y: Any = None, sample: int = 500, seed: int = 0) -> d
     if y is not None:
         label = torch.as_tensor(y)[rows]
         kinds = torch.unique(label)
-        made["kernel_target_alignment"] = kernel_target_alignment(b, label)
-        made["mmd"] = mmd(b[label == kinds[-1]], b[label != kinds[-1]])
-    return made
+        measures["kernel_target_alignment"] = kernel_target_alignment(b, label)
+        measures["mmd"] = mmd(b[label == kinds[-1]], b[label != kinds[-1]])
+    return measures

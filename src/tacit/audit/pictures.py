@@ -1,4 +1,4 @@
-"""Rows as pictures in a report: grey PNGs that stand in the page itself."""
+"""Rows as images in a report: grayscale PNGs, embedded in the page."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ..report.markup import Safe, tag, text
 from .reconstruction import Reconstruction, picture_shape
 
 
-def png(grey: Tensor) -> bytes:
-    """An 8-bit grey PNG of a matrix of values between 0 and 1."""
-    pixels = (grey.clamp(0, 1) * 255).round().to(torch.uint8)
+def png(gray: Tensor) -> bytes:
+    """An 8-bit grayscale PNG of a matrix of values between 0 and 1."""
+    pixels = (gray.clamp(0, 1) * 255).round().to(torch.uint8)
     high, wide = pixels.shape
     lines = b"".join(b"\x00" + bytes(row.tolist()) for row in pixels)
 
@@ -31,13 +31,13 @@ def png(grey: Tensor) -> bytes:
     )
 
 
-def image(grey: Tensor, alt: str, size: int = 84) -> Safe:
-    data = base64.b64encode(png(grey)).decode()
+def image(gray: Tensor, alt: str, size: int = 84) -> Safe:
+    data = base64.b64encode(png(gray)).decode()
     return Safe(f'<img src="data:image/png;base64,{data}" alt="{text(alt)}" width="{size}" height="{size}"/>')
 
 
-def beside(found: Reconstruction, most: int = 8) -> Safe | None:
-    """Originals above, what was rebuilt from their activations below; None where rows are no pictures."""
+def show_pairs(found: Reconstruction, most: int = 8) -> Safe | None:
+    """Original rows above their reconstructions; None if rows are not images."""
     shape = picture_shape(found.original[0])
     if shape is None:
         return None
@@ -57,5 +57,5 @@ def beside(found: Reconstruction, most: int = 8) -> Safe | None:
         class_="scroll",
         tabindex=0,
         role="region",
-        aria_label="originals and what was rebuilt",
+        aria_label="originals and reconstructions",
     )

@@ -1,9 +1,8 @@
-"""Parties that lie: what they do to their rows, or to the update they send.
+"""Poisoning attacks: malicious clients that change their rows or their updates.
 
-An attack is a frozen dataclass with the `share` of parties that take part in it. Those that poison rows
-answer in `rows`; those that poison updates in `updates`, which sees what the attackers would honestly have
-sent, as ways from the server's model, and gives what they send instead. Attackers know each other and nobody
-else, except where the docstring says so.
+An attack is a frozen dataclass with the `share` of malicious parties. `rows` poisons the parties' data.
+`updates` gets the honest updates of the malicious parties, relative to the server's model, and returns what
+they send instead. Malicious parties know each other's updates and no others, unless the docstring says so.
 """
 
 from __future__ import annotations
@@ -25,32 +24,34 @@ State = dict[str, Tensor]
 
 
 class Attack:
-    """What liars do. `share` of the parties lie; `needs_classes` where a label is part of it."""
+    """An attack by a share of the parties."""
 
-    needs_classes: ClassVar[bool] = False
-    sees_all: ClassVar[bool] = False  # whether the attackers are taken to know honest parties' updates too
+    needs_classes: ClassVar[bool] = False  # whether it changes labels
+    sees_all: ClassVar[bool] = False  # whether the attackers know the updates of honest parties too
     share: float
 
     def rows(self, fed: Federation, who: np.ndarray) -> Federation:
+        """The federation with the poisoned rows of the parties `who`."""
         return fed
 
     def updates(self, own: State, everyone: State, generator: torch.Generator) -> State:
-        """`own` [A, …] of the attackers; `everyone` [S, …] of the round, for attacks that see all."""
+        """What the attackers send, from their updates `own` [A, …] and those of the round [S, …]."""
         return own
 
     def test(self, test: Rows) -> Rows | None:
-        """Rows on which the attack wants to succeed, with the labels it wants."""
+        """Test rows with the labels that the attack aims at, if it aims at any."""
         return None
 
 
 @dataclass(frozen=True)
 class LabelFlip(Attack):
-    """Train on labels turned round: class c is called C − 1 − c. B. Biggio, B. Nelson, P. Laskov: ACML 2011;
-    V. Tolpegin et al.: ESORICS 2020.
+    """Train on flipped labels: class c becomes C − 1 − c.
+
+    B. Biggio, B. Nelson, P. Laskov: ACML 2011; V. Tolpegin et al.: ESORICS 2020.
     """
 
     needs_classes: ClassVar[bool] = True
-    share: float = real(0.2, above=0, below=1, doc="the share of parties that lie")
+    share: float = real(0.2, above=0, below=1, doc="the share of malicious parties")
 
     def rows(self, fed: Federation, who: np.ndarray) -> Federation:
         y, at = fed.rows.y.clone(), _rows_of(fed, who)
@@ -60,10 +61,10 @@ class LabelFlip(Attack):
 
 @dataclass(frozen=True)
 class SignFlip(Attack):
-    """Send the opposite of what was learned, a few times over."""
+    """Send the negative update, scaled up."""
 
-    share: float = real(0.2, above=0, below=1, doc="the share of parties that lie")
-    factor: float = real(4.0, above=0, doc="how many times over")
+    share: float = real(0.2, above=0, below=1, doc="the share of malicious parties")
+    factor: float = real(4.0, above=0, doc="the factor on the update")
 
     def updates(self, own: State, everyone: State, generator: torch.Generator) -> State:
         return {k: -self.factor * v for k, v in own.items()}
@@ -71,15 +72,16 @@ class SignFlip(Attack):
 
 @dataclass(frozen=True)
 class Scale(Attack):
-    """Send what was learned many times over, which replaces the mean by one's own. E. Bagdasaryan et al.,
-    AISTATS 2020.
+    """Send the update scaled up, which replaces the mean by the attacker's model.
+
+    E. Bagdasaryan et al., AISTATS 2020.
     """
 
-    share: float = real(0.2, above=0, below=1, doc="the share of parties that lie")
+    share: float = real(0.2, above=0, below=1, doc="the share of malicious parties")
     factor: float = real(
         100.0,
         above=0,
-        doc="how many times over; the number of parties in a round replaces the model outright",
+        doc="the factor on the update; the number of parties in a round replaces the model completely",
     )
 
     def updates(self, own: State, everyone: State, generator: torch.Generator) -> State:
@@ -88,9 +90,9 @@ class Scale(Attack):
 
 @dataclass(frozen=True)
 class Gaussian(Attack):
-    """Send noise. P. Blanchard et al., NIPS 2017."""
+    """Send Gaussian noise. P. Blanchard et al., NIPS 2017."""
 
-    share: float = real(0.2, above=0, below=1, doc="the share of parties that lie")
+    share: float = real(0.2, above=0, below=1, doc="the share of malicious parties")
     deviation: float = real(1.0, above=0, doc="σ of each coordinate")
 
     def updates(self, own: State, everyone: State, generator: torch.Generator) -> State:
@@ -99,26 +101,24 @@ class Gaussian(Attack):
 
 @dataclass(frozen=True)
 class LittleIsEnough(Attack):
-    """Send the mean less z deviations, z as large as passes for one of the crowd. G. Baruch, M. Baruch, Y.
-    Goldberg: NeurIPS 2019, Algorithm 3.
+    """Send the mean minus z standard deviations, with the largest z that is not an outlier.
 
-    Mean and deviation are those of the attackers' own honest updates.
+    G. Baruch, M. Baruch, Y. Goldberg: NeurIPS 2019, Algorithm 3. Mean and deviation are those of the
+    attackers' honest updates.
     """
 
-    share: float = real(0.2, above=0, below=1, doc="the share of parties that lie")
+    share: float = real(0.2, above=0, below=1, doc="the share of malicious parties")
     z: float | None = real(
         None,
         above=0,
         none=True,
-        doc="deviations from the mean; None: the paper's z_max for the round's numbers",
+        doc="the number of deviations; None: the paper's z_max for the number of parties",
     )
 
     def updates(self, own: State, everyone: State, generator: torch.Generator) -> State:
         n, m = len(next(iter(everyone.values()))), len(next(iter(own.values())))
         honest = max(1, n - m)
-        supporters = (
-            n // 2 + 1 - m
-        )  # honest parties that must lie beyond the attackers, so that these are the majority
+        supporters = n // 2 + 1 - m  # honest parties with which the attackers are a majority
         z = (
             NormalDist().inv_cdf(min(0.999, max(0.501, (honest - supporters) / honest)))
             if self.z is None
@@ -129,13 +129,14 @@ class LittleIsEnough(Attack):
 
 @dataclass(frozen=True)
 class InnerProduct(Attack):
-    """Send the opposite of the mean, small enough to pass. C. Xie, O. Koyejo, I. Gupta: "Fall of Empires",
-    UAI 2019. It sees all honest updates.
+    """Send a small multiple of the negative mean of all updates, which it knows.
+
+    C. Xie, O. Koyejo, I. Gupta: "Fall of Empires", UAI 2019.
     """
 
     sees_all: ClassVar[bool] = True
-    share: float = real(0.2, above=0, below=1, doc="the share of parties that lie")
-    epsilon: float = real(0.5, above=0, doc="ε, how much of the mean's opposite")
+    share: float = real(0.2, above=0, below=1, doc="the share of malicious parties")
+    epsilon: float = real(0.5, above=0, doc="ε, the factor on the negative mean")
 
     def updates(self, own: State, everyone: State, generator: torch.Generator) -> State:
         return {k: (-self.epsilon * everyone[k].mean(0)).expand_as(v) for k, v in own.items()}
@@ -143,17 +144,19 @@ class InnerProduct(Attack):
 
 @dataclass(frozen=True)
 class Backdoor(Attack):
-    """Teach the model to answer `target` wherever a trigger stands: a bright corner of a picture, or the last
-    columns of a row at their maximum. T. Gu, B. Dolan-Gavitt, S. Garg: "BadNets", 2017; with `factor`, model
-    replacement as in Bagdasaryan et al., AISTATS 2020.
+    """Train the model to predict `target` for rows with a trigger.
+
+    The trigger is a bright corner of an image, or the last columns of a row at their maximum. T. Gu, B.
+    Dolan-Gavitt, S. Garg: "BadNets", 2017; with `factor`, model replacement as in Bagdasaryan et al.,
+    AISTATS 2020.
     """
 
     needs_classes: ClassVar[bool] = True
-    share: float = real(0.1, above=0, below=1, doc="the share of parties that lie")
-    target: int = whole(0, least=0, doc="the class a trigger is to bring")
-    poisoned: float = real(0.5, above=0, most=1, doc="the share of an attacker's rows that carry the trigger")
-    size: int = whole(3, least=1, doc="pixels a side, or columns, of the trigger")
-    factor: float = real(1.0, least=1, doc="how many times over the update is sent")
+    share: float = real(0.1, above=0, below=1, doc="the share of malicious parties")
+    target: int = whole(0, least=0, doc="the class predicted for the trigger")
+    poisoned: float = real(0.5, above=0, most=1, doc="the share of an attacker's rows with the trigger")
+    size: int = whole(3, least=1, doc="the side of the trigger in pixels, or its columns")
+    factor: float = real(1.0, least=1, doc="the factor on the update")
 
     def rows(self, fed: Federation, who: np.ndarray) -> Federation:
         if self.target >= _classes(fed):
@@ -170,8 +173,8 @@ class Backdoor(Attack):
             return x
         if not x.is_floating_point():
             raise BadParameter(
-                "Backdoor: the rows are tokens, and a trigger is made for pictures and numbers. Attack "
-                "another way."
+                "Backdoor: the rows are tokens, and the trigger is defined for images and numbers. Use "
+                "another attack."
             )
         top = x.amax()
         x[
@@ -195,24 +198,25 @@ class Backdoor(Attack):
 
 @dataclass(frozen=True)
 class FreeRide(Attack):
-    """Send noise as small as an honest update, having learned nothing. Y. Fraboni, R. Vidal, M. Lorenzi:
-    AISTATS 2021.
+    """Send noise of the size of an honest update, without training.
+
+    Y. Fraboni, R. Vidal, M. Lorenzi: AISTATS 2021.
     """
 
-    share: float = real(0.2, above=0, below=1, doc="the share of parties that lie")
+    share: float = real(0.2, above=0, below=1, doc="the share of malicious parties")
     noise: float = real(
         0.0,
         least=0,
-        doc="the noise that hides it, in lengths of an honest update; 0 sends the model back as it came",
+        doc="the norm of the noise, relative to an honest update; 0 returns the model unchanged",
     )
 
     def updates(self, own: State, everyone: State, generator: torch.Generator) -> State:
         out = {}
         for k, v in own.items():
             flat = v.reshape(len(v), -1)
-            drawn = torch.randn(flat.shape, generator=generator).to(v)
+            noise = torch.randn(flat.shape, generator=generator).to(v)
             out[k] = (
-                self.noise * flat.norm(dim=1, keepdim=True) * drawn / max(1, flat.shape[1]) ** 0.5
+                self.noise * flat.norm(dim=1, keepdim=True) * noise / max(1, flat.shape[1]) ** 0.5
             ).view(v.shape)
         return out
 
@@ -229,24 +233,25 @@ ALL = {
 }
 
 
-def attacks(given: Any) -> tuple[Attack, ...]:
-    """{"sign_flip": 0.2}, or a list of attacks, every parameter checked."""
-    if given is None:
+def attacks(adversaries: Any) -> tuple[Attack, ...]:
+    """The attacks of an `adversaries=` argument, {"sign_flip": 0.2} or a list, with checked parameters."""
+    if adversaries is None:
         return ()
-    if isinstance(given, Mapping):
-        for name in given:
+    if isinstance(adversaries, Mapping):
+        for name in adversaries:
             if name not in ALL:
                 raise bad(
                     "train", "adversaries", name, "one of " + ", ".join(ALL), nearest(str(name), list(ALL))
                 )
-        return tuple(check(ALL[name](share=share)) for name, share in given.items())
-    listed = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+        return tuple(check(ALL[name](share=share)) for name, share in adversaries.items())
+    is_list = isinstance(adversaries, Sequence) and not isinstance(adversaries, str)
+    listed = list(adversaries) if is_list else [adversaries]
     for attack in listed:
         if not isinstance(attack, Attack):
             raise bad(
                 "train",
                 "adversaries",
-                given,
+                adversaries,
                 "a share of the parties by attack, such as {'sign_flip': 0.2}, or a list of attacks from "
                 "tacit.audit",
             )
@@ -259,20 +264,20 @@ def name_of(attack: Attack) -> str:
 
 @dataclass(frozen=True)
 class Adversaries:
-    """The attacks of one run, and which parties are in each. Nobody is in two."""
+    """The attacks of one run and their parties; no party is in two attacks."""
 
     attacks: tuple[Attack, ...]
     who: tuple[np.ndarray, ...]
     seed: int
 
     @classmethod
-    def among(cls, fed: Federation, attacks: tuple[Attack, ...], seed: int) -> Adversaries:
+    def assign(cls, fed: Federation, attacks: tuple[Attack, ...], seed: int) -> Adversaries:
         order, at, who = np.random.default_rng([seed, 0xADE]).permutation(len(fed)), 0, []
         for attack in attacks:
             if attack.needs_classes and fed.classes is None:
                 raise BadParameter(
-                    f"adversaries: {name_of(attack)} turns labels round, and {fed.name} has numbers to "
-                    "predict. Attack another way."
+                    f"adversaries: {name_of(attack)} changes class labels, and {fed.name} is a regression. "
+                    "Use another attack."
                 )
             if attack.needs_classes:
                 check_one_label(f"adversaries: {name_of(attack)}", fed)
@@ -281,8 +286,8 @@ class Adversaries:
             at += n
         if at >= len(fed):
             raise BadParameter(
-                f"adversaries: {at} of {len(fed)} parties would lie, and nobody is left to learn from. Take "
-                "smaller shares."
+                f"adversaries: {at} of {len(fed)} parties would be malicious, and none is left to learn "
+                "from. Use smaller shares."
             )
         return cls(attacks, tuple(who), seed)
 
@@ -292,26 +297,24 @@ class Adversaries:
         return fed
 
     def updates(self, number: int, who: np.ndarray, vectors: State, down: State) -> State:
-        """What reaches the server of the updates [S, …] of parties `who` in this round. Statistics of layers
-        (buffers) are left alone.
-        """
+        """What the server receives for the updates [S, …] of parties `who`; buffers are not changed."""
         out = dict(vectors)
-        ways = {k: v - down[k] if k in down else v for k, v in vectors.items() if k != "buffers"}
-        for i, (attack, liars) in enumerate(zip(self.attacks, self.who)):
-            here = torch.from_numpy(np.flatnonzero(np.isin(who, liars)))
+        deltas = {k: v - down[k] if k in down else v for k, v in vectors.items() if k != "buffers"}
+        for i, (attack, malicious) in enumerate(zip(self.attacks, self.who)):
+            here = torch.from_numpy(np.flatnonzero(np.isin(who, malicious)))
             if not len(here):
                 continue
             generator = torch.Generator().manual_seed(
                 int(np.random.SeedSequence([self.seed, number, i]).generate_state(1)[0])
             )
-            sent = attack.updates({k: v[here] for k, v in ways.items()}, ways, generator)
+            sent = attack.updates({k: v[here] for k, v in deltas.items()}, deltas, generator)
             for k, v in sent.items():
                 out[k] = out[k].clone()
                 out[k][here] = v + down[k] if k in down else v
         return out
 
-    def wanted(self, test: Rows) -> Rows | None:
-        """Rows on which a backdoor wants to succeed."""
+    def target_rows(self, test: Rows) -> Rows | None:
+        """Test rows with a backdoor's trigger and target, if there is a backdoor."""
         return next((rows for attack in self.attacks if (rows := attack.test(test)) is not None), None)
 
 
@@ -320,5 +323,5 @@ def _rows_of(fed: Federation, who: np.ndarray) -> Tensor:
 
 
 def _classes(fed: Federation) -> int:
-    assert fed.classes is not None  # checked in `among`
+    assert fed.classes is not None  # checked in `assign`
     return fed.classes

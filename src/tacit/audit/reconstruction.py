@@ -1,10 +1,11 @@
-"""Rows rebuilt from the activations made of them. Z. He, T. Zhang, R. Lee: Model Inversion Attacks Against
-Collaborative Inference, ACSAC 2019.
+"""Model inversion: reconstruct rows from their activations.
 
-`learned`: the attacker can put rows of its own through the part (or has a copy of it), and trains a network
-that goes back from activations to rows. `fitted`: it has the part's weights, and searches the row whose
-activations are those it saw (their rMLE). Both are scored on rows the attacker never had: the share of their
-variance that is rebuilt, and how often a rebuilt row is nearest to its own original among all.
+Z. He, T. Zhang, R. Lee: Model Inversion Attacks Against Collaborative Inference, ACSAC 2019.
+`train_decoder`: the attacker can evaluate the model part on its own rows, and trains a network that maps
+activations to rows. `optimize_rows`: it has the weights of the part, and searches for rows with the
+observed activations (rMLE in the paper). Both are scored on rows that the attacker does not have: by the
+share of variance that is reconstructed, and by how often a reconstructed row is nearest to its own
+original.
 """
 
 from __future__ import annotations
@@ -25,27 +26,28 @@ Part = Callable[[Tensor], Tensor]
 
 @dataclass
 class Reconstruction:
-    """`rebuilt` beside `original`, in the attacker's best guess. `variance`: 1 − mean squared error /
-    variance, 1 is all, 0 no better than the mean row; `recognised`: how often a rebuilt row is nearest to its
-    own original; by chance one in `rows`.
+    """Original rows and their reconstructions.
+
+    `variance` is 1 − mean squared error / variance: 1 is exact, 0 no better than the mean row. `recognized`
+    is how often a reconstructed row is nearest to its own original; by chance, one in `rows`.
     """
 
     original: Tensor = field(repr=False)
     rebuilt: Tensor = field(repr=False)
     attack: str
     variance: float
-    recognised: float
+    recognized: float
 
     @property
     def rows(self) -> int:
         return len(self.original)
 
 
-def _scored(original: Tensor, rebuilt: Tensor, mean: Tensor, attack: str) -> Reconstruction:
-    flat, made = original.reshape(len(original), -1).double(), rebuilt.reshape(len(rebuilt), -1).double()
+def _score(original: Tensor, rebuilt: Tensor, mean: Tensor, attack: str) -> Reconstruction:
+    flat, guess = original.reshape(len(original), -1).double(), rebuilt.reshape(len(rebuilt), -1).double()
     spread = float(((flat - mean.reshape(1, -1).double()) ** 2).mean())
-    error = float(((flat - made) ** 2).mean())
-    nearest = torch.cdist(made, flat).argmin(1)
+    error = float(((flat - guess) ** 2).mean())
+    nearest = torch.cdist(guess, flat).argmin(1)
     return Reconstruction(
         original,
         rebuilt.reshape(original.shape),
@@ -56,13 +58,15 @@ def _scored(original: Tensor, rebuilt: Tensor, mean: Tensor, attack: str) -> Rec
 
 
 def _rows(name: str, x: Any) -> Tensor:
-    made = torch.as_tensor(x).float()
-    if made.dim() < 2 or len(made) < 2:
-        raise BadData(f"reconstruction: {name} has shape {tuple(made.shape)}; give at least two rows.")
-    return made
+    rows = torch.as_tensor(x).float()
+    if rows.dim() < 2 or len(rows) < 2:
+        raise BadData(
+            f"reconstruction: {name} has shape {tuple(rows.shape)}; it must have at least two rows."
+        )
+    return rows
 
 
-def learned(
+def train_decoder(
     part: Part,
     own: Any,
     victims: Any,
@@ -73,23 +77,23 @@ def learned(
     batch: int = 64,
     seed: int = 0,
 ) -> Reconstruction:
-    """Train a decoder on (part(own), own), and use it on part(victims). `part` is what leaves the cut, guards
-    included.
+    """Train a decoder on (part(own), own), and apply it to part(victims).
+
+    `part` computes what crosses the cut layer, including guards.
     """
     mine, theirs = _rows("own", own), _rows("victims", victims)
     if mine.shape[1:] != theirs.shape[1:]:
         raise BadData(
-            f"reconstruction: own rows have shape {tuple(mine.shape[1:])}, the victims' "
-            f"{tuple(theirs.shape[1:])}; they must be alike."
+            f"reconstruction: own rows have shape {tuple(mine.shape[1:])} and the victims' rows "
+            f"{tuple(theirs.shape[1:])}; the shapes must be equal."
         )
     with torch.no_grad():
         z, target = part(mine).reshape(len(mine), -1), mine.reshape(len(mine), -1)
-        seen = part(theirs).reshape(len(theirs), -1)
+        observed = part(theirs).reshape(len(theirs), -1)
     std, mean = torch.std_mean(z, 0)
-    std = std.clamp(
-        min=float(0.05 * std.mean()) or 1.0
-    )  # a unit that hardly moves on own rows says nothing, and must not shout on others
-    centre, low, high = target.mean(0), target.min(0).values, target.max(0).values
+    # a unit that is almost constant on the own rows must not be amplified on others
+    std = std.clamp(min=float(0.05 * std.mean()) or 1.0)
+    center, low, high = target.mean(0), target.min(0).values, target.max(0).values
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         decoder = nn.Sequential(
@@ -103,13 +107,13 @@ def learned(
         for _ in range(epochs):
             for rows in torch.randperm(len(z)).split(batch):
                 step.zero_grad()
-                ((decoder((z[rows] - mean) / std) + centre - target[rows]) ** 2).mean().backward()
+                ((decoder((z[rows] - mean) / std) + center - target[rows]) ** 2).mean().backward()
                 step.step()
     with torch.no_grad():
-        return _scored(theirs, (decoder((seen - mean) / std) + centre).clamp(low, high), centre, "learned")
+        return _score(theirs, (decoder((observed - mean) / std) + center).clamp(low, high), center, "learned")
 
 
-def fitted(
+def optimize_rows(
     part: Part,
     activations: Any,
     victims: Any,
@@ -119,8 +123,8 @@ def fitted(
     lr: float = 0.05,
     smooth: float = 0.0,
 ) -> Reconstruction:
-    """With the part's weights: from the mean row, descend on ‖part(x) − activations‖² (+ `smooth` times the
-    total variation of pictures).
+    """Minimize ‖part(x) − activations‖² from the mean row, plus `smooth` times the total variation of
+    images.
     """
     theirs, z = _rows("victims", victims), torch.as_tensor(activations).float()
     if len(z) != len(theirs):
@@ -128,10 +132,10 @@ def fitted(
             "reconstruction",
             "activations",
             len(z),
-            f"as many as victims, {len(theirs)}: they are only there to score the attack",
+            f"as many as victims, {len(theirs)}, with which the attack is scored",
         )
-    centre = torch.as_tensor(mean).float()
-    x = centre.expand_as(theirs).clone().requires_grad_()
+    center = torch.as_tensor(mean).float()
+    x = center.expand_as(theirs).clone().requires_grad_()
     step = torch.optim.Adam([x], lr=lr)
     for _ in range(steps):
         step.zero_grad()
@@ -140,13 +144,11 @@ def fitted(
             loss = loss + smooth * ((x.diff(dim=-1) ** 2).sum() + (x.diff(dim=-2) ** 2).sum()) / len(x)
         loss.backward()
         step.step()
-    return _scored(theirs, x.detach(), centre, "fitted")
+    return _score(theirs, x.detach(), center, "fitted")
 
 
 def picture_shape(row: Tensor) -> tuple[int, int] | None:
-    """(height, width) of a row that is a grey picture: two-dimensional, or a flat square of at least 8×8;
-    else None.
-    """
+    """(height, width) of a row that is a grayscale image: two-dimensional, or a flat square from 8×8."""
     shape = tuple(row.shape)
     if len(shape) == 3 and shape[0] == 1:
         shape = shape[1:]

@@ -1,4 +1,4 @@
-"""tacit hub: accepts parties' connections and relays what they say, which it cannot read."""
+"""tacit hub: accept parties' connections and relay their encrypted messages."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 def add(verb: Callable[..., Any]) -> None:
-    made = verb("hub", _hub, "Run the hub of a federation, until stopped.")
-    made.add_argument("--kit", required=True, metavar="DIR", help="the hub's start kit")
-    made.add_argument(
-        "--listen", metavar="ADDRESS:PORT", help="where to accept connections (default: as party.toml says)"
+    parser = verb("hub", _hub, "Run the hub of a federation, until stopped.")
+    parser.add_argument("--kit", required=True, metavar="DIR", help="the hub's start kit")
+    parser.add_argument(
+        "--listen", metavar="ADDRESS:PORT", help="where to accept connections (default: as in party.toml)"
     )
 
 

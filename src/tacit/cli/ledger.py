@@ -1,4 +1,4 @@
-"""tacit ledger: what a party has seen in all its commands, from the ledger in its start kit."""
+"""tacit ledger: show what a party saw in all its commands, from the ledger in its start kit."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any
 
 
 def add(verb: Callable[..., Any]) -> None:
-    made = verb(
+    parser = verb(
         "ledger",
         _ledger,
         "Show what your party has seen and spent in every command that it ran with other parties.",
     )
-    made.add_argument("--kit", required=True, metavar="DIR", help="your start kit; its ledger.jsonl is read")
-    made.add_argument(
+    parser.add_argument(
+        "--kit", required=True, metavar="DIR", help="your start kit; its ledger.jsonl is read"
+    )
+    parser.add_argument(
         "--all", action="store_true", help="every kind of message, not only what was concluded and spent"
     )
 

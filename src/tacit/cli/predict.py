@@ -1,6 +1,4 @@
-"""tacit predict: ask a split network together, each party with its part and its own new rows; between real
-parties, or with all of them here.
-"""
+"""tacit predict: predict with a split network, between real parties or with all of them here."""
 
 from __future__ import annotations
 
@@ -12,51 +10,50 @@ from .split import kit_of, runtime
 
 
 def add(verb: Callable[..., Any]) -> None:
-    made = verb(
+    parser = verb(
         "predict",
         _predict,
-        "Predict with a split network, or with what `tacit ftl` made: "
-        "each party brings its part and its own rows; the holder of the top gets the answer.",
+        "Predict with a split network or a predictor of `tacit ftl`: "
+        "each party brings its part and its own rows; the holder of the top gets the predictions.",
     )
-    made.add_argument("part", help="your part's folder; without a kit the folder that holds everybody's")
-    made.add_argument(
+    parser.add_argument("part", help="the folder of your part; without a kit, the folder with all parts")
+    parser.add_argument(
         "--kit",
         metavar="DIR",
         help="your start kit: take part as its party; every other party runs the same command with its own",
     )
-    made.add_argument(
+    parser.add_argument(
         "--file",
         action="append",
         default=[],
         metavar="[PARTY=]FILE.csv",
         help="your new rows; without a kit, each party's as PARTY=FILE.csv",
     )
-    made.add_argument(
+    parser.add_argument(
         "--out",
         default="predictions.csv",
         metavar="FILE.csv",
-        help="where the answer goes, at whoever gets it (default: predictions.csv)",
+        help="the file of predictions, at the party that gets them (default: predictions.csv)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--duplicates",
         default="refuse",
         choices=("refuse", "first"),
         help="rows of your file with the id of an earlier row and other values: "
         "refuse the file, or keep the first row of each id (default: refuse)",
     )
-    made.add_argument("--force", action="store_true", help="write over a file that is there")
-    made.add_argument(
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
+    parser.add_argument(
         "--processes",
         action="store_true",
         help="without a kit: a process and a certificate for each party, over a hub on this machine",
     )
-    made.add_argument(
+    parser.add_argument(
         "--patience",
         type=float,
         default=300.0,
         metavar="SECONDS",
-        help="how long to keep trying when the hub cannot be reached, or another party has gone (default: "
-        "300)",
+        help="how long to retry when the hub or another party is disconnected (default: 300)",
     )
 
 
@@ -78,12 +75,11 @@ def _predict(args: Any) -> tuple[Any, Callable[[Any], None]]:
         )
     else:
         files = {}
-        for given in args.file:
-            name, equals, file = given.partition("=")
+        for argument in args.file:
+            name, equals, file = argument.partition("=")
             if not equals:
                 raise BadParameter(
-                    f"predict: --file {given} does not say whose it is. Without a kit write --file "
-                    f"PARTY={given}."
+                    f"predict: expected --file PARTY=FILE.csv without a kit, got --file {argument}."
                 )
             files[name] = file
         ledger = Ledger()
@@ -101,9 +97,9 @@ def _predict(args: Any) -> tuple[Any, Callable[[Any], None]]:
     lines.append(
         f"{value['rows']} rows"
         + (
-            f", the answer is in {value['out']}"
+            f", predictions in {value['out']}"
             if "out" in value
-            else ", the answer is at the party that holds the top"
+            else ", predictions at the party that holds the top"
         )
     )
     return value, lambda console: console.print(

@@ -1,4 +1,4 @@
-"""tacit provision: an authority, certificates, and a start kit for each party."""
+"""tacit provision: create an authority, certificates, and a start kit for each party."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import Any
 
 
 def add(verb: Callable[..., Any]) -> None:
-    made = verb(
+    parser = verb(
         "provision",
         _provision,
-        "Make the certificates of a federation and a start kit for each of its parties.",
+        "Create the certificates of a federation and a start kit for each of its parties.",
     )
-    made.add_argument(
+    parser.add_argument(
         "federation", metavar="federation.toml", help='name = "…", hub = "host:port", clients = ["…"]'
     )
-    made.add_argument(
+    parser.add_argument(
         "-o",
         "--output",
         metavar="DIR",
         default="kits",
-        help="where the kits are (default: kits); what is there stays",
+        help="the folder of the kits (default: kits); existing kits are kept",
     )
-    made.add_argument(
+    parser.add_argument(
         "--revoke",
         metavar="NAME",
         action="append",
         default=[],
-        help="shut a party out: its certificate no longer counts",
+        help="exclude a party by revoking its certificate",
     )
 
 
@@ -47,13 +47,13 @@ def _provision(args: Any) -> tuple[Any, Callable[[Any], None]]:
     if value["made"]:
         lines += [
             "",
-            f"Hand each folder to its party, over a way you trust. {args.output}/authority is yours alone: "
-            "with it anyone can make certificates.",
+            f"Give each folder to its party over a channel you trust. Keep {args.output}/authority secret: "
+            "its key can issue certificates.",
         ]
     if args.revoke:
         lines += [
             "",
-            f"Copy {args.output}/hub/revoked.crl into the hub's kit; the hub takes it over within seconds.",
+            f"Copy {args.output}/hub/revoked.crl into the hub's kit; the hub applies it within seconds.",
         ]
     return value, lambda console: console.print(
         "\n".join(lines), highlight=False, markup=False, soft_wrap=True

@@ -1,6 +1,4 @@
-"""tacit psi: which rows of my table do the others hold, too? Between real parties, or tried out with two
-files at hand.
-"""
+"""tacit psi: private set intersection of tables, between real parties or with two files here."""
 
 from __future__ import annotations
 
@@ -12,98 +10,97 @@ from ..files import check_free
 
 
 def add(verb: Callable[..., Any]) -> None:
-    made = verb(
+    parser = verb(
         "psi",
         _psi,
-        "Find the people whom your table shares with others', without showing the rest (private set "
+        "Find the records that your table and others' have in common, without showing the rest (private set "
         "intersection).",
     )
-    made.add_argument("--file", required=True, metavar="FILE.csv", help="your own table; it stays here")
-    made.add_argument("--id", required=True, metavar="COLUMN", help="the column that says who a row is about")
-    made.add_argument(
+    parser.add_argument("--file", required=True, metavar="FILE.csv", help="your own table; it stays here")
+    parser.add_argument("--id", required=True, metavar="COLUMN", help="the id column")
+    parser.add_argument(
         "--out",
         metavar="FILE.csv",
-        help="where the shared rows go, in the order that everybody's have; the ledger goes beside it",
+        help="the file of shared rows, in an order common to all parties; the ledger is written next to it",
     )
-    made.add_argument("--force", action="store_true", help="write over files that are there")
-    made.add_argument(
+    parser.add_argument("--force", action="store_true", help="overwrite existing files")
+    parser.add_argument(
         "--kit",
         metavar="DIR",
-        help="your start kit: match with other parties, each of whom runs the same command with its own kit "
+        help="your start kit: match with other parties, each of which runs the same command with its own kit "
         "and file",
     )
-    made.add_argument(
+    parser.add_argument(
         "--with",
         nargs="+",
         default=[],
         metavar="PARTY",
         dest="others",
-        help="whom to match with (default: all clients of the federation)",
+        help="the parties to match with (default: all clients of the federation)",
     )
-    made.add_argument(
-        "--receiver", metavar="PARTY", help="who leads and learns the result (default: the first by name)"
+    parser.add_argument(
+        "--receiver", metavar="PARTY", help="the party that learns the result (default: the first by name)"
     )
-    made.add_argument(
+    parser.add_argument(
         "--try",
         metavar="FILE.csv",
         dest="tried",
-        help="without a kit: play both sides here, this file being the other's",
+        help="without a kit: run both parties here, with this file as the other's",
     )
-    made.add_argument(
+    parser.add_argument(
         "--reveal",
         default="both",
         metavar="WHAT",
-        help="both: everyone learns which of its own ids all share; receiver: only the receiver "
-        "does; size: only how many; sum: how many, and the sum of the sender's --values over them (default: "
-        "both)",
+        help="both: all parties learn which of their own ids are shared; receiver: only the receiver does; "
+        "size: only their number; sum: their number, and the sum of the sender's --values over them "
+        "(default: both)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--values", metavar="COLUMN", help="with --reveal sum, at the sender: a column of whole numbers"
     )
-    made.add_argument(
+    parser.add_argument(
         "--limit",
         type=int,
         metavar="N",
-        help="with --reveal sum: the largest value there may be; all must say the same (default: 4294967295)",
+        help="with --reveal sum: the largest value, the same at all parties (default: 4294967295)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--method",
         default="auto",
         metavar="NAME",
-        help="auto, dh (Diffie-Hellman) or oprf (large sets); all must say the same (default: auto)",
+        help="auto, dh (Diffie-Hellman) or oprf (large sets), the same at all parties (default: auto)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--policy",
         metavar="FILE.toml",
-        help="what you let a receiver ask, in a [psi] table: reveal, min_ids, min_overlap, max_ids, "
+        help="the queries you allow, in a [psi] table: reveal, min_ids, min_overlap, max_ids, "
         "queries_per_day (default: policy.toml in the kit; without one, counts and sums need 10 shared ids, "
         "and 10 queries a day are answered)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--wait",
         type=float,
         metavar="SECONDS",
-        help="how long to wait for the others to begin (default: for ever)",
+        help="how long to wait for the others to start (default: forever)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--patience",
         type=float,
         default=300.0,
         metavar="SECONDS",
-        help="how long to keep trying when the hub cannot be reached, or another party has gone (default: "
-        "300)",
+        help="how long to retry when the hub or another party is disconnected (default: 300)",
     )
 
 
 def _psi(args: Any) -> tuple[Any, Callable[[Any], None]]:
     if (args.kit is None) == (args.tried is None):
         raise BadParameter(
-            "psi: give --kit to match with other parties, or --try with the other's file to play both sides "
-            "here; one of the two."
+            "psi: give either --kit to match with other parties, or --try with the other's file to run both "
+            "parties here."
         )
     if args.out is not None:
-        for made in (args.out, f"{args.out}.ledger.json"):
-            check_free(made, args.force, [args.file, *([] if args.tried is None else [args.tried])])
+        for path in (args.out, f"{args.out}.ledger.json"):
+            check_free(path, args.force, [args.file, *([] if args.tried is None else [args.tried])])
     from ..jobs.vertical import psi_deployed
     from ..protocols.psi import LIMIT
 

@@ -6,9 +6,9 @@ HomomorphicEncryption.org standard (2018, Table 1) allows there at 128-bit secur
 SEAL refuses weaker ones. There are no relinearization or rotation keys, and encryption uses the secret key,
 which parties have anyway: half the time, and a tenth of the error of public-key encryption.
 
-CKKS is approximate, and the numbers here are integers: at a scale of 2^21 a slot holds 32 bits of them with an
-error below 0.01, which rounding removes. So sums are exact, and published sums carry no noise, from which Li
-and Micciancio (EUROCRYPT 2021) recover the key. Several numbers share a slot if their sums fit.
+CKKS is approximate, and the numbers here are integers: at a scale of 2^21 a slot holds 32 bits of them with
+an error below 0.01, which rounding removes. So sums are exact, and published sums carry no noise, from which
+Li and Micciancio (EUROCRYPT 2021) recover the key. Several numbers share a slot if their sums fit.
 """
 
 from __future__ import annotations

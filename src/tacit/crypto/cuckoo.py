@@ -1,5 +1,5 @@
-"""Cuckoo hashing: each of n items is in one of its three places, and each place has at most one item. There is
-one table for each of the three hash functions.
+"""Cuckoo hashing: each of n items is in one of its three places, and each place has at most one item. There
+is one table for each of the three hash functions.
 
 With 1.27·n places, three functions and no stash, an insertion of random items fails with probability below
 2^-40 (Pinkas, Schneider, Zohner: Scalable Private Set Intersection Based on OT Extension, 2018, section

@@ -52,7 +52,7 @@ def subtract(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def combine(weights: Sequence[int], rows: np.ndarray) -> np.ndarray:
-    """Σ weights[i] · rows[i]; the halves of the weights are summed separately, with one remainder at the end."""
+    """Σ weights[i] · rows[i], for up to 65,535 rows with one remainder at the end."""
     low, high = np.zeros(rows.shape[1:], np.uint64), np.zeros(rows.shape[1:], np.uint64)
     buffer = np.empty(rows.shape[1:], np.uint64)
     for w, row in zip(weights, rows):

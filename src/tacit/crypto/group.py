@@ -1,4 +1,5 @@
-"""ristretto255, a group of prime order, from libsodium through `rbcl`; elements and scalars are 32 bytes each.
+"""ristretto255, a group of prime order, from libsodium through `rbcl`; elements and scalars are 32 bytes
+each.
 
 The library does what needs care: hashing to the group (two Elligator maps, so the discrete logarithm of the
 element is unknown), the check that 32 bytes are the canonical encoding of an element, and constant-time
@@ -30,7 +31,7 @@ def _sodium() -> Any:
         import rbcl
     except ImportError:
         raise MissingExtra("private set intersection", "psi", "rbcl") from None
-    # rbcl writes libsodium to a new file each time and does not remove it; once loaded, POSIX does not need it
+    # rbcl writes libsodium to a new file each time and leaves it; once loaded, POSIX does not need it
     with suppress(OSError, AttributeError):
         Path(sys.modules["rbcl._sodium"].lib_path).unlink()
     return rbcl
@@ -99,8 +100,8 @@ def _check_point(point: bytes) -> None:
 
 def refusal(point: bytes) -> str:
     return (
-        f"{bytes(point).hex()[:64]} is not an element of ristretto255, or is the neutral one. The message was "
-        "modified, or its sender does not follow "
+        f"{bytes(point).hex()[:64]} is not an element of ristretto255, or is the neutral one. The message "
+        "was modified, or its sender does not follow "
         "the protocol. Nothing was computed with it."
     )
 

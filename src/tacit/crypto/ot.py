@@ -1,5 +1,5 @@
-"""Oblivious transfer: the sender has two keys, and the receiver learns the one it chooses. The sender does not
-learn which, and the receiver learns nothing of the other key.
+"""Oblivious transfer: the sender has two keys, and the receiver learns the one it chooses. The sender does
+not learn which, and the receiver learns nothing of the other key.
 
 Base transfers: Chou, Orlandi: The Simplest Protocol for Oblivious Transfer, 2015, in ristretto255. With A =
 a·G, the receiver sends B = b·G + c·A for its bit c; the two keys are hashes of a·B and a·B − a·A, of which it

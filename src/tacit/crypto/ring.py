@@ -45,7 +45,7 @@ def truncate(words: np.ndarray, width: int) -> np.ndarray:
 
 
 def encode(values: np.ndarray, width: int, bound: int) -> np.ndarray:
-    """Encode signed integers; refuse those outside ±bound, which would make the sum wrong without an error."""
+    """Encode signed integers; refuse those outside ±bound, which could overflow the sum."""
     if values.dtype.kind not in "iu" or values.ndim != 1:
         raise BadData(
             f"expected a vector of integers, got {values.dtype} with {values.ndim} dimensions. "

@@ -1,8 +1,8 @@
-"""The gradient of a perceptron, written out for a whole stack of clients.
+"""The gradient of a multilayer perceptron, written out for a whole stack of clients.
 
-For small models a step costs more in bookkeeping than in arithmetic. Linear layers and ReLU under
-cross-entropy need no autograd: their forward and backward pass over S clients is a dozen batched products,
-and each gradient is written straight into its place in the vector.
+For small models the overhead of autograd costs more than the arithmetic. The forward and backward pass of
+linear layers and ReLU with cross-entropy over S clients is a dozen batched products, and each gradient is
+written directly to its part of the flat vector.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 
 class Layer(NamedTuple):
-    """One linear layer's place in the flat vector, and whether a ReLU follows."""
+    """The part of the flat vector that belongs to a linear layer, and whether a ReLU follows."""
 
     weight: slice
     bias: slice | None
@@ -24,20 +24,19 @@ class Layer(NamedTuple):
 
 
 def parts_of(module: nn.Module) -> list[tuple[str, nn.Module]]:
-    """What a plain sequence runs one after the other; nothing, if the module is none."""
+    """The submodules of a plain nn.Sequential, in order; empty for any other module."""
     if (
         type(module) is not nn.Sequential
         or "forward" in vars(module)
         or any(m._forward_hooks or m._forward_pre_hooks for m in module.modules())
     ):
         return []
-    return [
-        (name, m) for name, m in module._modules.items() if m is not None
-    ]  # named_children() would leave out a ReLU that stands twice
+    # named_children() would leave out a ReLU that is used twice
+    return [(name, m) for name, m in module._modules.items() if m is not None]
 
 
 def layers_of(parts: list[tuple[str, nn.Module]], slots: list[Any]) -> list[Layer] | None:
-    """The layers, if the parts are Flatten, Linear and ReLU in sequence and nothing else; None otherwise."""
+    """The layers, if the parts are a sequence of Flatten, Linear and ReLU; None otherwise."""
     at = {s.name: s for s in slots}
     layers: list[Layer] = []
     for i, m in parts:
@@ -65,17 +64,18 @@ def layers_of(parts: list[tuple[str, nn.Module]], slots: list[Any]) -> list[Laye
 
 
 def cover(parts: Iterable[Any], slots: list[Any]) -> bool:
-    """Whether these layers hold every number of the vector, each once: weights that two layers share would
-    get one layer's gradient only.
+    """Whether these layers cover the vector exactly once: shared weights would get one layer's gradient
+    only.
     """
-    taken = [s for part in parts for s in (part.weight, part.bias) if s is not None]
-    return sum(s.stop - s.start for s in taken) == sum(s.stop - s.start for s in slots)
+    slices = [s for part in parts for s in (part.weight, part.bias) if s is not None]
+    return sum(s.stop - s.start for s in slices) == sum(s.stop - s.start for s in slots)
 
 
 def for_one_client(many: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A function of a whole stack, (anything, tensors [S, …]) → [S, …], to be called for one client: inside
-    `vmap` it is handed the stack. That is torch's public way to see it whole; there is no way back through
-    it.
+    """Turn a function of a whole stack, (anything, tensors [S, …]) → [S, …], into a function of one client.
+
+    Under `vmap` it receives the whole stack: an autograd.Function with a vmap rule is torch's public way to
+    do so. The function is not differentiable.
     """
 
     class Whole(torch.autograd.Function):
@@ -99,17 +99,16 @@ def for_one_client(many: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def gradient(layers: list[Layer], w: Tensor, x: Tensor, y: Tensor, index: Tensor, live: Tensor) -> Tensor:
-    """Of S models w [S, D], each on its own batch of rows, index [S, B] of x and y."""
+    """The gradients of S models w [S, D], each on its own batch of rows, index [S, B] of x and y."""
     g = torch.empty_like(w, memory_format=torch.contiguous_format)
-    rows = x.index_select(0, index.reshape(-1)).view(
-        *index.shape, -1
-    )  # four times faster on a CPU than x[index]
-    through(layers, w, rows, y[index], live, g)
+    # on a CPU four times as fast as x[index]
+    rows = x.index_select(0, index.reshape(-1)).view(*index.shape, -1)
+    backward(layers, w, rows, y[index], live, g)
     return g
 
 
-def answers(layers: list[Layer], w: Tensor, h: Tensor, inputs: list[Tensor] | None = None) -> Tensor:
-    """What S models w [S, D] give for their rows h [S, B, …]; `inputs` is told what each layer was given."""
+def forward(layers: list[Layer], w: Tensor, h: Tensor, inputs: list[Tensor] | None = None) -> Tensor:
+    """The outputs of S models w [S, D] for rows h [S, B, …]; the layers' inputs are appended to `inputs`."""
     for layer in layers:
         if inputs is not None:
             inputs.append(h)
@@ -132,15 +131,13 @@ def by_logits(logits: Tensor, y: Tensor, share: Tensor) -> Tensor:
     return delta.mul_(share[..., None])
 
 
-def through(
+def backward(
     layers: list[Layer], w: Tensor, rows: Tensor, y: Tensor, live: Tensor, g: Tensor, onward: bool = False
 ) -> Tensor:
-    """Write these layers' part of the gradient to its place in g, from their rows [S, B, …] on; with
-    `onward`, give that by the rows.
-    """
+    """Write the gradient of these layers for rows [S, B, …] to g; with `onward`, return that by the rows."""
     s = len(y)
     inputs: list[Tensor] = []
-    delta = by_logits(answers(layers, w, rows, inputs), y, live / live.sum(1, keepdim=True).clamp(min=1))
+    delta = by_logits(forward(layers, w, rows, inputs), y, live / live.sum(1, keepdim=True).clamp(min=1))
     for i in reversed(range(len(layers))):
         layer, before = layers[i], inputs[i]
         torch.bmm(delta.mT, before, out=g[:, layer.weight].view(s, *layer.shape))

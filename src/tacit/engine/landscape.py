@@ -1,8 +1,8 @@
-"""The loss between and around the local optima and the global model, along lines and on a plane.
+"""The loss landscape around the global model and the local optima, along lines and on a plane.
 
-Directions are filter-normalised (H. Li et al.: "Visualizing the Loss Landscape of Neural Nets", NeurIPS
-2018): each filter of a direction gets the length of the same filter of the model, so that scale-invariant
-layers do not make a sharp valley look flat.
+Directions are filter-normalized (H. Li et al.: "Visualizing the Loss Landscape of Neural Nets", NeurIPS
+2018): each filter of a direction gets the norm of the model's filter, so that the scale of layers does not
+distort the curvature.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from torch import Tensor
 
 from .task import Task
 
-PARTIES = 5  # curves that a reader can still tell apart
-POINTS, SIDE = 21, 15  # along a line; along each side of the plane
+PARTIES = 5  # the number of curves that a reader can distinguish
+POINTS, SIDE = 21, 15  # points along a line, and along each side of the plane
 
 
-def normalise(task: Task, direction: Tensor, w: Tensor) -> Tensor:
-    """Give every filter (the first axis of a weight) of `direction` the norm it has in `w`; biases and norms
-    count whole.
-    """
+def normalize_filters(task: Task, direction: Tensor, w: Tensor) -> Tensor:
+    """Scale every filter (first axis of a weight) of `direction` to its norm in `w`; biases as a whole."""
     out = torch.empty_like(direction)
     for slot in task.parameters:
         d, v = direction[slot.start : slot.stop], w[slot.start : slot.stop]
@@ -39,30 +37,33 @@ def losses(task: Task, models: Tensor, x: Tensor, y: Tensor, buffers: Tensor | N
 def landscape(
     task: Task, w: Tensor, optima: dict[str, Tensor], x: Tensor, y: Tensor, buffers: Tensor | None = None
 ) -> dict[str, Any]:
-    """The event `landscape`: lines from the global model (t = 0) through each party's optimum (t = 1) and
-    through the mean of the optima, and the plane they span best."""
+    """The event `landscape`: the loss along lines and on a plane.
+
+    The lines lead from the global model (t = 0) through each party's optimum (t = 1) and through the mean
+    of the optima; the plane is spanned by the first two principal directions of the optima.
+    """
     names = list(optima)[:PARTIES]
     t = torch.linspace(-0.5, 1.5, POINTS).to(w)
     curves = [losses(task, w + t[:, None] * (optima[name] - w), x, y, buffers) for name in names]
     deltas = torch.stack([optima[name] - w for name in optima])
     if len(deltas) >= 2:
-        basis = torch.linalg.svd(deltas, full_matrices=False).Vh[:2]  # where the parties pull apart most
+        basis = torch.linalg.svd(deltas, full_matrices=False).Vh[
+            :2
+        ]  # the directions in which the optima differ most
     else:
         basis = torch.randn(2, len(w), generator=torch.Generator().manual_seed(0)).to(w)
-    a, b = (normalise(task, d, w) for d in basis)
-    solution = torch.linalg.lstsq(
-        torch.stack([a, b], 1).double().cpu(), deltas.T.double().cpu()
-    ).solution.T  # the optima, projected onto the plane
+    a, b = (normalize_filters(task, d, w) for d in basis)
+    # the optima, projected onto the plane
+    solution = torch.linalg.lstsq(torch.stack([a, b], 1).double().cpu(), deltas.T.double().cpu()).solution.T
     reach = max(0.1, 1.5 * float(solution.abs().max()))
     steps = torch.linspace(-reach, reach, SIDE).to(w)
-    plane = [
-        losses(task, w + steps[:, None] * a + q * b, x, y, buffers) for q in steps
-    ]  # a row for each step along b
+    # a row for each step along b
+    plane = [losses(task, w + steps[:, None] * a + q * b, x, y, buffers) for q in steps]
     points = [{"name": "global", "a": 0.0, "b": 0.0}] + [
         {"name": n, "a": float(s[0]), "b": float(s[1])} for n, s in list(zip(optima, solution))[:PARTIES]
     ]
-    together = losses(task, w + t[:, None] * deltas.mean(0), x, y, buffers)
+    mean_line = losses(task, w + t[:, None] * deltas.mean(0), x, y, buffers)
     return {
-        "line": {"t": t.tolist(), "loss": curves, "global": together, "names": names},
+        "line": {"t": t.tolist(), "loss": curves, "global": mean_line, "names": names},
         "plane": {"a": steps.tolist(), "b": steps.tolist(), "loss": plane, "points": points},
     }

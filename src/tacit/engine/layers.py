@@ -1,4 +1,4 @@
-"""Layers that give the same whether a client runs alone, in a stack, or beside strangers' padding."""
+"""Layers whose output is the same for a client alone, in a stack, and with padding in its batch."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from torch.overrides import TorchFunctionMode
 
 
 class LocalStep(TorchFunctionMode):
-    """Layers that must not depend on how clients are run. Dropout draws its masks as hashes of (key, call,
-    position): the same alone, in a stack, on any device. Batch norm takes its statistics over the live rows,
-    so that padding a short batch changes nothing. With `patches`, convolutions become matrix products: a
-    stack of clients with their own filters is a grouped convolution, which cuDNN runs one group after the
-    other, and a batched product does at once. With few filters that product is thin and copying the patches
-    costs more than it does: there whole rows of the image are multiplied by a band matrix, with more
-    arithmetic and a fifth of the copying.
+    """Replace torch functions by versions that do not depend on how clients are run.
+
+    Dropout masks are hashes of (key, call, position): the same alone, in a stack, and on any device. Batch
+    norm uses the statistics of the live rows, so that padding changes nothing.
+
+    With `patches`, convolutions are matrix products: a stack of clients with their own filters is a grouped
+    convolution, which cuDNN runs group by group, while a batched product runs all at once. With few
+    filters, copying the patches costs more than the product; then whole rows of the image are multiplied by
+    a band matrix, with more arithmetic and a fifth of the copying.
     """
 
     def __init__(self, key: Tensor, live: Tensor, patches: bool = False):
@@ -52,15 +54,11 @@ class LocalStep(TorchFunctionMode):
             return input
         shape = input.shape[:2] + (1,) * (input.dim() - 2) if whole_channels else input.shape
         place = torch.arange(math.prod(shape), device=input.device).view(shape)
-        call = (
-            self.drops * 0x632BE59BD9B4E019 + 2**63
-        ) % 2**64 - 2**63  # an odd constant separates the calls; wrapped, as int64 is
+        # an odd constant separates the calls, wrapped to int64
+        call = (self.drops * 0x632BE59BD9B4E019 + 2**63) % 2**64 - 2**63
         h = place + self.key + call
-        for factor in (
-            -0xAE502812AA7333,
-            -0x3B314601E57A13AD,
-            1,
-        ):  # MurmurHash3's 64-bit finaliser; int64 wraps as it should
+        # MurmurHash3's 64-bit finalizer, in int64 arithmetic, which wraps
+        for factor in (-0xAE502812AA7333, -0x3B314601E57A13AD, 1):
             h = (h ^ ((h >> 33) & 0x7FFFFFFF)) * factor
         keep = (h & 0xFFFFFF) >= int(p * 0x1000000)
         return input * keep.to(input.dtype) / max(1 - p, 1e-12)  # p = 1 drops everything
@@ -77,9 +75,8 @@ class LocalStep(TorchFunctionMode):
         eps: float = 1e-5,
     ) -> Tensor:
         self.norms += 1
-        if not training or len(input) != len(
-            self.live
-        ):  # the batch was folded into another axis: the task notices, and runs no padding
+        # another length: the batch was folded into another axis, and the task does not use padding
+        if not training or len(input) != len(self.live):
             with torch._C.DisableTorchFunction():
                 return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
         shape = (1, -1) + (1,) * (input.dim() - 2)
@@ -87,12 +84,12 @@ class LocalStep(TorchFunctionMode):
         over = [d for d in range(input.dim()) if d != 1]
         n = live.sum() * (input[0, 0].numel())
         mean = (input * live).sum(over) / n
-        centred = input - mean.view(shape)
-        var = (centred**2 * live).sum(over) / n
+        centered = input - mean.view(shape)
+        var = (centered**2 * live).sum(over) / n
         if running_mean is not None and running_var is not None:
             running_mean.mul_(1 - momentum).add_(momentum * mean.detach())
             running_var.mul_(1 - momentum).add_(momentum * var.detach() * n / (n - 1).clamp(min=1))
-        out = centred * torch.rsqrt(var + eps).view(shape)
+        out = centered * torch.rsqrt(var + eps).view(shape)
         out = out if weight is None else out * weight.view(shape)
         return out if bias is None else out + bias.view(shape)
 
@@ -123,9 +120,7 @@ class LocalStep(TorchFunctionMode):
 
 
 class Characters(nn.Module):
-    """A network that reads characters one after the other, and says which comes next: after the last one, or
-    after `every` one.
-    """
+    """An LSTM that predicts the next token: after the last one, or after `every` one."""
 
     def __init__(self, vocabulary: int, embedding: int, hidden: int, layers: int, every: bool = False):
         super().__init__()
@@ -135,25 +130,24 @@ class Characters(nn.Module):
         self.out = nn.Linear(hidden, vocabulary)
 
     def forward(self, x: Tensor) -> Tensor:
-        if (
-            x.is_floating_point()
-        ):  # rounded down, pixels between 0 and 1 would be the tokens 0 and 1, and nobody would notice
+        if x.is_floating_point():  # rounding pixels in [0, 1] to tokens 0 and 1 would go unnoticed
             raise ValueError(
-                "it reads whole-number tokens (from_arrays(…, tokens=True)), and these rows hold fractions"
+                "the model reads integer tokens (from_arrays(…, tokens=True)), and these rows contain "
+                "fractions"
             )
-        read = self.lstm(self.embed(x.long()))[0]
-        return self.out(read if self.every else read[:, -1])
+        h = self.lstm(self.embed(x.long()))[0]
+        return self.out(h if self.every else h[:, -1])
 
 
 class CropFlip(nn.Module):
-    """Training pictures moved by up to `crop` pixels each way, the edge mirrored into the gap, and every
-    other one turned left to right; at rest nothing happens. It is the usual crop of a padded CIFAR picture.
+    """Random crop and horizontal flip of training images, as is usual for CIFAR; nothing in evaluation mode.
 
-    Its coins are thrown by dropout, which the engines hash from the run's seed: the same alone, in a stack,
-    over real parties and after a resume.
+    Images are shifted by up to `crop` pixels in each direction, with reflection padding. The random bits
+    come from dropout, which the engines hash from the run's seed: the same alone, in a stack, in a
+    deployment and after resuming.
     """
 
-    COIN = 16  # throws for one shift: a value is off its fair share by less than one in 65,536
+    COIN = 16  # random bits for one shift: the probability of a value is off by less than 1/65,536
 
     def __init__(self, crop: int = 4, flip: bool = True):
         super().__init__()
@@ -165,27 +159,27 @@ class CropFlip(nn.Module):
         n, channels, height, width = x.shape
         if self.crop >= min(height, width):
             raise ValueError(
-                f"pictures of {height}×{width} cannot be moved by {self.crop} pixels; crop is to be smaller "
+                f"images of {height}×{width} cannot be shifted by {self.crop} pixels; crop must be smaller "
                 "than their sides"
             )
-        coins = F.dropout(torch.ones(n, 2 * self.COIN + 1, device=x.device), 0.5, training=True) > 0
-        worth = 2 ** torch.arange(self.COIN, device=x.device)
+        bits = F.dropout(torch.ones(n, 2 * self.COIN + 1, device=x.device), 0.5, training=True) > 0
+        powers = 2 ** torch.arange(self.COIN, device=x.device)
         down, right = (
-            (coins[:, i * self.COIN : (i + 1) * self.COIN] * worth).sum(1)
+            (bits[:, i * self.COIN : (i + 1) * self.COIN] * powers).sum(1)
             * (2 * self.crop + 1)
             // 2**self.COIN
             - self.crop
             for i in (0, 1)
         )
-        rows, columns = self._places(height, down), self._places(width, right)
+        rows, columns = self._sources(height, down), self._sources(width, right)
         if self.flip:
-            columns = torch.where(coins[:, -1:], columns.flip(1), columns)
+            columns = torch.where(bits[:, -1:], columns.flip(1), columns)
         x = x.gather(2, rows[:, None, :, None].expand(n, channels, height, width))
         return x.gather(3, columns[:, None, None, :].expand(n, channels, height, width))
 
     @staticmethod
-    def _places(length: int, shift: Tensor) -> Tensor:
-        """[N, length]: where each pixel comes from; beyond an edge, from as far inside it."""
+    def _sources(length: int, shift: Tensor) -> Tensor:
+        """[N, length]: the source of each pixel, reflected at the edges."""
         at = (torch.arange(length, device=shift.device) + shift[:, None]).abs()
         return length - 1 - (length - 1 - at).abs()
 
@@ -193,7 +187,8 @@ class CropFlip(nn.Module):
         return f"crop={self.crop}, flip={self.flip}"
 
 
-# filters; on an H200, 6 and 16 filters of 5×5 go 1.2 times as fast in float32 and 1.7 times in TF32 this way
+# filters: on an H200, strips are 1.2 times as fast for 6 and 16 filters of 5×5 in float32, and 1.7 times in
+# TF32
 FEW = 16
 
 
@@ -202,8 +197,9 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 class Patches(torch.autograd.Function):
-    """The patches a convolution looks at, as the columns of a matrix [C·kh·kw, B·oh·ow]. `vmap` hands over
-    the whole stack, so that it is one copy for all clients; torch's own `unfold` copies image by image.
+    """The patches of a convolution as the columns of a matrix [C·kh·kw, B·oh·ow].
+
+    Under `vmap` it is one copy for the whole stack; torch's `unfold` copies image by image.
     """
 
     @staticmethod
@@ -224,7 +220,7 @@ class Patches(torch.autograd.Function):
 
 
 class Overlap(torch.autograd.Function):
-    """The reverse of Patches: columns are added up where patches overlap."""
+    """The adjoint of Patches: columns are added where patches overlap."""
 
     @staticmethod
     def forward(g: Tensor, shape: torch.Size, kernel: tuple[int, int], stride: tuple[int, int]) -> Tensor:
@@ -253,9 +249,7 @@ class Overlap(torch.autograd.Function):
 def _columns(x: Tensor, kernel: tuple[int, int], stride: tuple[int, int]) -> Tensor:
     """[S, B, C, H, W] → [S, C·kh·kw, B·oh·ow]."""
     s, b, c = x.shape[:3]
-    views = x.unfold(3, kernel[0], stride[0]).unfold(
-        4, kernel[1], stride[1]
-    )  # [S, B, C, oh, ow, kh, kw], nothing copied yet
+    views = x.unfold(3, kernel[0], stride[0]).unfold(4, kernel[1], stride[1])  # [S, B, C, oh, ow, kh, kw]
     oh, ow = views.shape[3:5]
     return views.permute(0, 2, 5, 6, 1, 3, 4).reshape(s, c * kernel[0] * kernel[1], b * oh * ow)
 
@@ -274,13 +268,11 @@ def _images(g: Tensor, shape: torch.Size, kernel: tuple[int, int], stride: tuple
 
 
 class Strips(torch.autograd.Function):
-    """The strips of `height` rows that a convolution slides along, as the rows of a matrix [B·oh,
-    C·height·W]; one copy for a whole stack.
-    """
+    """The strips of `height` image rows as the rows of a matrix [B·oh, C·height·W]; one copy for a stack."""
 
     @staticmethod
     def forward(x: Tensor, height: int) -> Tensor:
-        return _cut(x[None], height)[0]
+        return _strips(x[None], height)[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -292,15 +284,15 @@ class Strips(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, height: int) -> Any:
-        return _cut(x.movedim(in_dims[0], 0), height), 0
+        return _strips(x.movedim(in_dims[0], 0), height), 0
 
 
 class Overlay(torch.autograd.Function):
-    """The reverse of Strips: strips are added up where they overlap."""
+    """The adjoint of Strips: strips are added where they overlap."""
 
     @staticmethod
     def forward(g: Tensor, shape: torch.Size, height: int) -> Tensor:
-        return _laid(g[None], shape, height)[0]
+        return _add_strips(g[None], shape, height)[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -312,16 +304,16 @@ class Overlay(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, g: Tensor, shape: torch.Size, height: int) -> Any:
-        return _laid(g.movedim(in_dims[0], 0), shape, height), 0
+        return _add_strips(g.movedim(in_dims[0], 0), shape, height), 0
 
 
-def _cut(x: Tensor, height: int) -> Tensor:
+def _strips(x: Tensor, height: int) -> Tensor:
     """[S, B, C, H, W] → [S, B·oh, C·height·W]."""
     s, b, c, h, w = x.shape
     return x.unfold(3, height, 1).permute(0, 1, 3, 2, 5, 4).reshape(s, b * (h - height + 1), c * height * w)
 
 
-def _laid(g: Tensor, shape: torch.Size, height: int) -> Tensor:
+def _add_strips(g: Tensor, shape: torch.Size, height: int) -> Tensor:
     """[S, B·oh, C·height·W] → [S, B, C, H, W]."""
     b, c, h, w = shape
     oh = h - height + 1
@@ -333,13 +325,12 @@ def _laid(g: Tensor, shape: torch.Size, height: int) -> Tensor:
 
 
 def _bands(weight: Tensor, width: int) -> Tensor:
-    """[filters, C, kh, kw] → [filters·ow, C·kh·width]: row (o, j) has filter o, moved j places to the right,
-    and zeros around it.
+    """[filters, C, kh, kw] → [filters·ow, C·kh·width]: row (o, j) is filter o, shifted by j, with zeros.
 
-    Read in rows one shorter than it was written, a padded filter moves by one place from row to row.
+    A padded filter that is read in rows one shorter than it was written shifts by one from row to row.
     """
     o, c, kh, kw = weight.shape
     ow = width - kw + 1
     padded = F.pad(weight, (0, width + 1 - kw))[:, :, :, None].expand(o, c, kh, ow, width + 1)
-    moved = padded.reshape(o, c, kh, ow * (width + 1))[..., : ow * width].reshape(o, c, kh, ow, width)
-    return moved.permute(0, 3, 1, 2, 4).reshape(o * ow, c * kh * width)
+    shifted = padded.reshape(o, c, kh, ow * (width + 1))[..., : ow * width].reshape(o, c, kh, ow, width)
+    return shifted.permute(0, 3, 1, 2, 4).reshape(o * ow, c * kh * width)

@@ -1,9 +1,8 @@
-"""Metrics from counts that parties can add up: nobody shows a prediction, and the sums give what the pooled
-predictions would.
+"""Metrics from sums over the parties' counts: the same as from the pooled predictions, which nobody sends.
 
 A party sends its confusion matrix, its summed loss, and, for the area under the ROC curve, histograms of
-scores. Accuracy, precision, recall and F1 come out exactly. The AUC is exact up to ties within a bin: its
-error is at most half the share of positive–negative pairs that fall into one bin, and `auc_error` states it.
+scores. Accuracy, precision, recall and F1 are exact. The AUC is exact up to ties within a bin: its error is
+at most half the share of positive–negative pairs in the same bin, which is reported as `auc_error`.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-BINS = 1024  # of the score histograms; a bin is about 0.1% of probability wide
+BINS = 1024  # of the score histograms: a bin is about 0.1% of probability wide
 
 
 class Counts(NamedTuple):
-    """Sums over rows; `a + b` of two parties is `a.add(b)`. Leading dimensions (runs, parties) are kept."""
+    """Sums over rows. Those of two parties are added with `add`; there may be leading dimensions."""
 
     loss: Tensor  # summed
     rows: Tensor
@@ -32,12 +31,14 @@ class Counts(NamedTuple):
 
 
 def count(out: Tensor, y: Tensor, classes: int | None, curves: bool = True) -> Counts:
-    """The counts of some rows' outputs. Where a row has a label for each of its tokens, tokens are counted,
-    and there are no curves: of so many classes they would take ten times as long as the rest.
+    """The counts of the outputs for some rows.
+
+    If a row has a label for each of its tokens, tokens are counted, without curves: with so many classes
+    they would take ten times as long as the rest.
     """
     if y.dim() > 1:
-        there = y >= 0
-        out, y, curves = out[there], y[there], False
+        is_labeled = y >= 0
+        out, y, curves = out[is_labeled], y[is_labeled], False
     if classes is None:
         empty = torch.zeros(0, 0)
         return Counts(
@@ -51,20 +52,17 @@ def count(out: Tensor, y: Tensor, classes: int | None, curves: bool = True) -> C
     )
     positive = negative = torch.zeros(0, 0)
     if curves:
-        score = (
-            (torch.softmax(out.float(), -1).nan_to_num(0.0) * BINS).long().clamp(max=BINS - 1)
-        )  # [N, C]; a diverged model scores nothing
+        # [N, C]; the scores of a diverged model are 0
+        score = (torch.softmax(out.float(), -1).nan_to_num(0.0) * BINS).long().clamp(max=BINS - 1)
         place = score + torch.arange(classes, device=out.device) * BINS
-        mine = F.one_hot(y, classes).bool()
-        positive = torch.bincount(place[mine], minlength=classes * BINS).view(classes, BINS).double()
-        negative = torch.bincount(place[~mine], minlength=classes * BINS).view(classes, BINS).double()
+        is_class = F.one_hot(y, classes).bool()
+        positive = torch.bincount(place[is_class], minlength=classes * BINS).view(classes, BINS).double()
+        negative = torch.bincount(place[~is_class], minlength=classes * BINS).view(classes, BINS).double()
     return Counts(losses.sum(), torch.tensor(float(len(y)), device=out.device), confusion, positive, negative)
 
 
 def measure(counts: Counts) -> dict[str, float]:
-    """Loss, accuracy, macro precision, recall and F1, and the AUC (one class against the rest, mean over
-    classes) with its error.
-    """
+    """Loss, accuracy, macro precision, recall and F1, and the one-vs-rest macro AUC with its error."""
     n = float(counts.rows)
     if n == 0:
         return {}
@@ -74,11 +72,11 @@ def measure(counts: Counts) -> dict[str, float]:
         return result
     if not math.isfinite(
         result["loss"]
-    ):  # argmax of NaN is class 0: a diverged model must not score what that class scores
+    ):  # the argmax of NaN is class 0, which must not count as a prediction
         return result | dict.fromkeys(("accuracy", "precision", "recall", "f1"), math.nan)
-    hit, truly, guessed = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
-    there = truly > 0  # classes absent from the test rows have no recall
-    precision, recall = hit / guessed.clamp(min=1), hit / truly.clamp(min=1)
+    hit, actual, predicted = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
+    there = actual > 0  # classes without test rows have no recall
+    precision, recall = hit / predicted.clamp(min=1), hit / actual.clamp(min=1)
     f1 = 2 * precision * recall / (precision + recall).clamp(min=1e-12)
     result |= {
         "accuracy": float(hit.sum()) / n,
@@ -93,10 +91,8 @@ def measure(counts: Counts) -> dict[str, float]:
     return result
 
 
-def of_numbers(out: Tensor, y: Tensor) -> dict[str, float]:
-    """The mean absolute error, and R² = 1 − the squared error over that of the mean of these rows: for who
-    has the rows. Parties do not send what it takes.
-    """
+def measure_regression(out: Tensor, y: Tensor) -> dict[str, float]:
+    """The mean absolute error and R², for whoever has the rows; parties do not send the sums they need."""
     y = y.double()
     off = out.double().reshape(y.shape) - y
     spread = float((y - y.mean()).square().mean())
@@ -108,7 +104,7 @@ def _auc(positive: Tensor, negative: Tensor) -> tuple[float | None, float]:
     both = pairs > 0
     if not both.any():
         return None, 0.0
-    below = negative.cumsum(1) - negative  # negatives in lower bins: pairs ranked the right way
+    below = negative.cumsum(1) - negative  # negatives in lower bins: correctly ranked pairs
     tied = (positive * negative).sum(1)
     area = ((positive * below).sum(1) + tied / 2) / pairs.clamp(min=1)
     return float(area[both].mean()), float((tied / 2 / pairs.clamp(min=1))[both].mean())

@@ -1,10 +1,10 @@
 """The gradient of a small convolutional network, written out for a whole stack of clients.
 
-A convolution, a ReLU and a pool of 2×2 are one product here. Its rows are tiles of the image, two rows of
-output high, and its columns the filters at every place of a tile, those first that stand at the same corner
-of their pool: what is pooled lies in four blocks side by side, and what comes out lies as the next layer
-reads it. Autograd would copy the patches of every pixel, turn the result around and back, and keep the place
-of every largest value.
+A convolution, a ReLU and a 2×2 max pool are one matrix product. Its rows are tiles of the image, two rows
+of output high. Its columns are the filters at every position of a tile, ordered by the corner of their
+pool, so that the values of a pool are in four adjacent blocks and the output has the layout that the next
+layer reads. Autograd would copy the patch of every pixel, transpose the result twice, and store the
+position of every maximum.
 """
 
 from __future__ import annotations
@@ -17,29 +17,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .dense import Layer, answers, cover, layers_of, parts_of, through
+from .dense import Layer, backward, cover, forward, layers_of, parts_of
 from .layers import CropFlip
 
-WIDE = 160  # outputs of a tile's row: wider ones are copied less often, and hold more zeros
+WIDE = 160  # outputs in a row of a tile: wider tiles are copied less often and contain more zeros
 
 
 class Block(NamedTuple):
-    """One convolution's place in the flat vector, its filters, the zeros around its input, and how many
-    columns of output a tile has.
-    """
+    """A convolution with its ReLU and pool: its part of the flat vector, its shape and its tiles."""
 
     weight: slice
     bias: slice | None
     shape: tuple[int, int, int, int]  # filters, channels, side, side
-    pad: int
+    pad: int  # zeros around the input
     height: int  # of the output, before the pool
     width: int
-    tile: int
+    tile: int  # columns of output in a tile
 
 
 @dataclass(frozen=True)
 class Network:
-    """Layers in their order; `front` is what happens to a training image before the first."""
+    """The layers in order; `front` augments training images."""
 
     front: CropFlip | None
     blocks: list[Block]
@@ -47,9 +45,7 @@ class Network:
 
 
 def network_of(module: nn.Module, slots: list[Any], image: torch.Size) -> Network | None:
-    """The network, if the module is convolutions, each with its ReLU and pool, then a perceptron, and nothing
-    else; None otherwise.
-    """
+    """The network, if the module is convolutions with ReLU and pool, then a perceptron; None otherwise."""
     parts, at = parts_of(module), {s.name: s for s in slots}
     front = parts[0][1] if parts and type(parts[0][1]) is CropFlip else None
     parts = parts[1:] if front else parts
@@ -85,9 +81,8 @@ def _block(
     if height < 2 or width < 2 or height % 2 or width % 2:
         return None
     fits = [t for t in range(2, width + 1, 2) if width % t == 0 and (t * o <= WIDE or t == 2)]
-    tile = (
-        fits[-1] if first or fits[-1] == width else 2
-    )  # what has to be laid back together is cut in pairs of columns, or not at all
+    # tiles whose gradients are added where they overlap have two columns, or the whole width
+    tile = fits[-1] if first or fits[-1] == width else 2
     w, b = at[f"{name}.weight"], at.get(f"{name}.bias")
     return Block(
         slice(w.start, w.stop),
@@ -101,7 +96,7 @@ def _block(
 
 
 def _plain(conv: nn.Conv2d, pool: nn.MaxPool2d) -> bool:
-    """Odd square filters at every place, all of them to be learnt; pools of 2×2 that do not overlap."""
+    """Whether the filters are odd, square, dense and trainable, and the pools 2×2 without overlap."""
     side, pad = conv.kernel_size, conv.padding
     return (
         side[0] == side[1]
@@ -120,31 +115,32 @@ def _plain(conv: nn.Conv2d, pool: nn.MaxPool2d) -> bool:
 
 
 def gradient(net: Network, w: Tensor, x: Tensor, y: Tensor, live: Tensor) -> Tensor:
-    """Of S models w [S, D], each on its own batch of images x [S, B, C, H, W] with labels y [S, B]."""
+    """The gradients of S models w [S, D], each on its own images x [S, B, C, H, W] with labels y [S, B]."""
     (s, b), g = y.shape, torch.empty_like(w, memory_format=torch.contiguous_format)
-    walked: list[_Walked] = []
+    passes: list[_BlockPass] = []
     for block in net.blocks:
-        walked.append(_Walked(block, w, x, first=not walked))
-        x = walked[-1].out
+        passes.append(_BlockPass(block, w, x, first=not passes))
+        x = passes[-1].out
     last = net.blocks[-1]
-    delta = through(net.dense, w, x.permute(0, 1, 4, 2, 3).reshape(s, b, -1), y, live, g, onward=True)
+    delta = backward(net.dense, w, x.permute(0, 1, 4, 2, 3).reshape(s, b, -1), y, live, g, onward=True)
     delta = delta.view(s, b, last.shape[0], last.height // 2, last.width // 2).permute(0, 1, 3, 4, 2)
-    for done in reversed(walked):
-        delta = done.back(delta, g)
+    for one in reversed(passes):
+        delta = one.back(delta, g)
     return g
 
 
 def predict(net: Network, w: Tensor, x: Tensor) -> Tensor:
-    """What R models w [R, D] answer, each on all of x [N, C, H, W]: [R, N, outputs]."""
+    """[R, N, outputs]: the outputs of R models w [R, D], each on all of x [N, C, H, W]."""
     x = x[None]
     for i, block in enumerate(net.blocks):
-        x = _Walked(block, w, x, first=not i).out
-    return answers(net.dense, w, x.permute(0, 1, 4, 2, 3).reshape(*x.shape[:2], -1))
+        x = _BlockPass(block, w, x, first=not i).out
+    return forward(net.dense, w, x.permute(0, 1, 4, 2, 3).reshape(*x.shape[:2], -1))
 
 
-class _Walked:
-    """One block's way forward, and what its way back needs. Images come as [S, B, C, H, W] the first time, as
-    [S, B, H, W, C] after that.
+class _BlockPass:
+    """The forward pass of a block, with what its backward pass needs.
+
+    Images are [S, B, C, H, W] in the first block and [S, B, H, W, C] in the others.
     """
 
     def __init__(self, block: Block, w: Tensor, x: Tensor, first: bool):
@@ -157,23 +153,20 @@ class _Walked:
             (z[:, :, 0] < z[:, :, 1]).view(torch.uint8),
             (z[:, :, 2] < z[:, :, 3]).view(torch.uint8).add_(2),
         )
-        self.which = torch.where(
-            upper < lower, below, right
-        )  # the corner whose value it is; of equal ones the first, as torch's pool has it
-        out = torch.maximum(upper, lower).view(
-            s, -1, o
-        )  # a bias is the same for all four, and ReLU keeps the order: after the pool is as before it
+        # the corner of the maximum; of equal values the first, as in torch's pool
+        self.which = torch.where(upper < lower, below, right)
+        # the bias is the same for all four corners and ReLU is monotone, so both can come after the pool
+        out = torch.maximum(upper, lower).view(s, -1, o)
         out = out if block.bias is None else out.add_(w[:, None, block.bias])
         self.out = out.clamp_(min=0).view(s, b, block.height // 2, block.width // 2, o)
 
     def back(self, delta: Tensor, g: Tensor) -> Tensor:
-        """From the gradient by what came out, [S, B, H, W, filters], to that by what went in; the filters'
-        own goes to its place in g.
+        """The gradient by the input, from that by the output [S, B, H, W, filters]; that of the filters to
+        g.
         """
         (o, c, k, _), block, s = self.block.shape, self.block, len(g)
-        delta = torch.mul(
-            delta, self.out > 0, out=torch.empty_like(self.out)
-        )  # out: it comes turned around, or out of the middle of something larger
+        # `out` makes the result contiguous, which `delta` may not be
+        delta = torch.mul(delta, self.out > 0, out=torch.empty_like(self.out))
         if block.bias is not None:
             torch.sum(delta.view(s, -1, o), 1, out=g[:, block.bias])
         corner = torch.arange(4, dtype=torch.uint8, device=g.device)[:, None]
@@ -182,11 +175,11 @@ class _Walked:
         by_band = torch.bmm(self.tiles.mT, dz)
         total = torch.stack([view.sum(4) for view in _corners(block, by_band, self.first)]).sum(0)
         g[:, block.weight].view(s, o, c, k, k).copy_(total.permute(0, 4, 3, 1, 2))
-        return delta if self.first else _laid(block, torch.bmm(dz, self.bands.mT), self.out.shape[1])
+        return delta if self.first else _add_tiles(block, torch.bmm(dz, self.bands.mT), self.out.shape[1])
 
 
 def _tiles(block: Block, x: Tensor, first: bool) -> Tensor:
-    """[S, B · tiles, what a tile looks at]: tiles overlap by what their filters reach over the edge."""
+    """[S, B · tiles, inputs of a tile]; tiles overlap by the filter size minus one."""
     (_, c, k, _), p, t = block.shape, block.pad, block.tile
     if p:
         x = F.pad(x, (p, p, p, p) if first else (0, 0, p, p, p, p))
@@ -203,12 +196,12 @@ def _tiles(block: Block, x: Tensor, first: bool) -> Tensor:
     }
     by |= {"i": 2 * by["h"], "j": t * by["w"]}
     order = "sbijchw" if first else "sbijhwc"
-    seen = x.as_strided([size[d] for d in order], [by[d] for d in order])
-    return seen.reshape(len(x), -1, c * (k + 1) * (t + k - 1))
+    view = x.as_strided([size[d] for d in order], [by[d] for d in order])
+    return view.reshape(len(x), -1, c * (k + 1) * (t + k - 1))
 
 
 def _bands(block: Block, w: Tensor, first: bool) -> Tensor:
-    """[S, what a tile looks at, its outputs]: every filter at every place of a tile, and zeros around it."""
+    """[S, inputs of a tile, its outputs]: every filter at every position of a tile, with zeros elsewhere."""
     (o, c, k, _), t = block.shape, block.tile
     bands = w.new_zeros(len(w), c * (k + 1) * (t + k - 1), 2 * t * o)
     filters = w[:, block.weight].view(len(w), o, c, k, k).permute(0, 3, 4, 2, 1)[:, :, :, :, None]
@@ -218,9 +211,7 @@ def _bands(block: Block, w: Tensor, first: bool) -> Tensor:
 
 
 def _corners(block: Block, bands: Tensor, first: bool) -> Iterator[Tensor]:
-    """For each of the four corners of a pool, where its filters stand: [S, rows, columns, channels, places in
-    a tile, filters], a window into `bands`.
-    """
+    """For each corner of a pool a view of `bands`: [S, rows, columns, channels, positions, filters]."""
     (o, c, k, _), t, n = block.shape, block.tile, bands.shape[2]
     across = t + k - 1
     channel, row, column = (across * (k + 1), across, 1) if first else (1, across * c, c)
@@ -234,10 +225,8 @@ def _corners(block: Block, bands: Tensor, first: bool) -> Iterator[Tensor]:
             )
 
 
-def _laid(block: Block, parts: Tensor, b: int) -> Tensor:
-    """The reverse of `_tiles`: [S, B, H, W, C], tiles added up where they overlap, two rows and two columns
-    at a time.
-    """
+def _add_tiles(block: Block, parts: Tensor, b: int) -> Tensor:
+    """The adjoint of `_tiles`: [S, B, H, W, C], with tiles added where they overlap."""
     (_, c, k, _), p, s = block.shape, block.pad, len(parts)
     i, m, height, width = block.height // 2, (k + 1) // 2, block.height + k - 1, block.width + k - 1
     if block.tile == block.width:

@@ -1,11 +1,10 @@
-"""The gradient of a network of characters, written out for a whole stack of clients: an embedding, layers of
-LSTM, a linear layer.
+"""The gradient of an LSTM language model, written out for a whole stack of clients.
 
-torch has no rule to stack its own LSTM, so clients would go one by one, and a step of one is a hundred little
-products that wait for each other. Here every product is of all clients at once. What does not have to wait is
-done before or after the walk through time: what a layer reads from below is one product, and so is each
-weight's gradient. The first layer reads nothing but characters: what it makes of each of them is one row of a
-table.
+The model is an embedding, LSTM layers and a linear layer. torch has no vmap rule for its LSTM, so clients
+would run one by one, and a step of one client is about a hundred small products in sequence. Here every
+product is over all clients. What does not depend on the previous time step is computed before or after the
+loop over time: the input of a layer is one product, and so is each weight's gradient. The input of the
+first layer is looked up in a table with one row for each token.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from .layers import Characters
 
 
 class Cell(NamedTuple):
-    """One LSTM layer's place in the flat vector."""
+    """The parts of the flat vector that belong to an LSTM layer."""
 
-    below: slice  # [4·hidden, width of what it reads]
+    below: slice  # [4·hidden, input width]
     before: slice  # [4·hidden, hidden]
     bias_below: slice
     bias_before: slice
@@ -32,9 +31,7 @@ class Cell(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """A network of characters: its embedding, its layers, its answer, and whether it answers after every
-    character or after the last.
-    """
+    """An LSTM language model; `every`: it predicts after every token, otherwise after the last."""
 
     embedding: slice
     letters: int
@@ -44,27 +41,19 @@ class Chain(NamedTuple):
     every: bool
 
     def row(self, length: int, learns: bool) -> int:
-        """Bytes that a row of so many tokens takes on its way: one layer at a time and what the next one
-        reads, or, to learn, all of them and the way back.
-        """
+        """Bytes for a row of this many tokens: of one layer and its output, or, to train, of all layers."""
         hidden = self.cells[0].hidden
-        # four gates, and twice what they were made of; c, h, the same h laid out anew and the h below it; the
-        # answers
+        # four gates and twice their inputs; c, h, a copy of h and the h of the layer below; the logits
         if not learns:
             return 4 * length * (16 * hidden + self.letters)
-        back = (
-            10 * hidden + 3 * self.letters
-            # by the gates, twice for a moment, by c and by h; by the answers, their softmax, which letter
-            # each
-            # was
-        )
+        # gradients by the gates (twice for a time step), c and h; by the logits, their softmax and the
+        # one-hot tokens
+        back = 10 * hidden + 3 * self.letters
         return 4 * length * (8 * len(self.cells) * hidden + back)
 
 
 def chain_of(module: nn.Module, slots: list[Any]) -> Chain | None:
-    """The network, if the module is that of `tacit.models.LSTM` as it was built, all of it to be learnt; None
-    otherwise.
-    """
+    """The model, if the module is an unmodified, trainable `tacit.models.LSTM`; None otherwise."""
     if type(module) is not Characters or any(
         "forward" in vars(m) or m._forward_hooks or m._forward_pre_hooks for m in module.modules()
     ):
@@ -78,9 +67,7 @@ def chain_of(module: nn.Module, slots: list[Any]) -> Chain | None:
         and module.every == every
         and [(k, p.shape) for k, p in again.named_parameters()] == [(s.name, s.shape) for s in slots]
     )
-    if not same or not all(
-        p.requires_grad for p in module.parameters()
-    ):  # somebody has put his hand to it since
+    if not same or not all(p.requires_grad for p in module.parameters()):  # modified after construction
         return None
     cells = [
         Cell(
@@ -97,74 +84,72 @@ def chain_of(module: nn.Module, slots: list[Any]) -> Chain | None:
 
 
 def gradient(net: Chain, w: Tensor, x: Tensor, y: Tensor, live: Tensor) -> Tensor:
-    """Of S models w [S, D], each on its own batch of rows x [S, B, T] with labels y, [S, B] or [S, B, T]; a
-    label of −1 is none.
+    """The gradients of S models w [S, D], each on its own rows x [S, B, T] with labels y.
+
+    Labels are [S, B] or [S, B, T]; −1 marks a missing label.
     """
     (s, b, t), g = x.shape, torch.empty_like(w, memory_format=torch.contiguous_format)
-    letters = _by_moment(x)
-    walked: list[_Walked] = []
+    letters = _by_time(x)
+    passes: list[_LayerPass] = []
     for cell in net.cells:
-        walked.append(
-            _walk(
-                cell, w, _of_letters(net, w, letters) if not walked else _from_below(cell, w, walked[-1].h), b
-            )
-        )
-    h = walked[-1].h if net.every else walked[-1].h[:, -b:]
-    delta = by_logits(_last(net, w, h), *_shares(net, y, live))
+        read = _from_below(cell, w, passes[-1].h) if passes else _of_letters(net, w, letters)
+        passes.append(_forward(cell, w, read, b))
+    h = passes[-1].h if net.every else passes[-1].h[:, -b:]
+    delta = by_logits(_logits(net, w, h), *_shares(net, y, live))
     torch.bmm(delta.mT, h, out=g[:, net.weight].view(s, net.letters, -1))
     torch.sum(delta, 1, out=g[:, net.bias])
     by_h = torch.bmm(delta, _part(w, net.weight, net.letters))
     by_h = by_h if net.every else F.pad(by_h, (0, 0, (t - 1) * b, 0))
-    for i in reversed(range(len(walked))):
-        by_h = walked[i].back(w, g, by_h, walked[i - 1].h if i else None)
+    for i in reversed(range(len(passes))):
+        by_h = passes[i].back(w, g, by_h, passes[i - 1].h if i else None)
     _letters_back(net, w, g, letters, by_h)
     return g
 
 
 def answers(net: Chain, w: Tensor, x: Tensor) -> Tensor:
-    """What S models w [S, D] answer, each on its own rows x [S, B, T]: [S, B, letters], or [S, B, T,
-    letters].
-    """
+    """[S, B, tokens] or [S, B, T, tokens]: the logits of S models w [S, D] on their rows x [S, B, T]."""
     s, b, t = x.shape
     h = None
     for cell in net.cells:
-        h = _walk(cell, w, _of_letters(net, w, _by_moment(x)) if h is None else _from_below(cell, w, h), b).h
+        read = _of_letters(net, w, _by_time(x)) if h is None else _from_below(cell, w, h)
+        h = _forward(cell, w, read, b).h
     assert h is not None
-    return _last(net, w, h).view(s, t, b, -1).transpose(1, 2) if net.every else _last(net, w, h[:, -b:])
+    return _logits(net, w, h).view(s, t, b, -1).transpose(1, 2) if net.every else _logits(net, w, h[:, -b:])
 
 
-def _by_moment(x: Tensor) -> Tensor:
-    """[S, B, T] → [S, T·B]: the rows of a moment side by side."""
+def _by_time(x: Tensor) -> Tensor:
+    """[S, B, T] → [S, T·B]: ordered by time step."""
     return x.transpose(1, 2).reshape(len(x), -1)
 
 
-def _last(net: Chain, w: Tensor, h: Tensor) -> Tensor:
+def _logits(net: Chain, w: Tensor, h: Tensor) -> Tensor:
     return torch.baddbmm(w[:, None, net.bias], h, _part(w, net.weight, net.letters).mT)
 
 
 def _shares(net: Chain, y: Tensor, live: Tensor) -> tuple[Tensor, Tensor]:
-    """The labels as the answers stand, and the share of the mean loss that each of them has; one of −1 has
-    none.
+    """The labels in the order of the logits, and the weight of each in the mean loss; 0 for a missing
+    label.
     """
     share = live / live.sum(1, keepdim=True).clamp(min=1)
     if not net.every:
         return y, share
-    there = y >= 0
-    return _by_moment(y.clamp(min=0)), _by_moment(there * (share / there.sum(2).clamp(min=1))[..., None])
+    is_labeled = y >= 0
+    return _by_time(y.clamp(min=0)), _by_time(
+        is_labeled * (share / is_labeled.sum(2).clamp(min=1))[..., None]
+    )
 
 
 def _of_letters(net: Chain, w: Tensor, letters: Tensor) -> Tensor:
-    """[S, T·B, 4·hidden]: what the first layer reads, looked up in a table of what it makes of each
-    letter.
-    """
+    """[S, T·B, 4·hidden]: the input of the first layer, looked up in a table with a row for each token."""
     cell = net.cells[0]
     table = _from_below(cell, w, _part(w, net.embedding, net.letters))
     return table.gather(1, letters[..., None].expand(-1, -1, table.shape[2]))
 
 
 def _letters_back(net: Chain, w: Tensor, g: Tensor, letters: Tensor, by_gates: Tensor) -> None:
-    """The embedding's gradient and that of the first layer's weights for it. As a product, because adding up
-    on a GPU where letters meet has no fixed order.
+    """The gradients of the embedding and of the first layer's input weights.
+
+    A matrix product, because scatter-add on a GPU has no fixed order.
     """
     cell, s = net.cells[0], len(w)
     which = (letters[:, None] == torch.arange(net.letters, device=w.device)[:, None]).to(
@@ -186,29 +171,31 @@ def _from_below(cell: Cell, w: Tensor, h: Tensor) -> Tensor:
 
 
 def _part(w: Tensor, at: slice, rows: int) -> Tensor:
-    """One matrix of every client. For a GPU a copy: its faster products take numbers four at a time, and in
-    the flat vectors few matrices begin at a multiple of four. Where all clients still share one vector there
-    is one matrix, and nothing to copy.
+    """One matrix of every client.
+
+    On a GPU it is a copy: fast products need aligned matrices, and few matrices of a flat vector are. If all
+    clients still share one vector, nothing is copied.
     """
     part = w[:, at].view(len(w), rows, -1)
     return part.clone(memory_format=torch.contiguous_format) if w.is_cuda and w.stride(0) else part
 
 
-class _Walked:
-    """One layer's way through time, and what its way back needs. `read` is what it reads from below, [S, T·B,
-    4·hidden], and becomes its gates: in, forget, new and out.
+class _LayerPass:
+    """The forward pass of a layer, with what its backward pass needs.
+
+    `read` is its input, [S, T·B, 4·hidden], and is overwritten by its gates: input, forget, cell and output.
     """
 
     def __init__(self, cell: Cell, w: Tensor, read: Tensor, b: int):
         self.cell, self.b = cell, b
         self.weight = _part(w, cell.before, 4 * cell.hidden)
-        self.h = self._forth(read)
+        self.h = self._forward(read)
 
-    def _forth(self, read: Tensor) -> Tensor:
+    def _forward(self, read: Tensor) -> Tensor:
         self.gates, n = read, self.cell.hidden
         self.c, self.tanh_c, h = (read.new_empty(*read.shape[:2], n) for _ in range(3))
         before = None
-        for at in self._moments():
+        for at in self._time_steps():
             gates, c = read[:, at], self.c[:, at]
             if before is not None:
                 gates.baddbmm_(h[:, before], self.weight.mT)
@@ -224,24 +211,23 @@ class _Walked:
             before = at
         return h
 
-    def _moments(self) -> list[slice]:
+    def _time_steps(self) -> list[slice]:
         return [slice(i, i + self.b) for i in range(0, self.gates.shape[1], self.b)]
 
     def _by_gates(self, by_h: Tensor) -> Tensor:
         b, n = self.b, self.cell.hidden
         into, forget, new, out = self.gates.split(n, -1)
-        by_gates = (
-            self.gates - self.gates * self.gates
-        )  # first how steep each gate is (the new one is a tanh), times what it is multiplied with
+        # the derivative of each gate (a sigmoid; the cell gate is a tanh), times its factor in c or h
+        by_gates = self.gates - self.gates * self.gates
         by_gates[..., 2 * n : 3 * n] = 1 - new * new
         by_gates[..., :n] *= new
         by_gates[:, b:, n : 2 * n] *= self.c[:, :-b]
-        by_gates[:, :b, n : 2 * n] = 0  # there was nothing to forget
+        by_gates[:, :b, n : 2 * n] = 0  # the first time step has no previous c
         by_gates[..., 2 * n : 3 * n] *= into
         by_gates[..., 3 * n :] *= self.tanh_c
         by_c = out * (1 - self.tanh_c * self.tanh_c)
         later = None
-        for at in reversed(self._moments()):
+        for at in reversed(self._time_steps()):
             dh, here = by_h[:, at], by_gates[:, at]
             if later is None:
                 dc = dh * by_c[:, at]
@@ -254,8 +240,9 @@ class _Walked:
         return by_gates
 
     def back(self, w: Tensor, g: Tensor, by_h: Tensor, below: Tensor | None) -> Tensor:
-        """From the gradient by what came out, [S, T·B, hidden], which it may write into, to that by what came
-        from below; of the first layer, to that by what it read.
+        """The gradient by the layer below, from that by h [S, T·B, hidden], which may be overwritten.
+
+        For the first layer, the gradient by the gates.
         """
         cell, b, s, n = self.cell, self.b, len(w), self.cell.hidden
         by_gates = self._by_gates(by_h)
@@ -268,23 +255,23 @@ class _Walked:
         return torch.bmm(by_gates, _part(w, cell.below, 4 * n))
 
 
-class _Fused(_Walked):
-    """The same with the kernels of torch's own LSTM on a GPU, which take all gates of a moment at once: four
-    launches a moment there and back, and not thirteen. They want a moment's rows side by side, so what goes
-    through time is laid out anew before and after.
+class _FusedPass(_LayerPass):
+    """The same with torch's fused LSTM kernels on a GPU: four launches for a time step instead of thirteen.
+
+    They need the rows of a time step to be contiguous, so tensors are reordered before and after the loop.
     """
 
-    def _forth(self, read: Tensor) -> Tensor:
+    def _forward(self, read: Tensor) -> Tensor:
         s, b, n = len(read), self.b, self.cell.hidden
-        moments = read.view(s, -1, b, 4 * n).transpose(0, 1).reshape(-1, s * b, 4 * n)
-        before, c = torch.zeros_like(moments[0]), read.new_zeros(s * b, n)
+        steps = read.view(s, -1, b, 4 * n).transpose(0, 1).reshape(-1, s * b, 4 * n)
+        before, c = torch.zeros_like(steps[0]), read.new_zeros(s * b, n)
         h: list[Tensor] = []
-        self.kept: list[tuple[Tensor, Tensor, Tensor]] = []  # c before a moment and after it, and the gates
-        for moment in moments:
+        self.saved: list[tuple[Tensor, Tensor, Tensor]] = []  # c before and after a time step, and the gates
+        for step in steps:
             if h:
                 before = torch.bmm(h[-1], self.weight.mT).view(s * b, 4 * n)
-            out, after, gates = _CELL(moment, before, c)
-            self.kept.append((c, after, gates))
+            out, after, gates = _CELL(step, before, c)
+            self.saved.append((c, after, gates))
             h.append(out.view(s, b, n))
             c = after
         return torch.stack(h, 1).view(s, -1, n)
@@ -292,18 +279,18 @@ class _Fused(_Walked):
     def _by_gates(self, by_h: Tensor) -> Tensor:
         s, b, n = len(by_h), self.b, self.cell.hidden
         dh, dc, out = by_h.view(s, -1, b, n).transpose(0, 1).contiguous(), None, []
-        for t in reversed(range(len(self.kept))):
-            by_gates, dc, _ = _CELL_BACK(dh[t].view(s * b, n), dc, *self.kept[t], False)
+        for t in reversed(range(len(self.saved))):
+            by_gates, dc, _ = _CELL_BACK(dh[t].view(s * b, n), dc, *self.saved[t], False)
             out.append(by_gates.view(s, b, 4 * n))
             if t:
                 dh[t - 1].baddbmm_(out[-1], self.weight)
         return torch.stack(out[::-1], 1).view(s, -1, 4 * n)
 
 
-# not a part of torch's public interface: where they are gone, the long way is taken
+# not part of torch's public interface: without them, the unfused pass is used
 _CELL: Any = getattr(torch.ops.aten, "_thnn_fused_lstm_cell", None)
 _CELL_BACK: Any = getattr(torch.ops.aten, "_thnn_fused_lstm_cell_backward_impl", None)
 
 
-def _walk(cell: Cell, w: Tensor, read: Tensor, b: int) -> _Walked:
-    return (_Fused if w.is_cuda and _CELL and _CELL_BACK else _Walked)(cell, w, read, b)
+def _forward(cell: Cell, w: Tensor, read: Tensor, b: int) -> _LayerPass:
+    return (_FusedPass if w.is_cuda and _CELL and _CELL_BACK else _LayerPass)(cell, w, read, b)

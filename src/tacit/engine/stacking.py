@@ -1,5 +1,6 @@
-"""What may share a stack, and whether stacking pays: by rule and not by stopwatch, so that the same seed
-gives the same bits on every run.
+"""Which runs can share a stack, and whether stacking is faster.
+
+The decision follows from fixed rules, not from measured times, so that the same seed gives the same bits.
 """
 
 from __future__ import annotations
@@ -20,19 +21,20 @@ from ..data.federation import Rows
 from .task import Task
 
 CPU_STACK = (
-    64e6  # bytes of one stack on a CPU: smaller ones cost more in Python, larger ones leave a core idle
+    64e6  # bytes of one stack on a CPU: smaller stacks have more Python overhead, larger ones idle cores
 )
-# multiplications a client and step; above, on a CPU, one client fills a core and stacking only moves memory
+# multiplications of a client's step; above, on a CPU, one client keeps a core busy and stacking only moves
+# memory
 STACK_BELOW = 4e6
 
 
 def cores() -> int:
-    """The cores this process may use, which in a container are fewer than the machine has."""
+    """The number of cores this process may use; in a container there may be fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def differing(algorithms: list[Algorithm], device: torch.device) -> State:
-    """The hyper-parameters that are not the same in every run, as one tensor each."""
+    """The hyperparameters that differ between runs, as one tensor each."""
     out = {}
     for f in fields(algorithms[0]):  # type: ignore[arg-type]
         values = [getattr(a, f.name) for a in algorithms]
@@ -41,8 +43,8 @@ def differing(algorithms: list[Algorithm], device: torch.device) -> State:
     return out
 
 
-def stackable(a: Algorithm, b: Algorithm) -> bool:
-    """Whether two algorithms differ in plain numbers only, so that their runs can share a stack."""
+def can_share_stack(a: Algorithm, b: Algorithm) -> bool:
+    """Whether two algorithms differ only in real-valued parameters, so that their runs can share a stack."""
     if type(a) is not type(b):
         return False
     return all(
@@ -53,10 +55,10 @@ def stackable(a: Algorithm, b: Algorithm) -> bool:
 
 
 def work(task: Task, batch: int) -> float:
-    """Multiplications of one forward pass over a batch: what decides whether one client can keep a core busy.
+    """The number of multiplications of a forward pass over a batch.
 
-    A layer's weights are used once for every place of its output: once in a linear layer, once a pixel in a
-    convolution.
+    A layer's weights are used once for every position of its output: once in a linear layer, once for each
+    pixel in a convolution.
     """
     total = 0.0
 
@@ -84,31 +86,32 @@ def work(task: Task, batch: int) -> float:
 
 
 def cannot_stack(task: Task, w: Tensor, buffers: Tensor | None) -> str:
-    """Try one step of two clients that start from w; torch's own words if that fails."""
+    """Try one step of two stacked clients that start from w; return torch's error message if that fails."""
     stacked, device = task.for_stacking(), w.device
-    riding = {} if buffers is None else {"buffers": buffers.expand(2, -1)}
+    stacked_buffers = {} if buffers is None else {"buffers": buffers.expand(2, -1)}
 
-    def one(w: Tensor, riding: State, index: Tensor) -> Tensor:
+    def one(w: Tensor, stacked_buffers: State, index: Tensor) -> Tensor:
         batch = Batch(index, torch.ones(2, device=device), torch.zeros((), dtype=torch.int64, device=device))
-        return stacked.gradient(LocalState(w, riding, {}, w[0]), batch)[0]
+        return stacked.gradient(LocalState(w, stacked_buffers, {}, w[0]), batch)[0]
 
     try:
         with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("error")  # torch warns where it would silently loop over the clients
-            torch.vmap(one, in_dims=(0, {k: 0 for k in riding} or None, 0))(
-                w.expand(2, -1), riding, torch.zeros(2, 2, dtype=torch.int64, device=device)
+            warnings.simplefilter("error")  # torch warns if it loops over the clients
+            torch.vmap(one, in_dims=(0, {k: 0 for k in stacked_buffers} or None, 0))(
+                w.expand(2, -1), stacked_buffers, torch.zeros(2, 2, dtype=torch.int64, device=device)
             )
     except torch.OutOfMemoryError:
         raise
-    # whatever it is: one client after the other will meet it again if the model itself is at fault
+    # if the model itself is at fault, running the clients one by one will raise the error again
     except Exception as error:
         return (str(error).strip() or type(error).__name__).splitlines()[0]
     return ""
 
 
-def of_like_size(sizes: np.ndarray) -> list[np.ndarray]:
-    """Clients, the largest first, cut where one has less than half of the rows of the first beside it: where
-    a step takes all rows, everyone's are padded to those of the largest.
+def group_by_size(sizes: np.ndarray) -> list[np.ndarray]:
+    """Groups of clients, largest first; no client has less than half the rows of the largest in its group.
+
+    If a step uses all rows of a client, all clients of a stack are padded to the largest.
     """
     parts = [np.argsort(-sizes, kind="stable")]
     while (small := np.flatnonzero(2 * sizes[parts[-1]] < sizes[parts[-1][0]])).size:
@@ -116,10 +119,8 @@ def of_like_size(sizes: np.ndarray) -> list[np.ndarray]:
     return parts
 
 
-def one_table(tables: list[Rows], device: torch.device) -> tuple[Tensor, Tensor, list[int]]:
-    """The runs' rows in one table, and where each run's begin in it; runs that share theirs share it here
-    too.
-    """
+def join_tables(tables: list[Rows], device: torch.device) -> tuple[Tensor, Tensor, list[int]]:
+    """The rows of all runs in one table, without duplicates, and the offset of each run's rows."""
     begins: dict[tuple[int, int], int] = {}
     parts, at, offset = [], 0, []
     for t in tables:

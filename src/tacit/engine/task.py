@@ -1,8 +1,8 @@
-"""A model as a function of one flat vector: its loss, its gradient, its predictions.
+"""A model as a function of one flat vector: its loss, gradient and predictions.
 
-Two ways to the same gradient. `functional` goes through `torch.func` and can be stacked with `vmap`: a
-thousand clients as one tensor program. `bound` copies the vector into a module of this thread and runs plain
-autograd, which costs less when clients go one by one.
+The gradient is computed in one of two ways. `_functional` uses `torch.func` and can be stacked with `vmap`:
+thousands of clients as one tensor program. `_bound` copies the vector into this thread's module and uses
+plain autograd, which is faster if clients run one by one.
 """
 
 from __future__ import annotations
@@ -36,15 +36,13 @@ _pooled, _recurrent, _answers = (
 
 
 def _cross_entropy(out: Tensor, y: Tensor) -> Tensor:
-    """Of each row. Where a row has a label for each of its tokens, the mean over those that have one; −1 is
-    none.
-    """
-    # written out: under vmap, torch's own goes through a decomposition in Python that costs more than the
+    """The loss of each row; if a row has a label for each token, the mean over its labels (−1: missing)."""
+    # written out: under vmap, torch's own version is decomposed in Python, which costs more than the
     # arithmetic
     if y.dim() == 1:
         return out.logsumexp(-1) - out.gather(-1, y[:, None])[:, 0]
-    losses, there = out.logsumexp(-1) - out.gather(-1, y.clamp(min=0)[..., None])[..., 0], y >= 0
-    return (losses * there).sum(1) / there.sum(1).clamp(min=1)
+    losses, is_labeled = out.logsumexp(-1) - out.gather(-1, y.clamp(min=0)[..., None])[..., 0], y >= 0
+    return (losses * is_labeled).sum(1) / is_labeled.sum(1).clamp(min=1)
 
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -54,7 +52,7 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 class Slot(NamedTuple):
-    """One parameter's or buffer's place in the flat vector."""
+    """The part of the flat vector that belongs to a parameter or buffer."""
 
     name: str
     start: int
@@ -75,15 +73,14 @@ def _join(slots: list[Slot], values: dict[str, Tensor], dtype: torch.dtype) -> T
     return torch.cat([values[s.name].reshape(-1).to(dtype) for s in slots])
 
 
-def _cut(slots: list[Slot], flat: Tensor) -> dict[str, Tensor]:
-    pieces = flat.split(
-        [s.stop - s.start for s in slots]
-    )  # one split: its gradient is one cat, where slices would each fill a whole vector
+def _split(slots: list[Slot], flat: Tensor) -> dict[str, Tensor]:
+    # one split: its gradient is one concatenation, while that of each slice would be a whole vector
+    pieces = flat.split([s.stop - s.start for s in slots])
     return {s.name: piece.view(s.shape).to(s.dtype) for s, piece in zip(slots, pieces)}
 
 
 class Task:
-    """One model, one loss, and the rows they work on. `visit` is the only thing a local step needs."""
+    """A model, a loss and the rows they work on. A local step only needs `gradient`."""
 
     def __init__(
         self, module: nn.Module, x: Tensor, y: Tensor, loss: str = "cross_entropy", precision: str = "float32"
@@ -92,7 +89,7 @@ class Task:
         self.parameters = _slots(module.named_parameters())
         self.riders = _slots(module.named_buffers())
         self.dim = sum(s.stop - s.start for s in self.parameters)
-        self.stacked = False  # an engine that runs `visit` under vmap sets this on its own copy
+        self.stacked = False  # set on the copy of an engine that runs `gradient` under vmap
         self._local = _Thread()
         self._loss = LOSSES[loss]
         self.frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
@@ -102,16 +99,14 @@ class Task:
         )
 
     def __deepcopy__(self, memo: Any) -> Task:
-        raise TypeError("a Task is shared, not copied: use Task.on(rows) for other rows")
+        raise TypeError("a Task must not be copied: use Task.on(rows) for other rows")
 
     def on(self, x: Tensor, y: Tensor) -> Task:
         """The same model on other rows."""
         return Task(self.module, x, y, self.loss_name, self.precision)
 
     def for_stacking(self) -> Task:
-        """The same task, ready for `vmap`: its module is its own, since `functional_call` swaps values inside
-        it.
-        """
+        """A copy for `vmap` with its own module, because `functional_call` swaps values inside the module."""
         other = Task(
             copy.deepcopy(self.module).to(self.x.device).train(),
             self.x,
@@ -123,13 +118,15 @@ class Task:
         return other
 
     def redraw(self, plans: Plans, name: str, epochs: int) -> Plans:
-        """The plans of the stacked clients; a private task draws the rows of its one client `name` in secret."""
+        """The plans of the stacked clients; a private task draws the rows of its one client `name` in
+        secret.
+        """
         return plans
 
     # the vector ---------------------------------------------------------------------------------------------
 
     def initial(self) -> State:
-        """The module's own values: `w`, and `buffers` if it has any."""
+        """The module's values: `w`, and `buffers` if it has any."""
         values = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
         values = {name: value.detach() for name, value in values.items()}
         start = {"w": _join(self.parameters, values, torch.float32)}
@@ -138,28 +135,26 @@ class Task:
         return {k: v.to(self.x.device) for k, v in start.items()}
 
     def module_at(self, w: Tensor, buffers: Tensor | None = None) -> nn.Module:
-        """A module of its own with these values, for the user to keep."""
+        """A new module with these values."""
         module = copy.deepcopy(self.module).to("cpu")
-        values = _cut(self.parameters, w.detach().cpu())
+        values = _split(self.parameters, w.detach().cpu())
         if buffers is not None:
-            values |= _cut(self.riders, buffers.detach().cpu())
+            values |= _split(self.riders, buffers.detach().cpu())
         with torch.no_grad():
-            for name, mine in (
-                *module.named_parameters(),
-                *module.named_buffers(),
-            ):  # load_state_dict would leave out buffers that are not persistent
-                mine.copy_(values[name])
+            # load_state_dict would leave out buffers that are not persistent
+            for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+                tensor.copy_(values[name])
         return module.eval()
 
     # one step -----------------------------------------------------------------------------------------------
 
     def gradient(self, current: LocalState, batch: Batch) -> tuple[Tensor, LocalState]:
-        """The gradient of the batch's mean loss at the current's weights; the model's buffers follow."""
+        """The gradient of the batch's mean loss at `current.w`, and the state with updated buffers."""
         if self.stacked and self.dense:
             return _dense(self, current.w, batch.index, batch.live), current
         if (
             self.stacked and self.pooled and self.x.device.type == "cuda"
-        ):  # on a CPU the filters' zeros cost more than the copies they save
+        ):  # on a CPU the zeros of the bands cost more than the copies they save
             x = self.x[batch.index]
             if self.pooled.front:
                 with self._forward(batch):
@@ -173,15 +168,13 @@ class Task:
         return g, current._replace(buffers=buffers)
 
     def loss(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor:
-        """The mean loss over the batch's live rows, differentiable in w (but for a stack of networks of
-        characters).
-        """
+        """The mean loss over the batch's live rows, differentiable in w (except for stacked LSTMs)."""
         if self.stacked and self.chain:
             losses = self._loss(_answers(self.chain, w, self.x[batch.index]), self.y[batch.index])
             return (losses * batch.live).sum() / batch.live.sum().clamp(min=1)
         module = (
-            self.module if self.stacked else self._of_this_thread().module
-        )  # in training mode, and nobody else's
+            self.module if self.stacked else self._thread_module().module
+        )  # this thread's, in training mode
         return self._mean_loss(w, buffers or {}, batch, module)[0]
 
     def _functional(self, w: Tensor, buffers: State, batch: Batch) -> tuple[Tensor, State]:
@@ -190,13 +183,12 @@ class Task:
     def _mean_loss(
         self, w: Tensor, buffers: State, batch: Batch, module: nn.Module | None = None
     ) -> tuple[Tensor, State]:
-        values = _cut(self.parameters, w)
+        values = _split(self.parameters, w)
         for name in self.frozen:
             values[name] = values[name].detach()
         if buffers:
-            values |= {
-                name: value.clone() for name, value in _cut(self.riders, buffers["buffers"]).items()
-            }  # forward writes into them
+            # clones, because the forward pass writes into them
+            values |= {name: value.clone() for name, value in _split(self.riders, buffers["buffers"]).items()}
         with self._forward(batch):
             out = functional_call(self.module if module is None else module, values, (self.x[batch.index],))
         losses = self._loss(out.float(), self.y[batch.index])
@@ -204,44 +196,47 @@ class Task:
         return (losses * batch.live).sum() / batch.live.sum().clamp(min=1), after
 
     def _bound(self, w: Tensor, buffers: State, batch: Batch) -> tuple[Tensor, State]:
-        mine = self._of_this_thread()
-        mine.load(w, buffers.get("buffers"))
+        own = self._thread_module()
+        own.load(w, buffers.get("buffers"))
         trim = self.mixes or (w.device.type == "cpu" and not self.special)
-        # drop the padding, which stands behind the live rows, where it would do harm or where dropping costs
-        # no wait for a GPU
+        # drop the padding, which comes after the live rows, if it changes the result or need not be read
+        # from a GPU
         if trim:
             live = int(batch.live.sum())
             batch = batch._replace(index=batch.index[:live], live=batch.live[:live])
         index = batch.index
         with torch.enable_grad():
             with self._forward(batch):
-                out = mine.module(self.x.index_select(0, index))
+                out = own.module(self.x.index_select(0, index))
             losses = self._loss(out.float(), self.y[index])
             mean = losses.mean() if trim else (losses * batch.live).sum() / batch.live.sum().clamp(min=1)
-            g = mine.gradient(mean)
-        return g, {"buffers": mine.buffers(w.dtype)} if buffers else {}
+            g = own.gradient(mean)
+        return g, {"buffers": own.buffers(w.dtype)} if buffers else {}
 
-    def imitate(self, w: Tensor, x: Tensor, wanted: Tensor, buffers: Tensor | None = None) -> Tensor:
-        """The gradient of how far the model's answers on x are from those `wanted`: probabilities of classes,
-        or values. The model is at rest: nothing is dropped out, batch statistics stay as they are.
+    def distillation_gradient(
+        self, w: Tensor, x: Tensor, target: Tensor, buffers: Tensor | None = None
+    ) -> Tensor:
+        """The gradient of the distance between the model's outputs on x and `target`, in evaluation mode.
+
+        `target` are probabilities of classes (cross-entropy) or values (squared error).
         """
-        mine = self._of_this_thread()
-        mine.load(w, buffers)
-        mine.module.eval()
+        own = self._thread_module()
+        own.load(w, buffers)
+        own.module.eval()
         try:
             with torch.enable_grad():
-                out = mine.module(x).float()
-                return mine.gradient(
-                    -(wanted * out.log_softmax(-1)).sum(-1).mean()
+                out = own.module(x).float()
+                return own.gradient(
+                    -(target * out.log_softmax(-1)).sum(-1).mean()
                     if self.loss_name == "cross_entropy"
-                    else (out - wanted).square().mean()
+                    else (out - target).square().mean()
                 )
         finally:
-            mine.module.train()
+            own.module.train()
 
-    def _of_this_thread(self) -> _Mine:
+    def _thread_module(self) -> _FlatModule:
         if self._local.module is None:
-            self._local.module = _Mine(
+            self._local.module = _FlatModule(
                 copy.deepcopy(self.module).to(self.x.device).train(), self.parameters, self.riders
             )
         return self._local.module
@@ -256,18 +251,16 @@ class Task:
             yield
 
     def probe(self, module: nn.Module) -> LocalStep:
-        """Run two rows through a module in training mode, as a local step would; the caller's random state is
-        left as it was.
-        """
+        """Run two rows through a module in training mode; the caller's random state does not change."""
         rows, device = self.x[:2], self.x.device
         key = torch.zeros((), dtype=torch.int64, device=device)
-        cards = [device] if device.type == "cuda" else []
+        gpus = [device] if device.type == "cuda" else []
 
         def states() -> list[Tensor]:
-            return [torch.get_rng_state(), *(torch.cuda.get_rng_state(card) for card in cards)]
+            return [torch.get_rng_state(), *(torch.cuda.get_rng_state(gpu) for gpu in gpus)]
 
         with (
-            torch.random.fork_rng(devices=cards),
+            torch.random.fork_rng(devices=gpus),
             LocalStep(key, torch.ones(len(rows), device=device)) as mode,
         ):
             before = states()
@@ -276,20 +269,18 @@ class Task:
         return mode
 
     def _kind(self) -> tuple[bool, bool, bool]:
-        """Whether the model drops out or normalises over the batch; whether it draws random numbers that are
-        not ours; whether padding changes what it gives for the rows beside it. Found by running it, since it
-        may do so by functions, not layers.
+        """Whether the model has dropout or batch norm, draws other random numbers, and depends on padding.
+
+        The model is run to find out, because it may call functions rather than have layers.
         """
         if len(self.x) == 0:
             return False, False, False
         with torch.no_grad():
             mode = self.probe(copy.deepcopy(self.module).to(self.x.device).train())
-            return mode.drops + mode.norms > 0, mode.draws, not mode.draws and self._minds_padding()
+            return mode.drops + mode.norms > 0, mode.draws, not mode.draws and self._depends_on_padding()
 
-    def _minds_padding(self) -> bool:
-        """Dropout over an axis that is not the batch, or statistics a model computes itself, see the padding
-        of a short batch.
-        """
+    def _depends_on_padding(self) -> bool:
+        """Whether padding changes the outputs, as with dropout over another axis or batch statistics."""
         device, rows = self.x.device, self.x[:2]
         key = torch.zeros((), dtype=torch.int64, device=device)
         with LocalStep(key, torch.ones(len(rows), device=device)):
@@ -303,7 +294,7 @@ class Task:
         return not torch.allclose(alone, padded[: len(rows)], rtol=1e-4, atol=1e-5)
 
     def _written_out(self) -> tuple[list[Layer] | None, Network | None, Chain | None]:
-        """The three kinds of model whose gradient over a whole stack is written out."""
+        """The model as one of the three kinds whose gradient over a stack is written out."""
         layers = layers_of(parts_of(self.module), self.parameters)
         return (
             layers if layers and cover(layers, self.parameters) else None,
@@ -317,9 +308,7 @@ class Task:
     def predict_stack(
         self, w: Tensor, x: Tensor, buffers: Tensor | None = None, rows: int | None = None, room: float = 4e9
     ) -> Tensor:
-        """The outputs [R, N, …] of R models, each on all of x, as one program; on the CPU. No more than about
-        `room` bytes at a time.
-        """
+        """The outputs [R, N, …] of R models on all of x, as one program, in about `room` bytes of memory."""
         many, (rows, models) = self._many(x, buffers), self._at_once(rows, room)
         return torch.cat(
             [
@@ -339,7 +328,7 @@ class Task:
         )
 
     @torch.no_grad()
-    def right_stack(
+    def count_correct(
         self,
         w: Tensor,
         x: Tensor,
@@ -348,8 +337,8 @@ class Task:
         rows: int | None = None,
         room: float = 4e9,
     ) -> Tensor:
-        """How many rows each of R models gets right, [R], or tokens. It stays where it is: nobody has to wait
-        for a GPU to go on.
+        """[R]: the number of rows (or tokens) that each of R models predicts correctly, without a GPU
+        sync.
         """
         many, (rows, models) = self._many(x, buffers), self._at_once(rows, room)
         right = torch.zeros(len(w), dtype=torch.int64, device=w.device)
@@ -362,17 +351,14 @@ class Task:
         return right
 
     def _at_once(self, rows: int | None, room: float) -> tuple[int, int]:
-        """Rows, and models: of a network that goes token by token many rows, because its products are thin
-        and wait for each other.
-        """
+        """How many rows and models to run at once; an LSTM gets many rows, because its products are small."""
         if self.chain:
             row = self.chain.row(self.x.shape[1], learns=False)
             rows = rows or int(min(4096, max(1, room // row)))
             return rows, max(1, int(room // (rows * row)))
         rows = rows or 256
-        return rows, max(
-            1, int(room // (rows * self.bytes_kept() * 8))
-        )  # ×8: the patches of a convolution take several times its input
+        # ×8: the patches of a convolution take several times the memory of its input
+        return rows, max(1, int(room // (rows * self.bytes_kept() * 8)))
 
     def _many(self, x: Tensor, buffers: Tensor | None) -> Any:
         if self.pooled and x.device.type == "cuda":
@@ -383,52 +369,52 @@ class Task:
         nothing = torch.zeros((), dtype=torch.int64, device=x.device)
 
         def one(w: Tensor, buffers: Tensor | None, x: Tensor) -> Tensor:
-            values = _cut(self.parameters, w) | (_cut(self.riders, buffers) if buffers is not None else {})
-            with LocalStep(
-                nothing, nothing, patches=True
-            ):  # dropout and batch norm are at rest; convolutions go as one product
+            values = _split(self.parameters, w) | (
+                _split(self.riders, buffers) if buffers is not None else {}
+            )
+            with LocalStep(nothing, nothing, patches=True):  # convolutions as one product
                 return functional_call(module, values, (x,)).float()
 
         return torch.vmap(one, in_dims=(0, None if buffers is None else 0, None))
 
     def bytes_kept(self) -> int:
-        """Bytes that a row keeps for the backward pass, counted on a batch of two."""
+        """Bytes that a row needs for the backward pass, measured on a batch of two."""
         if self.chain:
             return self.chain.row(self.x.shape[1], learns=True)
-        kept = 0
+        total = 0
 
         def pack(t: Tensor) -> Tensor:
-            nonlocal kept
-            kept += t.numel() * t.element_size()
+            nonlocal total
+            total += t.numel() * t.element_size()
             return t
 
         with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
             self.probe(copy.deepcopy(self.module).to(self.x.device).train())
-        return kept // 2 + self.x[:1].numel() * self.x.element_size()
+        return total // 2 + self.x[:1].numel() * self.x.element_size()
 
     @torch.no_grad()
     def predict(self, w: Tensor, x: Tensor, buffers: Tensor | None = None, chunk: int = 2048) -> Tensor:
         """The model's outputs on x, in evaluation mode."""
-        if len(x) == 0:  # not every layer takes no rows: run one, and keep nothing of it
+        if len(x) == 0:  # some layers fail on empty batches: run one row, and drop it
             return self.predict(w, x.new_zeros(1, *x.shape[1:]), buffers)[:0]
-        mine = self._of_this_thread()
-        mine.load(w, buffers)
-        mine.module.eval()
+        own = self._thread_module()
+        own.load(w, buffers)
+        own.module.eval()
         try:
-            return torch.cat([mine.module(x[i : i + chunk]).float() for i in range(0, len(x), chunk)])
+            return torch.cat([own.module(x[i : i + chunk]).float() for i in range(0, len(x), chunk)])
         finally:
-            mine.module.train()
+            own.module.train()
 
 
 class _Thread(threading.local):
     """A thread's own module, and a private task's per-example gradients of it."""
 
-    module: _Mine | None = None
+    module: _FlatModule | None = None
     ghost: Any = None
 
 
-class _Mine:
-    """A thread's own module, whose parameters are windows into one flat tensor."""
+class _FlatModule:
+    """A module whose parameters are views of one flat tensor."""
 
     def __init__(self, module: nn.Module, slots: list[Slot], riders: list[Slot]):
         self.module, self.riders = module, riders
@@ -438,7 +424,7 @@ class _Mine:
             p.data = self.flat[s.start : s.stop].view(s.shape)
 
     def gradient(self, loss: Tensor) -> Tensor:
-        """Of all parameters as one vector: zero where one is frozen, or was not used."""
+        """The gradient by all parameters as one vector: zero for frozen and unused ones."""
         grads = iter(
             torch.autograd.grad(loss, [p for p in self.values if p.requires_grad], allow_unused=True)
         )

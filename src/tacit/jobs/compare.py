@@ -17,7 +17,7 @@ from ..config.signature import with_options
 from ..config.train import take_algorithm, take_rule
 from ..data.federation import Federation, Holdings, Rows
 from ..engine import evaluation
-from ..engine.stacking import stackable
+from ..engine.stacking import can_share_stack
 from ..errors import BadData, BadParameter, BadRun
 from ..guard import Noise, Stage, as_stages
 from ..numbers import mean_error
@@ -201,7 +201,7 @@ def compare(
 
 def _can_be_tested(plans: list[Plan]) -> None:
     for p in plans:
-        if not len(p.fed.test.y) and not len(evaluation.reported(p.fed, p.min_rows, p.sums_only)):
+        if not len(p.fed.test.y) and not len(evaluation.reported_rows(p.fed, p.min_rows, p.sums_only)):
             raise BadData(
                 f"{p.fed.name} has no test rows, and no party holds back at least min_rows={p.min_rows} "
                 "rows, so nothing can be compared. Split it "
@@ -222,7 +222,9 @@ def _all(plans: list[Plan], directory: Path | None, resume: bool, data_job: Any,
         for group in groups:
             q = plans[group[0]]
             if (
-                stackable(p.algorithm, q.algorithm) and _shape(p) == _shape(q) and not p.algorithm.sees_each
+                can_share_stack(p.algorithm, q.algorithm)
+                and _shape(p) == _shape(q)
+                and not p.algorithm.sees_each
             ):  # clusters part at different times
                 group.append(i)
                 break
@@ -423,7 +425,7 @@ def _central(p: Plan, base: Any) -> Plan:
         held=Holdings(p.fed.held.index, p.fed.held.start[[0, -1]]),
     )
     assert int(one.train.start[-1]) == n
-    held = evaluation.reported(p.fed, p.min_rows, p.sums_only)
+    held = evaluation.reported_rows(p.fed, p.min_rows, p.sums_only)
     if len(held) < len(p.fed.held.index) and not len(
         p.fed.test.y
     ):  # it is tested on the rows that the federated model is tested on, and has no others

@@ -65,7 +65,7 @@ class Contribution:
         """Parties that added less than `share` of an even part of the whole gain, their interval's upper end
         included.
         """
-        even = (self.values.whole - self.values.nobody) / len(self.parties)
+        even = (self.values.whole - self.values.empty) / len(self.parties)
         return [name for name, high in zip(self.parties, self.values.high) if high < share * even]
 
     def models(self) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def contribution(
     elif method == "shapley" or (method == "reconstructed" and n <= game.EXACT):
         values = game.shapley(utility, n)
     else:
-        values = game.sampled(utility, n, permutations, tolerance, confidence, seed)
+        values = game.sample_shapley(utility, n, permutations, tolerance, confidence, seed)
     return Contribution(p.fed.parties, metric, method, values, run)
 
 
@@ -217,7 +217,7 @@ class _Reconstructed:
         heard: list[
             tuple[np.ndarray, torch.Tensor, torch.Tensor]
         ] = []  # of one round: a stack at a time, or one party
-        cohort.hears = lambda who, weights, vectors: heard.append(
+        cohort.on_upload = lambda who, weights, vectors: heard.append(
             (who, weights.clone(), vectors["delta"].clone())
         )
         for r in range(p.rounds):
@@ -243,7 +243,7 @@ def _score(p: Plan, models: list[dict[str, torch.Tensor]], metric: str) -> list[
     from ..engine import evaluation
 
     task, test = make_task(p), p.fed.test_at(p.rounds)
-    held = evaluation.of_parties(p.fed, p.fed.at(p.rounds), p.min_rows, p.sums_only)
+    held = evaluation.held_out(p.fed, p.fed.at(p.rounds), p.min_rows, p.sums_only)
     buffers = torch.stack([m["buffers"] for m in models]) if "buffers" in models[0] else None
     found = evaluation.evaluate(
         task,

@@ -22,8 +22,8 @@ from ..mpc.prime import FixedPointPrime
 from ..mpc.ring import FixedPoint
 from ..parameters import bad, check
 from ..parties.ledger import Ledger
+from ..runtimes.choose import choose_runtime
 from .devices import device_for
-from .programs import to_the_end
 
 if TYPE_CHECKING:
     import pandas
@@ -98,7 +98,8 @@ def infer(
     client learns, "logits" or only the "argmax". Rows are evaluated in batches of `batch`; the masked weights
     are sent once. `debug` opens intermediate values to check their range, and compares with the plain model;
     nothing is secret then. `adversary`: "semi-honest" parties follow their programs; "active" parties may
-    deviate, so every number carries a tag, and a party that changes one is caught before anything is revealed.
+    deviate, so every number carries a tag, and a party that changes one is caught before anything is
+    revealed.
     """
     if not isinstance(model, nn.Module):
         raise bad("infer", "model", type(model).__name__, "a torch.nn.Module")
@@ -138,7 +139,8 @@ def infer(
             "private",
             private,
             "('input', 'model') with helper=None",
-            "With a public model there is nothing to share: the client has the weights and can compute alone.",
+            "With a public model there is nothing to share: the client has the weights and can compute "
+            "alone.",
         )
     if helper is None:
         _check_oblivious_transfer()
@@ -166,7 +168,7 @@ def infer(
     options = {"device": device} if active else {"device": device, "debug": debug}
     ledger = Ledger()
     batches = [part.contiguous().cpu() for part in rows.split(batch)]
-    results = to_the_end("infer", runtime).run_sync(
+    results = choose_runtime("infer", runtime, all_stay=True).run_sync(
         {
             owner: functools.partial(
                 protocol.owner,

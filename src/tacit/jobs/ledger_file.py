@@ -1,9 +1,8 @@
-"""One ledger for each party: `ledger.jsonl` in its start kit, to which every command between real parties
-adds one line.
+"""A party's ledger file: `ledger.jsonl` in its start kit, with one line per command between real parties.
 
-A line is {"time", "verb", "party", "failed", "ledger"}: when the command ended, what it was, the error it
-ended with ("" if it was done), and what this party saw and spent. A command that fails or is refused adds its
-line, too: what had arrived by then was seen.
+A line is {"time", "verb", "party", "failed", "ledger"}: when the command ended, its name, the error it ended
+with ("" for success), and what this party saw and spent. A failed or refused command adds a line as well,
+because messages may have arrived before.
 """
 
 from __future__ import annotations
@@ -34,9 +33,7 @@ class LedgerEntry:
 
 
 def append_ledger(path: str | Path | None, ledger: Ledger, verb: str, party: str, failed: str = "") -> None:
-    """Add what a party saw in one command to its ledger file (`KIT/ledger.jsonl`), durably. None: a party
-    without a folder keeps none.
-    """
+    """Append what a party saw in one command to its ledger file, durably; path None: do nothing."""
     if path is None:
         return
     Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -50,10 +47,8 @@ def append_ledger(path: str | Path | None, ledger: Ledger, verb: str, party: str
 
 
 @contextmanager
-def recorded(kit: Path | None, ledger: Ledger, verb: str, party: str) -> Iterator[None]:
-    """Whatever happens inside, what `ledger` then holds is added to the ledger file of the kit in this
-    folder.
-    """
+def record_command(kit: Path | None, ledger: Ledger, verb: str, party: str) -> Iterator[None]:
+    """Append `ledger` to the kit's ledger file at the end of the block, also after an error."""
     path = None if kit is None else kit / NAME
     try:
         yield
@@ -64,9 +59,8 @@ def recorded(kit: Path | None, ledger: Ledger, verb: str, party: str) -> Iterato
 
 
 def read_ledger_file(path: str | Path) -> list[LedgerEntry]:
-    """Every command, oldest first. An incomplete last line, as a crash may leave it, is an error that names
-    it: something was seen that is not there.
-    """
+    """Return all commands, oldest first; an incomplete line (after a crash) becomes an entry with an "
+    "error."""
     file = Path(path)
     if not file.is_file():
         raise MissingFiles(
@@ -78,14 +72,14 @@ def read_ledger_file(path: str | Path) -> list[LedgerEntry]:
         if not line.strip():
             continue
         try:
-            told = json.loads(line)
+            entry = json.loads(line)
             entries.append(
                 LedgerEntry(
-                    str(told["time"]),
-                    str(told["verb"]),
-                    str(told["party"]),
-                    str(told["failed"]),
-                    Ledger.from_dict(told["ledger"]),
+                    str(entry["time"]),
+                    str(entry["verb"]),
+                    str(entry["party"]),
+                    str(entry["failed"]),
+                    Ledger.from_dict(entry["ledger"]),
                 )
             )
         except (ValueError, KeyError, TypeError, BadRun) as error:

@@ -34,6 +34,7 @@ from ..parties.ledger import Ledger
 from ..parties.party import Party
 from ..protocols import rounds, secagg
 from ..protocols.consent import Commitment, OncePerRound
+from ..runtimes.choose import choose_runtime
 from ..runtimes.inprocess import InProcess
 from ..synth import ALL, GAN, GaussianCopula, Generator, GeneratorState, Table
 from ..synth.columns import Column
@@ -41,7 +42,6 @@ from ..synth.constraints import Combinations
 from ..synth.encode import Layout
 from ..synth.federated import MOST_ROWS, Histograms, Pooled, holder_seed, pool_generator
 from ..synth.generator import NOT_PRIVATE, Watch
-from .programs import to_the_end
 
 if TYPE_CHECKING:
     import pandas
@@ -96,7 +96,7 @@ def synthesize(
     job = _job(table, generator, local_epochs, hide, list(holders))
     ledger = Ledger()
     ledger.stamp(NOT_PRIVATE)
-    runtime = to_the_end("synthesize", runtime or InProcess())
+    runtime = choose_runtime("synthesize", runtime, all_stay=True)
     watching: dict[str, Any] = {} if watch is None else {"watch": watch}
     # the coordinator that calls `watch` must run in this process
     here: dict[str, Any] = {} if watch is None or isinstance(runtime, InProcess) else {"here": (COORDINATOR,)}

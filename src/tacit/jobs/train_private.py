@@ -18,7 +18,7 @@ from .. import __version__, models
 from ..accounting import Release
 from ..accounting.account import FILE
 from ..data.federation import Dataset, Federation, check_one_label
-from ..engine.metrics import count, measure, of_numbers
+from ..engine.metrics import count, measure, measure_regression
 from ..errors import BadData
 from ..guard.stage import source
 from ..parameters import bad, check, to_table
@@ -354,5 +354,5 @@ def _test(module: nn.Module, dataset: Dataset, device: str) -> dict[str, float]:
         module.train()
     return {
         **measure(count(outputs, dataset.test.y, dataset.classes)),
-        **(of_numbers(outputs, dataset.test.y) if dataset.classes is None else {}),
+        **(measure_regression(outputs, dataset.test.y) if dataset.classes is None else {}),
     }

@@ -6,7 +6,7 @@ caught before anything is revealed (`tagged_context.py`).
       |--- Batches(shapes) ------------>|                                   |
       |--- Batches(shapes) ------------------------------------------------>|
       |<-- Dealing(digest) ----------------------- Dealing(digest) ---------|   what the helper received
-      |<-- TapeKey, Corrections ----------------------- TapeKey ------------|   tagged randomness (`tagged.py`)
+      |<-- TapeKey, Corrections ----------------------- TapeKey ------------|   randomness (`tagged.py`)
       |<-- MaskedEntry (weights) -------|                                       once
       |--- MaskedEntry (x) ------------>|                                       each batch
       |<-- MaskedOpening -------------->|                                       each layer: uniform numbers
@@ -49,15 +49,15 @@ from .tagged import TaggedRequest, TaggedStock, deal, plan
 from .tagged_context import TaggedContext
 
 ASSUMES = (
-    "CHECKED: an owner or client that departs from its program is caught before anything is revealed, but "
-    "with probability below 2^-59, if the helper "
-    "is honest and works with neither. False inputs, and stopping, are not prevented."
+    "CHECKED: an owner or client that deviates from its program is caught before anything is revealed, "
+    "except with probability below 2^-59, if the helper is honest and colludes with neither. False inputs, "
+    "and stopping, are not prevented."
 )
 
 
 class Dealing(
     Message,
-    reveals="a hash of the architecture and the shapes the helper was told, to compare with one's own",
+    reveals="a hash of the architecture and the shapes the helper received, to compare with one's own",
 ):
     digest: bytes
 

@@ -7,11 +7,11 @@ and comparing the public c with the shared r:
        ⟨2^(r_d) − 1⟩ (bit j: r_d > j); ⟨bit 48 of r⟩; a random bit ⟨β⟩ also as [β] and [β·r]; and AND triples.
        [·] is shared by addition, ⟨·⟩ by exclusive or
     2. open c = x + r, which is uniform
-    3. for each digit, locally: ⟨lt_d⟩ = bit c_d of ⟨T_d⟩ (is c_d < r_d?), ⟨eq_d⟩ = that ⊕ bit c_d − 1 of ⟨T_d⟩
-    4. four times, for pairs of digits: lt = lt_hi ⊕ eq_hi·lt_lo, eq = eq_hi·eq_lo    (one round each, packed)
-    5. x = c − r, so its bit 48 is ⟨bit 48 of r⟩ ⊕ bit 48 of c ⊕ ⟨lt⟩ (the borrow), and b = [x ≥ 0] its opposite
-    6. open t = b ⊕ β, one random bit.  [b] = t + (1 − 2t)[β]
-    7. [b·x] is local, since x = c − r: u = c[β] − [β·r] is [β·x], and b·x = x − u where t = 1, u where t = 0
+    3. for each digit, locally: ⟨lt_d⟩ = bit c_d of ⟨T_d⟩ (is c_d < r_d?), ⟨eq_d⟩ = that ⊕ bit c_d − 1 of
+    ⟨T_d⟩ 4. four times, for pairs of digits: lt = lt_hi ⊕ eq_hi·lt_lo, eq = eq_hi·eq_lo    (one round each,
+    packed) 5. x = c − r, so its bit 48 is ⟨bit 48 of r⟩ ⊕ bit 48 of c ⊕ ⟨lt⟩ (the borrow), and b = [x ≥ 0]
+    its opposite 6. open t = b ⊕ β, one random bit.  [b] = t + (1 − 2t)[β] 7. [b·x] is local, since x = c − r:
+    u = c[β] − [β·r] is [β·x], and b·x = x − u where t = 1, u where t = 0
 
     party 0 |<-- MaskedValues(c) --->| party 1      6 rounds, 13.8 bytes per value and party;
             |<-- MaskedBits ×4 ----->|              the dealer sends 35.9 to the last party

@@ -11,8 +11,10 @@
 | sigmoid, tanh | all                   | 2^-13                  | exp(−|x|), Newton-Raphson in [1, 2] |
 | softmax       | all, n ≤ 2^14         | 2^-12 + n · 2^-22      | exp(x − max x), reciprocal of the sum |
 | gelu          | all                   | 2^-12                  | max(x, 0) − polynomial at |x| in [0, 4] |
-| mul_scalar    | |result| < 2^24; 2^-k: all | 2^-15 + 2^-15 · |result| | a public factor with 22 bits, or 2^-k |
-| layer norm    | variance as rsqrt, n · variance < 2^30 | 2^-13 · (4 + |x − mean| / σ) · max(1, 1/σ) | rsqrt |
+| mul_scalar    | |y| < 2^24; 2^-k: all | 2^-15 + 2^-15 · |y|    | y: x times a public factor of 22 bits or 2^-k |
+| layer norm    | variance as rsqrt (1) | (2)                    | rsqrt of the variance |
+
+(1) and n · variance < 2^30;  (2) 2^-13 · (4 + |x − mean| / σ) · max(1, 1/σ)
 
 Tests check each error over the domain. Outside the domain a result is wrong without an error, as in all such
 schemes; `debug=True` opens the arguments and checks them. This gives up all secrecy, and is recorded in the
@@ -115,8 +117,8 @@ async def mul_public(ctx: Context, x: Tensor, public: Tensor, op: Bilinear = MUL
 async def mul_scalar(ctx: Context, x: Tensor, factor: float) -> Tensor:
     """[x] times one public number, for |x · factor| < 2^(40−f), normally 2^24; exact for 2^-k.
 
-    The factor has 22 fractional bits. If their error would exceed 2^-15 of it (1/n for n in the thousands), x is
-    first truncated by the factor's power of two.
+    The factor has 22 fractional bits. If their error would exceed 2^-15 of it (1/n for n in the thousands), x
+    is first truncated by the factor's power of two.
     """
     if not factor:
         return torch.zeros_like(x)

@@ -7,7 +7,7 @@ with a helper who sees neither, or without one.
       |--- Batches(shapes) ------------------------------------------------>|
       |<-- TapeKey, Corrections ----------------------- TapeKey ------------|   randomness (`dealer.py`)
       |<-- MaskedWeights ---------------|                                       once (`beaver.py`)
-      |<-- MaskedFactors, MaskedProducts, MaskedValues, MaskedBits, MaskedSigns -->|   each layer: uniform words
+      |<-- MaskedFactors, MaskedProducts, MaskedValues, MaskedBits, MaskedSigns -->|   each layer: uniform
       |<-- ResultShare -----------------|                                       at the end of each batch
 
 The client learns the architecture and the result (the logits, or with reveal="argmax" the class alone), and
@@ -46,9 +46,8 @@ from .model import Layer, Weights
 from .ring import FixedPoint
 
 ASSUMES = (
-    "SEMI-HONEST: the secrets hold if every party follows its program and the helper works with neither "
-    "owner nor client; a party that deviates can "
-    "spoil the result unnoticed."
+    "SEMI-HONEST: the secrets hold if every party follows its program and the helper colludes with neither "
+    "owner nor client; a party that deviates can corrupt the result unnoticed."
 )
 OWNER, CLIENT = 0, 1
 RequestT = TypeVar("RequestT")
@@ -158,7 +157,8 @@ async def client(
         (theirs,) = (await me.recv(owner, ResultShare)).values
         if theirs.shape != mine.shape:
             raise ProtocolError(
-                f"the owner's share of the result has shape {list(theirs.shape)}; expected {list(mine.shape)}."
+                f"the owner's share of the result has shape {list(theirs.shape)}; expected "
+                f"{list(mine.shape)}."
             )
         total = mine + theirs.to(device)
         results.append((total if architecture.reveal == "argmax" else fixed.decode(total)).cpu())

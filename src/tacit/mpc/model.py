@@ -287,8 +287,8 @@ def from_text(text: str) -> list[Layer]:
         return _validate(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ProtocolError(
-            f"the architecture cannot be read: {type(error).__name__}: {error}. All parties must run the same "
-            "version of tacit."
+            f"the architecture cannot be read: {type(error).__name__}: {error}. All parties must run the "
+            "same version of tacit."
         ) from None
 
 

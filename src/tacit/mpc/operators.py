@@ -1,5 +1,5 @@
-"""Operators of shared tensors, with tags or without: each runs one program per party, and the dealer's, in one
-process. `tensor.py` and `tensor_checked.py` define the shares and the parties' contexts.
+"""Operators of shared tensors, with tags or without: each runs one program per party, and the dealer's, in
+one process. `tensor.py` and `tensor_checked.py` define the shares and the parties' contexts.
 """
 
 from __future__ import annotations

@@ -33,9 +33,8 @@ from .extension import OTChannel
 from .truncate import Truncation
 
 ASSUMES = (
-    "SEMI-HONEST, NO HELPER: the secrets hold if owner and client follow their programs; the masks they "
-    "need they made themselves, by oblivious "
-    "transfer. A party that deviates can spoil the result unnoticed."
+    "SEMI-HONEST, NO HELPER: the secrets hold if owner and client follow their programs; they generated the "
+    "masks themselves, by oblivious transfer. A party that deviates can corrupt the result unnoticed."
 )
 KINDS = (Mask, Triple, Square, Truncation, Comparison)
 Shares = dict[str, Tensor]

@@ -60,8 +60,8 @@ ROWS_PER_COLUMN = 10
 COLLINEAR = 1e-6
 FAR_OUT = 4096.0  # standard deviations along one direction: scores of test rows must stay below 2^16
 ASSUMES = (
-    "SEMI-HONEST: the secrets hold if every party follows its program and the helper works with no other "
-    "party; a party that deviates can spoil the "
+    "SEMI-HONEST: the secrets hold if every party follows its program and the helper colludes with no other "
+    "party; a party that deviates can corrupt the "
     "result unnoticed. Opened: each party's own final coefficients, once; the intercept and the test "
     "metrics to the label holder."
 )

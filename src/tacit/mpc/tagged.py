@@ -177,8 +177,8 @@ async def deal(
     device: str = "cpu",
     alphas: Sequence[int] | None = None,
 ) -> None:
-    """1. a fresh key to each, α from the tapes (or as given);  2. for each request: read the tapes, compute the
-    derived parts and all tags, send the differences to the last party.
+    """1. a fresh key to each, α from the tapes (or as given);  2. for each request: read the tapes, compute
+    the derived parts and all tags, send the differences to the last party.
     """
     tapes, session = [], me.secret.bytes(SESSION)
     for name in parties:
@@ -264,8 +264,8 @@ class TaggedStock:
             corrections = await self.corrections()
             if [tuple(v.shape) for v in corrections] != [parts[name.removeprefix("α·")] for name in names]:
                 raise ProtocolError(
-                    f"the dealer's corrections do not match {type(request).__name__}. Dealer and parties must "
-                    "plan the same program; repeat the dealing."
+                    f"the dealer's corrections do not match {type(request).__name__}. Dealer and parties "
+                    "must plan the same program; repeat the dealing."
                 )
             for name, value in zip(names, corrections):
                 values[name] = prime.check_elements(value, "the dealer").to(self.device)

@@ -25,9 +25,8 @@ from .tagged import TaggedDryRun, TaggedStock, deal, draw_keys, plan, share_tagg
 from .tagged_context import TaggedContext
 
 ASSUMES = (
-    "CHECKED: a computing party that departs from its program is caught before anything is opened, but with "
-    "probability below 2^-59, if the dealer and "
-    "whoever shared the tensor are honest."
+    "CHECKED: a computing party that deviates from its program is caught before anything is opened, except "
+    "with probability below 2^-59, if the dealer and the party that shared the tensor are honest."
 )
 
 

@@ -13,7 +13,7 @@ a 1):
 so that w = (HᵀH/n + λI)⁻¹ Hᵀt/n, of which only Hᵀt needs both parties.
 
     source (t: labels, and its own model's scores)           target (H)                      helper
-      |<------------ TapeKey, Corrections ------------------------|<----------------------------|   `dealer.py`
+      |<------------ TapeKey, Corrections ------------------------|<------------------------|   `dealer.py`
       |<------------ MaskedFactors ------------------------------>|    t and H under uniform masks
       |------------- SumsShare(my share of Hᵀt/n) --------------->|    which has the other share
 

@@ -69,5 +69,5 @@ async def truncate(ctx: RingContext, v: Tensor, bits: int | None = None) -> Tens
 
 
 def truncate_locally(v: Tensor, rank: int, bits: int) -> Tensor:
-    """Party 0: x_0 >> f;  party 1: −((−x_1) >> f). Two parties only, and wrong with probability |v| / 2^64."""
+    """Party 0: x_0 >> f;  party 1: −((−x_1) >> f). Wrong with probability |v| / 2^64."""
     return v >> bits if rank == 0 else -((-v) >> bits)

@@ -1,8 +1,6 @@
-"""Parties that talk: who they are, what they say (Message), how it looks on the wire (codec), and who saw
-what (Ledger).
+"""Parties, their messages, the wire format (codec), and the record of who saw what (Ledger).
 
-Names are fetched when first used, so that a simulation that needs the Ledger alone loads neither torch nor
-msgpack.
+Names are imported on first use: a simulation that needs only the Ledger loads neither torch nor msgpack.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Time as a party sees it: the wall's, or a simulation's in which waiting takes no time.
+"""Clocks: real time, or virtual time in which waiting takes no time.
 
-A virtual clock moves only when nobody has anything left to do, and then straight to the next timer, one timer
-at a time and in the order (when, asked first). So a simulation of an hour takes as long as its arithmetic,
-and comes out the same every time.
+A virtual clock advances only when no party can do anything else, directly to the next timer, one at a time in
+the order (time, creation). So a simulated hour takes as long as its computation, and every run gives the same
+result.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class Timer(Protocol):
 
 
 class Clock(ABC):
-    """`now()` in seconds, `at(when, call)`, and `sleep` made of the two."""
+    """A clock in seconds: `now()`, `at(when, call)`, `sleep` and `until`."""
 
     @abstractmethod
     def now(self) -> float: ...
 
     @abstractmethod
     def at(self, when: float, call: Callable[[], None]) -> Timer:
-        """Call `call()` when the clock shows `when`, unless cancelled before."""
+        """Call `call()` at time `when`, unless cancelled before."""
 
     async def sleep(self, seconds: float) -> None:
         await self.until(self.now() + seconds)
@@ -65,9 +65,7 @@ class _Alarm:
 
 
 class VirtualClock(Clock):
-    """Starts at 0, or where a simulation that is resumed had come to. Whoever runs it calls `advance` when
-    nothing else can happen.
-    """
+    """A simulated clock that starts at `start`; the runtime calls `advance` when nothing else can happen."""
 
     def __init__(self, start: float = 0.0) -> None:
         self._now = start
@@ -84,7 +82,7 @@ class VirtualClock(Clock):
         return alarm
 
     def advance(self) -> bool:
-        """Move to the next timer and ring it. False when there is none: then time stands still for good."""
+        """Advance to the next timer and call it; False if there is none."""
         while self._alarms:
             when, _, alarm = heapq.heappop(self._alarms)
             if not alarm.live:
@@ -97,8 +95,8 @@ class VirtualClock(Clock):
         return False
 
     def _drop(self) -> None:
-        # deadlines that were met stay in the heap; sweep when they are most of it, so that a long run stays
-        # flat in memory
+        # cancelled timers stay in the heap; remove them when they are the majority, so that memory stays
+        # bounded
         self._cancelled += 1
         if self._cancelled > 64 and 2 * self._cancelled > len(self._alarms):
             self._alarms = [entry for entry in self._alarms if entry[2].live]

@@ -1,14 +1,14 @@
-"""Messages as bytes and back. There is no code in a frame (never pickle), and a frame is read as hostile
-until it has been read to its end.
+"""Encode messages to bytes and back. A frame contains no code (never pickle) and is untrusted input.
 
     frame = "TCT" 0x01 | length of head, uint32 | head | body
     head  = msgpack [kind, {field: value}], padded with zeros to a multiple of 8
-    body  = the raw little-endian bytes of tensors and byte strings in the order the head names them, each padded to a multiple of 8
+    body  = raw little-endian bytes of tensors and byte strings in the order of the head, each padded to a
+            multiple of 8
 
-Bounds: the head's claimed sizes are held to the bytes that are really there before anything is made of
-them. Reading takes one copy of the body, and of the head at most what its Python values weigh (the worst
-kind, empty tables, about 64 bytes for each byte, and no more than forms.MAX_ITEMS values). Sending copies
-a contiguous CPU tensor once, into the frame; `encode_parts` does not copy it at all.
+Sizes claimed in the head are checked against the available bytes before anything is allocated. Reading takes
+one copy of the body, and the memory of the head's Python values (at worst about 64 bytes for each byte of
+empty tables, and at most forms.MAX_ITEMS values). Sending copies a contiguous CPU tensor once, into the
+frame; `encode_parts` does not copy it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ _KIND_BYTES = 512  # more than any class name: enough of the head to tell the ki
 
 
 def encode_parts(message: Message, max_bytes: int = MAX_BYTES) -> list[bytes | memoryview]:
-    """The frame in pieces, the tensors as views of their own memory: write them out before the tensors
-    change.
-    """
+    """Return the frame in pieces; tensors are views of their memory, so write them before they change."""
     body: list[Any] = []
     fields = {
         name: form.pack(getattr(message, name), f"{message.kind}.{name}", body)
@@ -61,29 +59,27 @@ def encode_parts(message: Message, max_bytes: int = MAX_BYTES) -> list[bytes | m
 
 
 def encode(message: Message, max_bytes: int = MAX_BYTES) -> bytes:
-    """The message as one frame."""
+    """Encode a message as one frame."""
     return b"".join(encode_parts(message, max_bytes))
 
 
 def _head(frame: Frame, max_bytes: int) -> tuple[memoryview, int]:
-    """The frame as bytes and the length of its head, both checked against each other."""
+    """Return (frame, length of its head), checked against each other."""
     view = memoryview(frame)
     if len(view) > max_bytes:
         raise BadFrame(f"a frame of {len(view)} bytes, more than the {max_bytes} allowed here.")
     if len(view) < _START or view[: len(MAGIC)] != MAGIC:
         raise BadFrame(
-            "these bytes do not start as a tacit frame does; is the other side running another program or "
-            "version?"
+            "these bytes are not a tacit frame. Does the other side run another program or version?"
         )
     head = int.from_bytes(view[len(MAGIC) : _START], "little")
     if head > len(view) - _START:
-        raise BadFrame(f"the frame's head claims {head} bytes, but {len(view) - _START} are there.")
+        raise BadFrame(f"the frame's head claims {head} bytes, but the frame has {len(view) - _START}.")
     return view, head
 
 
 def _unpacker(data: memoryview) -> Any:
-    # no lists, tables or extensions except those we ask for by name: the reader opens each one itself and
-    # knows its size first
+    # no lists, maps or extensions: the reader opens each container itself, after checking its size
     unpacker = msgpack.Unpacker(
         max_buffer_size=max(len(data), 1),
         max_str_len=len(data),
@@ -99,7 +95,7 @@ def _unpacker(data: memoryview) -> Any:
 
 
 def kind_of(frame: Frame, max_bytes: int = MAX_BYTES) -> str:
-    """What kind of message the frame claims to be; nothing else is read."""
+    """Return the kind a frame claims to be; nothing else is read."""
     view, head = _head(frame, max_bytes)
     if (
         head > 2
@@ -109,7 +105,7 @@ def kind_of(frame: Frame, max_bytes: int = MAX_BYTES) -> str:
     ):
         with suppress(
             UnicodeDecodeError
-        ):  # as most frames begin, read by hand: every message that arrives is asked for its kind
+        ):  # the common case, read directly: this is called for every arriving message
             return str(view[_START + 2 : _START + 2 + n], "utf-8")
     reader = Reader(_unpacker(view[_START : _START + min(head, _KIND_BYTES)]), head, view, 0, False)
     return _kind(reader)
@@ -128,13 +124,13 @@ def decode(
     *,
     reuse: bool = False,
 ) -> Message:
-    """The message in a frame, or BadFrame.
+    """Decode a frame, or raise BadFrame.
 
-    Tensors are writable and own their memory. With `reuse` they lie in the frame itself (a bytearray its
-    owner gives up): no copy is made.
+    Tensors are writable and own their memory. With `reuse` they use the memory of the frame (a bytearray that
+    the caller gives up), without a copy.
     """
     if reuse and memoryview(frame).readonly:
-        raise ProtocolError("decode(reuse=True) needs a frame that may be written to; give it a bytearray.")
+        raise ProtocolError("decode(reuse=True) needs a writable frame; pass a bytearray.")
     view, head = _head(frame, max_bytes)
     start = _START + head
     reader = Reader(_unpacker(view[_START:start]), head, view, start, reuse)
@@ -151,8 +147,8 @@ def decode(
             + (
                 f"expected {' or '.join(known)}."
                 if expected is not None
-                else "a kind not known here; import the module that declares it, or bring all parties to "
-                "the same version."
+                else "an unknown kind. Import the module that declares it, or use the same version at all "
+                "parties."
             )
         )
     reader.piece(0, "the head", "nothing")  # its padding
@@ -168,12 +164,10 @@ def decode(
     missing = [name for name in cls.forms if name not in values]
     if missing:
         raise BadFrame(
-            f"{kind} comes without its field {', '.join(map(repr, missing))}. Do all parties run the same "
-            "version?"
+            f"{kind} lacks the field {', '.join(map(repr, missing))}. Do all parties run the same version?"
         )
     if reader.unpacker.tell() != head or reader.at != len(view):
         raise BadFrame(
-            f"{kind} is followed by {head - reader.unpacker.tell() + len(view) - reader.at} bytes that "
-            "belong to nothing."
+            f"{kind} is followed by {head - reader.unpacker.tell() + len(view) - reader.at} unexpected bytes."
         )
     return cls(**values)

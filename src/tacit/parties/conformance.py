@@ -1,6 +1,4 @@
-"""What every protocol must pass: it computes its ideal, says what it reveals, comes out the same twice, and
-dies as a whole.
-"""
+"""Conformance checks for protocols: correct, recorded in the ledger, reproducible, failing as a whole."""
 
 from __future__ import annotations
 
@@ -20,15 +18,15 @@ from .ledger import Ledger
 from .message import KINDS
 from .party import Party, Program, Runtime, Transport
 
-# seconds of real time for one run: far above any protocol on test inputs, so that a hang is a failure and not
-# a hung test
+# seconds of real time for one run: far above any protocol on test inputs, so that a hang is a failure
 PATIENCE = 60.0
 
 
 @dataclass(eq=False)
 class Tap:
-    """Listens on the wires: every frame sent, in order, as (sender, to, scope, frame). `crash=(party, n)`
-    breaks that party's n-th send.
+    """Records every frame sent, in order, as (sender, to, scope, frame).
+
+    `crash=(party, n)` makes that party's n-th send fail.
     """
 
     frames: list[tuple[str, str, str, bytes]] = field(default_factory=list)
@@ -38,17 +36,17 @@ class Tap:
         return {name: self._tapped(program) for name, program in programs.items()}
 
     def _tapped(self, program: Program) -> Program:
-        async def listened(me: Party) -> Any:
+        async def run_tapped(me: Party) -> Any:
             return await program(replace(me, transport=_Tapped(me.transport, self)))
 
-        return listened
+        return run_tapped
 
     def view(self, party: str) -> list[bytes]:
-        """Everything this party was sent: what an attacker in its place has to work with."""
+        """Return every frame this party received: the view of an attacker in its place."""
         return [frame for _, to, _, frame in self.frames if to == party]
 
     def counts(self) -> Counter[tuple[str, str, str]]:
-        """How many of each (receiver, sender, kind)."""
+        """Count frames by (receiver, sender, kind)."""
         return Counter((to, sender, kind_of(frame)) for sender, to, _, frame in self.frames)
 
 
@@ -68,13 +66,13 @@ class _Tapped:
 
 
 class Crash(Exception):
-    """A crash put into a party on purpose."""
+    """An injected crash of a party."""
 
 
-def demand(kept: bool, otherwise: str) -> None:
-    """An assertion that `python -O` does not remove."""
-    if not kept:
-        raise AssertionError(otherwise)
+def demand(condition: bool, message: str) -> None:
+    """Assert `condition`, also under `python -O`."""
+    if not condition:
+        raise AssertionError(message)
 
 
 def check_protocol(
@@ -84,44 +82,44 @@ def check_protocol(
     runtime: Runtime | None = None,
     equal: Callable[[Any, Any], bool] | None = None,
 ) -> None:
-    """Raise AssertionError, saying what is wrong, unless the protocol keeps its promises on every input.
+    """Raise AssertionError with the reason unless the protocol passes all checks on every input.
 
-    `programs(x)` gives one program per party, `ideal(x)` what (some of) the parties must end up with. `equal`
-    compares one party's result with the ideal's and with its own of a second run; by default numbers may
-    differ by 1e-5 of their size.
+    `programs(x)` returns one program per party, `ideal(x)` the expected results of (some of) the parties.
+    `equal` compares a party's result with the ideal and with a second run; by default numbers may differ by a
+    relative 1e-5.
     """
     if runtime is None:
         from ..runtimes.inprocess import (
             InProcess,
-        )  # only the default: a protocol is checked on whatever runtime it is given
+        )  # imported here: only the default runtime needs it
 
         runtime = InProcess()
     equal = equal or alike
-    tried = 0
+    count = 0
     for x in inputs:
-        tried += 1
+        count += 1
         ledger, tap = Ledger(), Tap()
         first = _run(runtime, tap.on(programs(x)), ledger)
-        for name, wanted in ideal(x).items():
+        for name, expected in ideal(x).items():
             demand(
                 name in first,
                 f"the ideal gives something to {name!r}, but the parties are {', '.join(map(repr, first))}.",
             )
-            got = first[name]
+            result = first[name]
             demand(
-                equal(got, wanted),
-                f"on input {x!r:.200} party {name!r} got {got!r:.200}, the ideal gives {wanted!r:.200}.",
+                equal(result, expected),
+                f"on input {x!r:.200} party {name!r} got {result!r:.200}, the ideal gives {expected!r:.200}.",
             )
         _check_ledger(tap, ledger)
         again = _run(runtime, programs(x), Ledger())
-        for name, got in first.items():
+        for name, result in first.items():
             demand(
-                equal(got, again[name]),
-                f"two runs with the same seed differ at {name!r}: {got!r:.200} and {again[name]!r:.200}.",
+                equal(result, again[name]),
+                f"two runs with the same seed differ at {name!r}: {result!r:.200} and {again[name]!r:.200}.",
             )
-        if tried == 1:  # how it dies does not depend on the input
+        if count == 1:  # crash behavior does not depend on the input
             _check_crashes(programs, x, runtime, Counter(sender for sender, _, _, _ in tap.frames))
-    demand(tried > 0, "check_protocol was given no inputs, so it has checked nothing.")
+    demand(count > 0, "check_protocol was given no inputs, so it has checked nothing.")
 
 
 def _run(runtime: Runtime, programs: Mapping[str, Program], ledger: Ledger) -> dict[str, Any]:
@@ -147,17 +145,15 @@ def _check_ledger(tap: Tap, ledger: Ledger) -> None:
         on_record = noted[party, sender, kind]
         demand(
             on_record == count,
-            f"{sender!r} sent {count} {kind} to {party!r}, but the ledger has {on_record}: "
-            "someone saw something that is not on record.",
+            f"{sender!r} sent {count} {kind} to {party!r}, but the ledger has {on_record}: a message was not "
+            "recorded.",
         )
 
 
 def _check_crashes(
     programs: Callable[[Any], Mapping[str, Program]], x: Any, runtime: Runtime, sends: Counter[str]
 ) -> None:
-    """Each party that speaks crashes once at its first word and once half way; everybody must stop, and the
-    error must name it.
-    """
+    """Crash each sender at its first message and half way; the run must end with an error that names it."""
     for victim, n in sends.items():
         for at in sorted({0, n // 2}):
             try:
@@ -169,12 +165,12 @@ def _check_crashes(
                 )
             else:
                 raise AssertionError(
-                    f"{victim!r} crashed at its message {at}, and the run ended as if nothing had happened."
+                    f"{victim!r} crashed at its message {at}, and the run ended without an error."
                 )
 
 
 def alike(a: Any, b: Any) -> bool:
-    """The same structure and the same numbers, up to 1e-5 of their size."""
+    """Compare structure and numbers, with a relative tolerance of 1e-5."""
     if isinstance(a, Tensor | np.ndarray) or isinstance(b, Tensor | np.ndarray):
         x, y = torch.as_tensor(a), torch.as_tensor(b)
         if x.shape != y.shape:

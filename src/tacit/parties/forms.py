@@ -1,4 +1,4 @@
-"""What a field of a message may be, and how each such thing goes over the wire and comes back.
+"""Types of message fields and their encoding.
 
 | in Python                                       | in the msgpack head              | in the body        |
 |-------------------------------------------------|----------------------------------|--------------------|
@@ -9,8 +9,8 @@
 | dict[str, X]                                    | map of X                         | what X puts there  |
 | X | None                                        | [] or [X]                        | what X puts there  |
 
-Reading follows the declared type, never what the bytes claim to be: depth, sizes and dtypes are settled
-before anything is made.
+Reading follows the declared type, never the received bytes: depth, sizes and dtypes are checked before
+anything is allocated.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from ..errors import BadFrame, ProtocolError
 
 if sys.byteorder != "little":
     raise ImportError(
-        "tacit's wire format is little-endian and copies memory as it stands; this machine is big-endian: "
-        "not supported."
+        "tacit's wire format is little-endian and copies memory directly; big-endian machines are not "
+        "supported."
     )
 
 DTYPES = {
@@ -57,24 +57,24 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 MAX_DIMS = 16
 MAX_ITEMS = (
     1 << 22
-)  # values in all lists and tables of a message: one byte of an empty list becomes about 64 in memory
+)  # values in all lists and maps of a message: one byte of an empty list takes about 64 in memory
 MAX_TENSORS = (
     4096  # an empty tensor is 7 bytes on the wire and several hundred in memory: this bounds the ratio
 )
-ALIGN = 8  # each piece of the body starts at a multiple, so that a tensor can lie in the frame itself
+ALIGN = 8  # alignment of each piece of the body, so that a tensor can use the frame's memory
 
 Frame = bytes | bytearray | memoryview
 
 
 class Reader:
-    """A frame being read: `unpacker` walks the head, `at` is how far the body has been used."""
+    """A frame being read: `unpacker` reads the head, `at` is the position in the body."""
 
     def __init__(self, unpacker: Any, head: int, view: memoryview, at: int, reuse: bool):
         self.unpacker, self.head, self.view, self.at, self.reuse = unpacker, head, view, at, reuse
         self.tensors = self.items = 0
 
     def _next(self, step: Callable[[], Any], where: str, wanted: str) -> Any:
-        # msgpack's own errors share no useful base class; whatever it dislikes is a bad frame
+        # msgpack's errors share no useful base class
         try:
             return step()
         except Exception as error:
@@ -118,7 +118,7 @@ class Reader:
 
 
 class FieldType(ABC):
-    """One type: its name in error messages, `pack` for the sender, `unpack` for the receiver."""
+    """One field type: its name in error messages, `pack` for the sender, `unpack` for the receiver."""
 
     name: str
 
@@ -148,7 +148,7 @@ class ScalarField(FieldType):
                 str,
                 int,
                 float,
-            ):  # subclasses such as numpy.float64 or an IntEnum go as what they are underneath
+            ):  # subclasses such as numpy.float64 or an IntEnum are sent as their base type
                 if kind in self.types and isinstance(value, kind) and not isinstance(value, bool):
                     value = kind(value)
                     break
@@ -156,9 +156,9 @@ class ScalarField(FieldType):
                 if float not in self.types or not isinstance(value, int) or isinstance(value, bool):
                     raise self.refuse(value, where)
                 try:
-                    value = float(value)  # Python's rule: an int will do where a float is asked for
+                    value = float(value)  # Python's rule: an int is accepted for a float
                 except OverflowError:
-                    raise self.refuse(value, where, " that no float can hold") from None
+                    raise self.refuse(value, where, " too large for a float") from None
         if type(value) is int and not -(1 << 63) <= value < 1 << 64:
             raise self.refuse(value, where, " of more than 64 bits; send large numbers as bytes")
         if type(value) is str and not value.isascii():
@@ -195,7 +195,7 @@ class BytesField(FieldType):
 
 
 def raw(tensor: Tensor) -> Tensor:
-    """The bytes of a tensor, row by row: its own memory where it lies contiguous on the CPU."""
+    """Return the bytes of a tensor, row by row: a view of its memory if contiguous on the CPU."""
     whole = tensor.detach().cpu().resolve_neg().contiguous()
     # as_strided, not reshape: a single element counts as contiguous whatever its stride, and is then not
     # viewable as bytes
@@ -223,7 +223,7 @@ class TensorField(FieldType):
             )
         if value.numel() == 0:
             body.append(b"")
-        else:  # a view of the tensor's own memory wherever it is contiguous and on the CPU: not copied here
+        else:  # a view of the tensor's memory if it is contiguous and on the CPU
             body.append(raw(value).numpy().data)
         return [dtype, *value.shape]
 
@@ -237,9 +237,7 @@ class TensorField(FieldType):
         name = reader.text(where)
         dtype = DTYPES.get(name)
         if dtype is None:
-            raise BadFrame(
-                f"{where}: {name!r:.40} is no dtype that may be sent; allowed: {', '.join(DTYPES)}."
-            )
+            raise BadFrame(f"{where}: dtype {name!r:.40} cannot be sent; allowed: {', '.join(DTYPES)}.")
         shape = tuple(reader.scalar(where) for _ in range(n - 1))
         if not all(type(d) is int and d >= 0 for d in shape):
             raise BadFrame(f"{where}: dimensions must be whole numbers of at least 0, got {shape!r:.80}.")
@@ -255,9 +253,9 @@ class TensorField(FieldType):
         else:
             tensor = torch.frombuffer(
                 bytearray(data), dtype=dtype
-            )  # the one copy; writable, and this tensor's alone
+            )  # the only copy; writable and owned by this tensor
         if dtype is torch.bool and int(tensor.view(torch.uint8).max()) > 1:
-            raise BadFrame(f"{where}: a bool tensor holds a byte that is neither 0 nor 1.")
+            raise BadFrame(f"{where}: a bool tensor contains a byte that is neither 0 nor 1.")
         return tensor.reshape(shape)
 
 
@@ -354,7 +352,7 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 def field_type_of(hint: Any, where: str) -> FieldType:
-    """The form a type annotation asks for, or a refusal that lists what may be declared."""
+    """Return the field type of an annotation, or raise an error that lists the allowed types."""
     if hint is None or hint in _PLAIN:
         return ScalarField((type(None) if hint is None else hint,))
     if hint is bytes:
@@ -380,6 +378,5 @@ def field_type_of(hint: Any, where: str) -> FieldType:
         )
     raise ProtocolError(
         f"{where} is declared as {hint}, which cannot be sent. A field is bool, int, float, str, bytes, "
-        "None, Tensor, "
-        "dict[str, X], list[X] or tuple[X, ...] of these, or X | None."
+        "None, Tensor, dict[str, X], list[X] or tuple[X, ...] of these, or X | None."
     )

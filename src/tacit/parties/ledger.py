@@ -1,6 +1,6 @@
-"""Who saw what, and what privacy was spent: the page a data-protection officer reads after a run.
+"""The ledger: who saw what, and what privacy was spent. Made for data-protection officers.
 
-A line is made when a message arrives, read or not: bytes that reached a party are bytes it may keep.
+A line is added when a message arrives, read or not: a party may keep any bytes that reached it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from .message import Message
 
 How = Literal["executed", "ideal"]
-MANY = 8  # more parties than this, all alike, are one line when the ledger is printed
+MANY = 8  # equal lines of more parties than this are printed as one
 
 
 @dataclass(frozen=True)
 class Seen:
-    """`party` received `count` messages of this kind from `sender`. `ideal`: simulated by what the protocol
-    computes, not executed.
+    """`party` received `count` messages of this kind from `sender`.
+
+    how="ideal": the protocol was simulated by its ideal function, not executed.
     """
 
     party: str
@@ -64,7 +65,7 @@ class Spend:
 
 
 class Ledger:
-    """Lines are added up by who, from whom, what and how; 10,000 rounds take no more room than one."""
+    """Lines summed by party, sender, kind and `how`; 10,000 rounds take no more memory than one."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str, str, str, How], list[int]] = {}
@@ -89,8 +90,9 @@ class Ledger:
         bytes: int = 0,
         how: How = "executed",
     ) -> None:
-        """`party` saw `count` messages, `bytes` in all. A simulation may give one line for many: sender="each
-        of 1000 parties".
+        """Record that `party` saw `count` messages, `bytes` in total.
+
+        A simulation may record one line for many senders: sender="each of 1000 parties".
         """
         name = kind if isinstance(kind, str) else kind.kind
         if reveals is None:
@@ -115,12 +117,12 @@ class Ledger:
         self.spent.append(spend)
 
     def stamp(self, text: str) -> None:
-        """A sentence that must stand over everything else, once."""
+        """Add a sentence that is printed before everything else, once."""
         if text not in self.stamps:
             self.stamps.append(text)
 
     def merge(self, other: Ledger) -> None:
-        """Take over what another ledger holds (another party's, another round's)."""
+        """Add the lines of another ledger (of another party or round)."""
         for line in other.seen:
             self.record(
                 line.party,
@@ -136,7 +138,7 @@ class Ledger:
             self.stamp(text)
 
     def to_dict(self) -> dict[str, Any]:
-        """As ledger.json keeps it. JSON has no infinity: it is written as the word inf."""
+        """Return the content of ledger.json. JSON has no infinity: it is written as inf."""
         spent = [
             {k: "inf" if v == math.inf else v for k, v in dataclasses.asdict(s).items() if k != "note" or v}
             for s in self.spent
@@ -162,13 +164,13 @@ class Ledger:
                 ledger.stamp(text)
         except (KeyError, TypeError, ValueError) as error:
             raise BadRun(
-                f"this is no ledger: {type(error).__name__}: {error}. "
-                "It must have `seen`, `spent` and `stamps` as tacit writes them."
+                f"not a ledger: {type(error).__name__}: {error}. "
+                "Expected `seen`, `spent` and `stamps` as tacit writes them."
             ) from error
         return ledger
 
     def table(self) -> pandas.DataFrame:
-        """One row for each line of `seen`."""
+        """Return a data frame with one row for each line of `seen`."""
         import pandas
 
         return pandas.DataFrame(
@@ -193,7 +195,7 @@ class Ledger:
 
     def __str__(self) -> str:
         lines = list(self.stamps)
-        for m in _together(_together(self.seen, "sender"), "party"):
+        for m in _group_lines(_group_lines(self.seen, "sender"), "party"):
             mark = (
                 " [ideal: computed in one place by the simulation, not executed]" if m.how == "ideal" else ""
             )
@@ -210,20 +212,20 @@ class Ledger:
         return "\n".join(lines) or "nobody saw anything, and no privacy was spent."
 
 
-def _together(lines: list[Seen], who: str) -> list[Seen]:
-    """Lines that differ only in `who` and in their numbers become one, when they are many."""
+def _group_lines(lines: list[Seen], field: str) -> list[Seen]:
+    """Merge lines that differ only in `field` and in their numbers, if they are many."""
     groups: dict[Seen, list[Seen]] = {}
     for line in lines:
-        blank: dict[str, Any] = {"count": 0, "bytes": 0, who: ""}
+        blank: dict[str, Any] = {"count": 0, "bytes": 0, field: ""}
         groups.setdefault(dataclasses.replace(line, **blank), []).append(line)
     short = []
     for alike, members in groups.items():
         if len(members) > MANY:
-            names = f"{len(members)} parties ({', '.join(getattr(m, who) for m in members[:3])}, …)"
+            names = f"{len(members)} parties ({', '.join(getattr(m, field) for m in members[:3])}, …)"
             total: dict[str, Any] = {
                 "count": sum(m.count for m in members),
                 "bytes": sum(m.bytes for m in members),
-                who: names,
+                field: names,
             }
             members = [dataclasses.replace(alike, **total)]
         short += members

@@ -1,13 +1,12 @@
-"""Where a party's mail waits until its program asks for it: one first-in-first-out queue for each scope and
-sender.
+"""A party's received messages: one FIFO queue for each scope and sender.
 
-The transport calls `put` with the sender it knows from the connection, on the event loop's thread. What has
-arrived is in the ledger, read or not.
+The transport calls `put` with the sender it knows from the connection, on the event loop's thread. Every
+arrival is recorded in the ledger, read or not.
 
-What waits is bounded (quota.py). A transport asks `fits` or `reserve` before it accepts a message, and makes
-the sender wait when the answer is no: then nothing is lost. A message put without asking, and beyond the
-limits, is dropped; the ledger has a line for it, nothing more is accepted from that sender, and whoever waits
-for its next message gets an error instead of a later one.
+Unread messages are bounded (quota.py). A transport calls `fits` or `reserve` before it accepts a message, and
+makes the sender wait if there is no room, so nothing is lost. A message that is put without asking and
+exceeds the limits is dropped and recorded in the ledger; no more is accepted from that sender, and a reader
+of its next message gets an error.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from .ledger import Ledger
 from .message import KINDS
 from .quota import MailLimits, Quota
 
-REMEMBER_CLOSED = 1024  # scopes; late mail for one closed longer ago than this waits unread
+REMEMBER_CLOSED = 1024  # closed scopes to remember; late messages for older ones stay unread
 
 
 class QueuedMessage(NamedTuple):
     order: int
     sender: str
-    kind: str | None  # None: the bytes are no message
+    kind: str | None  # None: not a message
     frame: Frame
-    is_lost: bool = False  # stands for a message that was dropped, and for all that came after it
+    is_lost: bool = False  # marks a dropped message and all later ones of its sender
 
 
 class Mailbox:
@@ -45,7 +44,7 @@ class Mailbox:
         self.owner, self.ledger, self.max_bytes = owner, ledger, max_bytes
         self.limits = limits or MailLimits.of(max_bytes)
         self.quota = Quota(self.limits, self._blocked_on)
-        self.on_room: list[Callable[[], None]] = []  # called when a sender that was held may have room
+        self.on_room: list[Callable[[], None]] = []  # called when a held sender may have room
         self._queues: dict[str, dict[str, deque[QueuedMessage]]] = {}
         self._watches: dict[str, list[MailboxWatch]] = {}
         self._closed: dict[str, None] = {}
@@ -55,7 +54,7 @@ class Mailbox:
         self._order = itertools.count()
 
     def put(self, sender: str, scope: str, frame: Frame) -> None:
-        """A frame has arrived. Never raises: what is wrong with it, its reader says."""
+        """Store a frame. Never raises: errors are raised when it is read."""
         is_new = self._is_new(scope, sender)
         if sender != self.owner and not self._accepts(sender, scope, len(frame), is_new):
             self._drop(sender, len(frame))
@@ -64,9 +63,9 @@ class Mailbox:
             kind: str | None = kind_of(frame, self.max_bytes)
         except BadFrame:
             kind = None
-        known = KINDS.get(kind) if kind is not None else None
-        if known is not None:
-            self.ledger.record(self.owner, sender, known, bytes=len(frame))
+        message_class = KINDS.get(kind) if kind is not None else None
+        if message_class is not None:
+            self.ledger.record(self.owner, sender, message_class, bytes=len(frame))
         else:
             self.ledger.record(
                 self.owner, sender, "(unreadable)", "bytes that are no message known here", bytes=len(frame)
@@ -80,10 +79,10 @@ class Mailbox:
             QueuedMessage(next(self._order), sender, kind, frame)
         )
         for watch in self._watches.get(scope, ()):
-            watch.tell(sender)
+            watch.notify(sender)
 
     def pop(self, scope: str, sender: str) -> QueuedMessage | None:
-        """The oldest letter of this sender, if there is one."""
+        """Return the oldest message of this sender, if there is one."""
         queues = self._queues.get(scope)
         if queues is None or sender not in queues:
             return (
@@ -93,7 +92,7 @@ class Mailbox:
             )
         letter = queues[sender].popleft()
         is_last = not queues[sender]
-        if is_last:  # nothing is kept for queues that are empty: rounds come and go
+        if is_last:  # empty queues are removed: there is one for each round
             del queues[sender]
             if not queues:
                 del self._queues[scope]
@@ -104,22 +103,19 @@ class Mailbox:
     # --- limits ---------------------------------------------------------------------------------------------
 
     def fits(self, sender: str, scope: str, size: int) -> bool:
-        """Whether a message of `size` bytes is accepted from this sender now. If not, `on_room` is called
-        when it may be.
-        """
+        """Return whether a message of `size` bytes is accepted now; if not, `on_room` is called later."""
         if self.ended or (self._closed and self.closed(scope)):
-            return True  # it will not be kept
+            return True  # it will be dropped
         return self.has_room(sender, scope, size)
 
     def has_room(self, sender: str, scope: str, size: int) -> bool:
-        """Whether `reserve` would accept it. A message that arrives in pieces takes memory until it is whole,
-        whatever becomes of it then.
-        """
+        """Return whether `reserve` would accept it; a message in pieces takes memory until complete."""
         return self.quota.fits(sender, _size(scope, size), self._is_new(scope, sender))
 
     def reserve(self, sender: str, scope: str, size: int) -> bool:
-        """Keep room for a message that arrives in pieces, until the sender's next `put` or `cancel`; False if
-        there is none.
+        """Reserve room for a message in pieces, until the sender's next `put` or `cancel`.
+
+        Returns False if there is no room.
         """
         self.cancel(sender)
         if not self.has_room(sender, scope, size):
@@ -129,7 +125,7 @@ class Mailbox:
         return True
 
     def cancel(self, sender: str) -> None:
-        """Give up what `reserve` kept for this sender."""
+        """Release what `reserve` kept for this sender."""
         used = self.quota.senders.get(sender)
         if used is not None and used.reserved is not None:
             (scope, size), used.reserved = used.reserved, None
@@ -137,14 +133,14 @@ class Mailbox:
             self.ease()
 
     def ease(self) -> None:
-        """Tell those who were refused that there may be room now."""
+        """Notify refused senders that there may be room."""
         if self.quota.held:
             for each in list(self.on_room):
                 each()
 
     @contextmanager
     def blocked_send(self, wants: str) -> Iterator[None]:
-        """The owner's program waits for room at another party, in words: shown by `waiting`."""
+        """Mark that the owner waits for room at another party; `waiting` shows the text."""
         self._blocked_sends.append(wants)
         try:
             yield
@@ -156,8 +152,8 @@ class Mailbox:
         return (
             f"{sender!r} sent more than the mailbox of {self.owner!r} holds unread ({limits.sender_letters} "
             f"messages, {limits.sender_scopes} scopes, "
-            f"{limits.sender_bytes} bytes per sender), and a message was dropped. Its transport must ask "
-            "before it delivers."
+            f"{limits.sender_bytes} bytes per sender), and a message was dropped. The transport must call "
+            "`fits` before it delivers."
         )
 
     def _drop(self, sender: str, size: int) -> None:
@@ -170,7 +166,7 @@ class Mailbox:
             self.quota.held.discard(sender)
             for watches in self._watches.values():
                 for watch in watches:
-                    watch.tell(sender)
+                    watch.notify(sender)
 
     def _accepts(self, sender: str, scope: str, size: int, is_new: bool) -> bool:
         if self._dropped and sender in self._dropped:
@@ -190,18 +186,16 @@ class Mailbox:
             for watch in watches
         )
 
-    # --- what is waited for ---------------------------------------------------------------------------------
+    # --- waiting --------------------------------------------------------------------------------------------
 
     def waiting(self) -> list[str]:
-        """What the owner's program is blocked on, in words: 'Pong from b'."""
+        """Describe what the owner's program is blocked on, for example 'Pong from b'."""
         return [
             watch.wants() for watches in self._watches.values() for watch in watches if watch.blocked
         ] + self._blocked_sends
 
     def awaited(self) -> dict[str, str]:
-        """Whose mail the owner's program is blocked on without a deadline of its own, and what it wants, in
-        words.
-        """
+        """Return {sender: description} of messages the owner waits for without a deadline."""
         return {
             sender: watch.wants()
             for watches in self._watches.values()
@@ -211,9 +205,7 @@ class Mailbox:
         }
 
     def close(self, scope: str) -> None:
-        """Forget the scope and those inside it; mail that still comes for them is noted in the ledger and
-        dropped.
-        """
+        """Remove the scope and its inner scopes; later messages are recorded in the ledger and dropped."""
         for tag in [t for t in self._queues if t == scope or t.startswith(scope + "/")]:
             for sender, letters in self._queues.pop(tag).items():
                 self.quota.remove(
@@ -225,7 +217,7 @@ class Mailbox:
         self.ease()
 
     def end(self) -> None:
-        """The owner's program has ended: what still comes is noted in the ledger and dropped."""
+        """Mark that the owner's program ended; later messages are recorded in the ledger and dropped."""
         self.ended = True
         self._queues.clear()
         self.quota.forget()
@@ -238,7 +230,8 @@ class Mailbox:
 
 
 class MailboxWatch:
-    """An eye on some senders' queues (on all of a scope's when `senders` is None), until a deadline.
+    """Waits for messages of some senders (None: all) in a scope, until a deadline.
+
     `senders` may shrink meanwhile.
     """
 
@@ -249,13 +242,13 @@ class MailboxWatch:
         self.news = deque(sorted(there, key=lambda s: queues[s][0].order))
         if box._dropped and senders is not None:
             self.news.extend(s for s in senders if s in box._dropped)
-        self.late = False
-        self._woken: asyncio.Future[None] | None = None
+        self.expired = False
+        self._wakeup: asyncio.Future[None] | None = None
         self._timer: Timer | None = None
 
     @property
     def blocked(self) -> bool:
-        return self._woken is not None and not self._woken.done()
+        return self._wakeup is not None and not self._wakeup.done()
 
     @property
     def endless(self) -> bool:
@@ -266,7 +259,7 @@ class MailboxWatch:
 
     def until(self, clock: Clock, when: float | None) -> MailboxWatch:
         if when is not None:
-            self._timer = clock.at(when, self._ring)
+            self._timer = clock.at(when, self._expire)
         return self
 
     def __enter__(self) -> MailboxWatch:
@@ -281,41 +274,42 @@ class MailboxWatch:
         if self._timer is not None:
             self._timer.cancel()
 
-    def tell(self, sender: str) -> None:
+    def notify(self, sender: str) -> None:
         if self.senders is None or sender in self.senders:
             self.news.append(sender)
             self._wake()
 
-    def _ring(self) -> None:
-        self.late = True
+    def _expire(self) -> None:
+        self.expired = True
         self._wake()
 
     def _wake(self) -> None:
-        if self._woken is not None and not self._woken.done():
-            self._woken.set_result(None)
+        if self._wakeup is not None and not self._wakeup.done():
+            self._wakeup.set_result(None)
 
     async def next(self) -> QueuedMessage | None:
-        """The next letter, or None after the deadline. Another task of this party may have been quicker: then
-        go on waiting.
+        """Return the next message, or None after the deadline.
+
+        Another task of this party may take a message first; then this one continues to wait.
         """
         while True:
             while self.news:
                 sender = self.news.popleft()
                 if self.senders is not None and sender not in self.senders:
-                    continue  # a gather has what it wants of this one; the rest is for whoever asks next
+                    continue  # a gather already has a message of this sender
                 letter = self.box.pop(self.scope, sender)
                 if letter is not None:
                     return letter
-            if self.late:
+            if self.expired:
                 return None
-            self._woken = asyncio.get_running_loop().create_future()
-            self.box.ease()  # a sender that is held may have room now that the program waits for it
+            self._wakeup = asyncio.get_running_loop().create_future()
+            self.box.ease()  # a held sender may have room now that the program waits for it
             try:
-                await self._woken
+                await self._wakeup
             finally:
-                self._woken = None
+                self._wakeup = None
 
 
 def _size(scope: str, size: int) -> int:
-    """What a message counts for: an empty one still keeps the name of its scope."""
+    """Return the size a message counts for, which includes the name of its scope."""
     return size + len(scope)

@@ -1,11 +1,11 @@
-"""What parties say to each other: typed, frozen, and each kind says in one sentence what its receiver learns.
+"""Messages between parties: typed, frozen, and each kind declares what its receiver learns.
 
     class Upload(Message, reveals="the party's weighted model update"):
         weight: float
         update: Tensor
 
-The class becomes a frozen dataclass. Its kind on the wire is its name, so a name belongs to one class only.
-A message says nothing about who sent it: that is known from the connection it came over.
+The class becomes a frozen dataclass. Its kind on the wire is its class name, so names must be unique. A
+message does not contain its sender, which is known from the connection.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ class Message:
         parent = cls.__mro__[1]
         if parent is not Message:
             raise ProtocolError(
-                f"message {cls.__name__} inherits from {parent.__name__}; a message stands alone: derive it "
-                "from Message."
+                f"message {cls.__name__} inherits from {parent.__name__}; derive it directly from Message."
             )
         if not isinstance(reveals, str) or not reveals.strip():
             raise ProtocolError(
@@ -45,9 +44,9 @@ class Message:
         known = KINDS.get(cls.__name__)
         if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ProtocolError(
-                f"two messages are called {cls.__name__!r}: {known.__module__}.{known.__qualname__} and "
+                f"two messages have the name {cls.__name__!r}: {known.__module__}.{known.__qualname__} and "
                 f"{cls.__module__}.{cls.__qualname__}. "
-                "The name is the kind on the wire; rename one of them."
+                "The name identifies the kind on the wire; rename one of them."
             )
         cls.kind, cls.reveals = cls.__name__, reveals.strip()
         dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
@@ -63,7 +62,7 @@ class Message:
         KINDS[cls.__name__] = cls
 
     def __eq__(self, other: object) -> bool:
-        """Same kind, and the same bits in every field (so NaN equals itself)."""
+        """Compare kind and the bits of every field (so NaN equals itself)."""
         if type(other) is not type(self):
             return NotImplemented
         return all(_same(getattr(self, name), getattr(other, name)) for name in self.forms)

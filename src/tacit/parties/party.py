@@ -1,7 +1,7 @@
-"""A party as its program sees it: a name, someone to talk to, randomness of two kinds, a clock.
+"""A party as its program sees it: name, messages to other parties, two kinds of randomness, clock.
 
-A program is `async def client(me: Party): …` and touches the world through `me` alone, so it runs unchanged
-in one process and across organisations.
+A program is `async def client(me: Party): …` and has effects only through `me`, so it runs unchanged in one
+process and across organizations.
 """
 
 from __future__ import annotations
@@ -29,15 +29,13 @@ M = TypeVar("M", bound=Message)
 
 
 class Transport(Protocol):
-    """Carries a frame to another party's mailbox. The receiving side takes the sender from the connection,
-    not from what it is told.
-    """
+    """Delivers a frame to another party's mailbox; the receiver takes the sender from the connection."""
 
     async def deliver(self, sender: str, to: str, scope: str, frame: bytes) -> None: ...
 
 
 class Identity(Protocol):
-    """Signs in a party's name, and tells whether others signed in theirs."""
+    """Signs in a party's name and verifies the signatures of others."""
 
     def sign(self, message: bytes) -> bytes: ...
 
@@ -45,9 +43,7 @@ class Identity(Protocol):
 
 
 class Runtime(Protocol):
-    """Runs one program per party and gives what each returned; raises PartyFailed naming the first that
-    failed.
-    """
+    """Runs one program per party; returns their results, or raises PartyFailed naming the first failure."""
 
     async def run(
         self, programs: Mapping[str, Program], *, ledger: Ledger | None = None
@@ -55,9 +51,7 @@ class Runtime(Protocol):
 
 
 class Gathered(dict[str, M]):
-    """Messages by sender, in the order asked for. `missing` are not here; of these, `refused` sent what could
-    not be read.
-    """
+    """Messages by sender, in the order requested. `missing` did not answer; `refused` were unreadable."""
 
     missing: tuple[str, ...] = ()
     refused: Mapping[str, ProtocolError] = {}
@@ -71,13 +65,13 @@ class Party:
     clock: Clock = field(default_factory=RealClock)
     secret: Secret = field(default_factory=Secret)
     seed: int | None = None  # None: `rng` is fresh and cannot be reproduced
-    tag: str = ""  # the scope this handle speaks in
-    identity: Identity | None = None  # where parties have certificates: signs with this one's
+    tag: str = ""  # the scope of this handle
+    identity: Identity | None = None  # signs with the party's certificate, where there is one
     _turn: int = 0
     _turns: Counter[str] = field(default_factory=Counter, repr=False)
 
     def __post_init__(self) -> None:
-        if self.secret.replayable:  # here, so that no runtime can forget it
+        if self.secret.replayable:  # here, so that it holds for every runtime
             self.ledger.stamp(NOT_PRIVATE)
 
     @property
@@ -86,26 +80,24 @@ class Party:
 
     @cached_property
     def rng(self) -> np.random.Generator:
-        """Reproducible from (seed, name, scope), whatever other scopes draw meanwhile. Never for secrets:
-        those come from `secret`.
-        """
+        """A generator that follows from (seed, name, scope). Use `secret` for secrets."""
         if self.seed is None:
             return np.random.default_rng()
         text = json.dumps([self.seed, self.name, self.tag, self._turn])
         return np.random.default_rng(int.from_bytes(hashlib.sha256(text.encode()).digest(), "little"))
 
     def scope(self, tag: str) -> Party:
-        """This party inside a sub-protocol: what is said in one scope is never heard in another.
+        """Return this party in a sub-protocol, whose messages are separate from other scopes.
 
-        Used as `with me.scope(f"round {r}") as me:` it forgets late mail at the end; its tag must then not be
-        used again.
+        Used as `with me.scope(f"round {r}") as me:`, it drops late messages at the end; its tag must then not
+        be reused.
         """
         if not tag or "/" in tag:
             raise bad("Party.scope", "tag", tag, "a word without '/'", "Nest scopes by calling scope twice.")
         full = f"{self.tag}/{tag}" if self.tag else tag
         if self.mailbox.closed(full):
             raise ProtocolError(
-                f"party {self.name!r}: scope {full!r} was closed, and mail for it is dropped. "
+                f"party {self.name!r}: scope {full!r} was closed, and messages for it are dropped. "
                 "Use a new tag, for instance with the round in it."
             )
         self._turns[full] += 1  # entering a scope again must not replay its random numbers
@@ -124,15 +116,16 @@ class Party:
         self._turns.pop(self.tag, None)
 
     async def send(self, to: str | Iterable[str], message: Message) -> None:
-        """To one party, or the same to several (written out once). Returns when the transport has it, not
-        when it is read.
+        """Send to one party, or the same to several (encoded once).
+
+        Returns when the transport has accepted the message, not when it is read.
         """
         frame = encode(message, self.mailbox.max_bytes)
         for name in (to,) if isinstance(to, str) else to:
             await self.transport.deliver(self.name, name, self.tag, frame)
 
     async def recv(self, sender: str, *kinds: type[M], within: float | None = None) -> M:
-        """The next message of `sender`, which must be of one of these kinds."""
+        """Return the next message of `sender`, which must be of one of these kinds."""
         letter = self.mailbox.pop(self.tag, sender)
         if letter is None:
             with MailboxWatch(
@@ -142,14 +135,14 @@ class Party:
         if letter is None:
             raise ProtocolError(
                 f"party {self.name!r} waited {within:g} s for {self._wants(kinds, repr(sender))}, which did "
-                "not come."
+                "not arrive."
             )
         return self._open(letter, kinds)
 
     async def first(
         self, *kinds: type[M], senders: Iterable[str] | None = None, within: float | None = None
     ) -> tuple[str, M]:
-        """Whoever speaks first in this scope, and what it says."""
+        """Return the first (sender, message) in this scope."""
         among = None if senders is None else frozenset(senders)
         wants = self._wants(
             kinds, "anyone" if among is None else "any of " + ", ".join(sorted(map(repr, among)))
@@ -157,7 +150,7 @@ class Party:
         with MailboxWatch(self.mailbox, self.tag, among, lambda: wants).deadline(self.clock, within) as watch:
             letter = await watch.next()
         if letter is None:
-            raise ProtocolError(f"party {self.name!r} waited {within:g} s for {wants}, which did not come.")
+            raise ProtocolError(f"party {self.name!r} waited {within:g} s for {wants}, which did not arrive.")
         return letter.sender, self._open(letter, kinds)
 
     async def gather(
@@ -167,70 +160,67 @@ class Party:
         at_least: int | None = None,
         within: float | None = None,
     ) -> Gathered[M]:
-        """One message from each. Waits for all until `within` seconds have passed; then `at_least` of them
-        will do (all, if not given).
+        """Return one message from each sender; after `within` seconds `at_least` suffice (default: all).
 
-        With `at_least`, a sender whose message cannot be read counts as missing and stands in `refused`;
+        With `at_least`, a sender of an unreadable message counts as missing and is listed in `refused`;
         without it, that is an error.
         """
         names = tuple(dict.fromkeys(senders))
         need = len(names) if at_least is None else at_least
         if not 0 <= need <= len(names):
             raise bad("Party.gather", "at_least", at_least, f"between 0 and the {len(names)} senders asked")
-        left = dict.fromkeys(names)
-        came: dict[str, M] = {}
+        waiting = dict.fromkeys(names)
+        messages: dict[str, M] = {}
         refused: dict[str, ProtocolError] = {}
-        with MailboxWatch(self.mailbox, self.tag, left, lambda: self._wants(kinds, _names(left))).deadline(
-            self.clock, within
-        ) as watch:
-            while left:
+        with MailboxWatch(
+            self.mailbox, self.tag, waiting, lambda: self._wants(kinds, _names(waiting))
+        ).deadline(self.clock, within) as watch:
+            while waiting:
                 letter = await watch.next()
                 if letter is None:
                     break
-                del left[letter.sender]
+                del waiting[letter.sender]
                 try:
-                    came[letter.sender] = self._open(letter, kinds)
+                    messages[letter.sender] = self._open(letter, kinds)
                 except ProtocolError as error:
                     if at_least is None:
                         raise
                     refused[letter.sender] = error
-        if len(came) < need:
-            late = (
-                f" {_names(left)} did not answer{'' if within is None else f' within {within:g} s'}."
-                if left
+        if len(messages) < need:
+            late_text = (
+                f" {_names(waiting)} did not answer{'' if within is None else f' within {within:g} s'}."
+                if waiting
                 else ""
             )
             bad_ones = "".join(f" {error}" for error in refused.values())
             raise ProtocolError(
                 f"party {self.name!r} needs {self._wants(kinds, f'{need} of {len(names)} parties')} and has "
-                f"{len(came)}."
-                f"{late}{bad_ones}"
+                f"{len(messages)}."
+                f"{late_text}{bad_ones}"
             )
-        result = Gathered[M]((name, came[name]) for name in names if name in came)
-        result.missing = tuple(name for name in names if name not in came)
+        result = Gathered[M]((name, messages[name]) for name in names if name in messages)
+        result.missing = tuple(name for name in names if name not in messages)
         result.refused = refused
         return result
 
     async def soonest(
         self, senders: Iterable[str], *kinds: type[M], until: float | None = None
     ) -> Gathered[M]:
-        """Whoever speaks first, and whoever else speaks in the same instant; nobody, once the clock shows
-        `until`.
+        """Return the first message and all others of the same instant; none after time `until`.
 
-        On a virtual clock an instant is over when nothing else is left to happen in it, so what comes out
-        does not hang on the order in which the parties were woken. A sender whose message cannot be read
-        stands in `refused`.
+        On a virtual clock an instant ends when nothing else can happen in it, so the result does not depend
+        on the order in which parties run. A sender of an unreadable message is listed in `refused`.
         """
-        left = dict.fromkeys(senders)
+        waiting = dict.fromkeys(senders)
         result = Gathered[M]()
         refused: dict[str, ProtocolError] = {}
         for opening in (True, False):
             end = until if opening else self.clock.now()
             with MailboxWatch(
-                self.mailbox, self.tag, left, lambda: self._wants(kinds, "any of " + _names(left))
+                self.mailbox, self.tag, waiting, lambda: self._wants(kinds, "any of " + _names(waiting))
             ).until(self.clock, end) as watch:
-                while left and (letter := await watch.next()) is not None:
-                    del left[letter.sender]
+                while waiting and (letter := await watch.next()) is not None:
+                    del waiting[letter.sender]
                     try:
                         result[letter.sender] = self._open(letter, kinds)
                     except ProtocolError as error:
@@ -239,7 +229,7 @@ class Party:
                         break
                 else:
                     break
-        result.missing, result.refused = tuple(left), refused
+        result.missing, result.refused = tuple(waiting), refused
         return result
 
     def _wants(self, kinds: tuple[type[Message], ...], whom: str) -> str:
@@ -257,7 +247,7 @@ class Party:
                 f"{letter.kind!r:.80}."
             )
         try:
-            # a network's frame is a bytearray of ours alone: its tensors may lie in it
+            # a frame from the network is a bytearray of our own: tensors may use its memory
             return cast(
                 M,
                 decode(
@@ -265,9 +255,9 @@ class Party:
                 ),
             )
         except BadFrame as error:
-            wanted = self._wants(kinds, repr(letter.sender))
+            expected = self._wants(kinds, repr(letter.sender))
             raise BadFrame(
-                f"party {self.name!r} expected {wanted} and cannot read what came: {error}"
+                f"party {self.name!r} expected {expected} and received an unreadable message: {error}"
             ) from error
 
 

@@ -1,13 +1,17 @@
-"""How much unread mail a party keeps, per sender and in total.
+"""Limits on unread messages of a party, per sender and in total.
 
-A sender that reaches a limit is held back: its next message is accepted when the program has read enough
-of what waits. `held` says who is. The rules, for a message of `size` bytes:
+A sender that reaches a limit is held back: its next message is accepted when the program has read enough.
+`held` lists these senders. The rules for a message of `size` bytes:
 
-1. The sender's own mail stays within the `sender_*` limits. Each is at least one largest message, so an empty queue always has room for one.
-2. The mail of all senders stays within the `total_*` limits. A sender below its floor is exempt, so that no one can use up another's room. So is
-   a sender the program is waiting for, as long as its own mail is at most one largest message: the program
-   would otherwise wait forever.
-3. A sender that is held back gets room again at half of its limits (at once, if the program waits for it), not one message at a time.
+1. The sender's unread messages stay within the `sender_*` limits. Each limit allows at least one message of
+   maximal size, so an empty queue always has room for one.
+2. The unread messages of all senders stay within the `total_*` limits. A sender below its floor is exempt, so
+   that
+   no sender can use up another's room. So is a sender the program waits for, as long as its own messages are
+   at most one of maximal size: the program would otherwise wait forever.
+3. A sender that is held back gets room again at half of its limits (at once if the program waits for it), not
+   one
+   message at a time.
 """
 
 from __future__ import annotations
@@ -17,14 +21,14 @@ from dataclasses import dataclass
 
 from ..parameters import bad
 
-SMALL = 16 << 20  # bytes every sender may have waiting, however small max_bytes is
-FLOOR_LETTERS = 64  # messages every sender may have waiting, however many the others have
-MAX_SCOPE = 1024  # bytes of a scope's name: a few nested tags with the names of parties in them
+SMALL = 16 << 20  # unread bytes every sender may have, however small max_bytes is
+FLOOR_LETTERS = 64  # unread messages every sender may have, however many the others have
+MAX_SCOPE = 1024  # bytes of a scope's name: a few nested tags that contain party names
 
 
 @dataclass(frozen=True)
 class MailLimits:
-    """Limits of one mailbox. Bytes are those of messages and of the names of their scopes."""
+    """Limits of one mailbox. Bytes include the names of scopes."""
 
     max_bytes: int  # the largest message
     sender_bytes: int
@@ -53,13 +57,13 @@ class MailLimits:
 
     @classmethod
     def of(cls, max_bytes: int) -> MailLimits:
-        """Default limits: two of the largest messages per sender, sixteen in total."""
+        """Return default limits: two messages of maximal size per sender, sixteen in total."""
         sender = max(2 * max_bytes, SMALL) + MAX_SCOPE
         return cls(max_bytes, sender, 8 * sender)
 
 
 class Usage:
-    """The unread mail of one sender."""
+    """The unread messages of one sender."""
 
     __slots__ = ("bytes", "letters", "reserved", "scopes")
 
@@ -69,7 +73,7 @@ class Usage:
 
 
 class Quota:
-    """Counts what waits. `awaited(sender)` says whether the program is blocked on this sender."""
+    """Counts unread messages; `awaited(sender)` returns whether the program waits for this sender."""
 
     def __init__(self, limits: MailLimits, awaited: Callable[[str], bool]):
         self.limits, self.awaited = limits, awaited
@@ -78,7 +82,7 @@ class Quota:
         self.bytes = self.letters = 0
 
     def fits(self, sender: str, size: int, new_scope: bool) -> bool:
-        """Whether one more message of `size` bytes is accepted now. If not, the sender is held."""
+        """Return whether one more message of `size` bytes is accepted; if not, the sender is held."""
         limits, used = self.limits, self._of(sender)
         bytes, letters, scopes = used.bytes + size, used.letters + 1, used.scopes + new_scope
         good = (
@@ -103,14 +107,14 @@ class Quota:
         return good
 
     def _of(self, sender: str) -> Usage:
-        """Kept for good once a sender has written: there are no more of them than certificates."""
+        """Return a sender's usage; there are at most as many senders as certificates."""
         used = self.senders.get(sender)
         if used is None:
             used = self.senders[sender] = Usage()
         return used
 
     def forget(self) -> None:
-        """Nothing waits any more."""
+        """Reset all counts."""
         self.senders.clear()
         self.bytes = self.letters = 0
 

@@ -1,6 +1,4 @@
-"""Randomness that must not be guessed. It comes from the operating system; numpy's and torch's generators
-never stand in for it.
-"""
+"""Cryptographic randomness from the operating system, never from numpy's or torch's generators."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ class Secret:
 
 
 class SeededSecret(Secret):
-    """The same bytes again for the same seed: for tests only. A party that holds one stamps its ledger NOT
-    PRIVATE.
-    """
+    """Replayable bytes for tests only; a party that uses it stamps its ledger NOT PRIVATE."""
 
     replayable = True
 

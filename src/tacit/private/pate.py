@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..accounting import discrete, smooth, votes
-from ..accounting.votes import ORDERS, WHOLE_ORDERS, Price
+from ..accounting.votes import ORDERS, WHOLE_ORDERS, CostTable
 from ..parameters import Kind, bad, real
 
 UNANSWERED = -1
@@ -167,13 +167,13 @@ class LNMax(Aggregator):
         return votes.laplace_votes_epsilon(self.gamma, answers, delta)
 
     @cached_property
-    def _price(self) -> Price:
-        return Price("laplace", self.gamma, WHOLE_ORDERS)
+    def _price(self) -> CostTable:
+        return CostTable("laplace", self.gamma, WHOLE_ORDERS)
 
     def curve(self, counts: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self._price.of(self._gaps(counts).other(counts)).sum(0), WHOLE_ORDERS
 
-    def _gaps(self, counts: np.ndarray) -> votes.Gaps:
+    def _gaps(self, counts: np.ndarray) -> votes.NoiseGaps:
         return votes.laplace_gaps(*self._grid, int(counts.sum(1).max(initial=0)) + 2)
 
     def changes(self, counts: np.ndarray, labels: np.ndarray, at: int) -> np.ndarray:
@@ -194,10 +194,10 @@ class GNMax(Aggregator):
         return answers / self.sigma**2
 
     @cached_property
-    def _price(self) -> Price:
-        return Price("gaussian", self.sigma**2, ORDERS)
+    def _price(self) -> CostTable:
+        return CostTable("gaussian", self.sigma**2, ORDERS)
 
-    def _gaps(self, counts: np.ndarray) -> votes.Gaps:
+    def _gaps(self, counts: np.ndarray) -> votes.NoiseGaps:
         return votes.gaussian_gaps(exact_fraction(self.sigma) ** 2, int(counts.sum(1).max(initial=0)) + 2)
 
     def curve(self, counts: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -246,8 +246,8 @@ class ConfidentGNMax(Aggregator):
         return queries / ((1 if split else 2) * self.sigma1**2) + answers / self.sigma2**2
 
     @cached_property
-    def _check_price(self) -> Price:
-        return Price("gaussian", 2 * self.sigma1**2, ORDERS)
+    def _check_price(self) -> CostTable:
+        return CostTable("gaussian", 2 * self.sigma1**2, ORDERS)
 
     @cached_property
     def _answers(self) -> GNMax:

@@ -1,24 +1,24 @@
-"""Asynchronous training: the server does not wait for the slowest.
+"""Asynchronous training: the server does not wait for the slowest client.
 
     server                                         client k
-      |---- Order(number, version, vectors) ---------->|   whenever its desk says so: on the model as it is at that moment
-      |                                                |  local(…) on its own rows, while others may have answered
-      |<--- Answer(number, weight, vectors) ---------------|   to the last order only; an earlier one is given up when a new one comes
-      |  enough has come: a new version                |
+      |---- Order(number, version, vectors) ---------->|   when the scheduler says so, with the current model
+      |                                                |  local(…) on its own rows
+      |<--- Answer(number, weight, vectors) -----------|   to the last order only; a new order cancels it
+      |  enough answers: a new version                 |
       …                                                …
-      |---- Test(version, vectors) -------------------->|   now and then, to everyone, at work or not
-      |<--- Tested(counts) -----------------------------|
-      |---- Stop() ------------------------------------>|   at the end
+      |---- Test(version, vectors) ------------------->|   now and then, to all clients, busy or not
+      |<--- Tested(counts) ----------------------------|
+      |---- Stop() ----------------------------------->|   at the end
 
-Who is asked when, and how many answers make a new version, the desk decides (tacit.pace: FedBuff,
-FedAsync, SAFA). What comes in one instant is put in the order in which it was asked for before anybody is
-asked anew: so parties of one speed come out as synchronous rounds. With a deadline an order that is not
-answered in time is given up, and the party named; it is asked again when it is back.
+The scheduler (tacit.pace: FedBuff, FedAsync, SAFA) decides when each client is asked and how many answers
+make a new version. Answers that arrive at the same instant are processed in the order of their requests
+before anyone is asked again, so clients of equal speed give synchronous rounds. With a deadline, an order
+that is not answered in time is cancelled and the client is reported; it is asked again when it is back.
 
-The server learns each answer's weight and update in the clear, when each party answers and so how fast it
-is, and everyone's counts on its own held-out rows; the clients learn the model, and from the version's
-number how often others answered. Nobody's rows are sent. Single updates cannot be hidden here: the masks
-of a secure sum are agreed by the parties of one round, and here there is none.
+The server learns each update and its weight in the clear, the speed of each client, and the clients' counts
+on their held-out rows. Clients learn the model and, from the version number, how often others answered. No
+rows are sent. Single updates cannot be hidden: the masks of a secure sum belong to the parties of one round,
+and here there are no rounds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .joining import Admission
 
 SCOPE = "work"
-LOOK = 1.0  # seconds after which a server with a free place looks who has come back
+LOOK = 1.0  # seconds after which a server with free capacity checks for returning clients
 
 
 class Order(
@@ -64,11 +64,11 @@ class Answer(
 
 
 class Scheduler(Protocol):
-    """Who is at work on what: tacit.pace.Scheduler."""
+    """Decides which client works on which version: tacit.pace.Scheduler."""
 
     version: int
     at_work: dict[str, Any]
-    closes: float | None  # when it must do with what has come
+    closes: float | None  # the time at which it stops waiting for further answers
 
     def next_orders(self, now: float, there: Collection[str] | None = None) -> list[Any]: ...
     def finish(self, name: str, number: int) -> Any: ...
@@ -82,7 +82,7 @@ async def server(
     scheduler: Scheduler,
     last: int,
     down: Callable[[Any], Vectors],
-    came: Callable[[Any, float, Vectors], None],
+    receive: Callable[[Any, float, Vectors], None],
     merge: Callable[[], Awaitable[bool]],
     test: Callable[[int], Vectors | None],
     tested: Callable[[int, dict[str, Vectors]], Awaitable[None]],
@@ -94,95 +94,96 @@ async def server(
     dropped: Callable[[int, Mapping[str, str]], None] = lambda version, who: None,
     pending: int | None = None,
 ) -> None:
-    """Until there are `last` versions. `down` is what an order is sent with; `came` takes an answer, `merge`
-    makes a version of what has come, if that is enough, and says whether; where `test` gives a model,
-    everyone tests it. Work under way when a server was stopped is asked for again; `pending` is a version
-    that it had not tested yet.
-    """
-    here = me.scope(SCOPE)
-    since: dict[str, float] = {}
+    """Serve until there are `last` versions.
 
-    async def tell(order: Any) -> None:
+    `down` returns the vectors of an order; `receive` takes an answer; `merge` makes a version if there are
+    enough answers, and returns whether it did. If `test` returns a model, all clients test it. After a
+    restart of the server, orders in progress are sent again; `pending` is a version that was not tested yet.
+    """
+    scope = me.scope(SCOPE)
+    sent_at: dict[str, float] = {}
+
+    async def send_order(order: Any) -> None:
         message = Order(order.number, order.version, down(order))
-        since[order.name] = me.clock.now()
+        sent_at[order.name] = me.clock.now()
         if admission is not None:
             admission.add_request((order.name,), message, busy=True)
         await me.send(order.name, message)
 
-    async def out(name: str, reason: str) -> None:
+    async def drop(name: str, reason: str) -> None:
         scheduler.give_up(name)
         dropped(scheduler.version, {name: reason})
         if admission is None:
-            raise ProtocolError(f"party {me.name!r} has no answer of {name!r} it can use: {reason}")
+            raise ProtocolError(f"party {me.name!r} has no valid answer of {name!r}: {reason}")
         await admission.refuse(name, reason)
         if within is None:
             await admission.wait_for_free(
                 (name,), 1, None
-            )  # which says that the run cannot go on: nobody said that it may do so without it
+            )  # raises: without a deadline the run needs every client
 
-    async def examine(version: int) -> None:
+    async def run_test(version: int) -> None:
         model = test(version)
         if model is None:
             return
         message = Test(version, model)
-        asked = (
+        testers = (
             clients
             if admission is None
             else admission.available(busy=True) or await admission.wait_for_free(clients, 1, within)
         )
         with me.scope(f"test {version}") as place:
             if admission is not None:
-                admission.add_request(asked, message, busy=False)
-            await me.send(asked, message)
+                admission.add_request(testers, message, busy=False)
+            await me.send(testers, message)
             answers = await place.gather(
-                asked, Tested, at_least=None if admission is None else 0, within=within
+                testers, Tested, at_least=None if admission is None else 0, within=within
             )
         if admission is not None:
-            admission.complete_request(asked, Test)
-        found = {}
+            admission.complete_request(testers, Test)
+        counts = {}
         reasons = {name: str(error) for name, error in answers.refused.items()}
         for name, answer in answers.items():
             reason = wrong(name, answer)
             if reason is None:
-                found[name] = answer.counts
+                counts[name] = answer.counts
             else:
                 reasons[name] = reason
         for name, reason in reasons.items():
-            await out(name, reason)
+            await drop(name, reason)
         late = {name: f"no answer within {within:g} s" for name in answers.missing if name not in reasons}
         if late:
             dropped(version, late)
-        if not found:
+        if not counts:
             raise ProtocolError(
-                f"party {me.name!r} has no Tested it can use of version {version + 1}: "
+                f"party {me.name!r} has no valid Tested of version {version + 1}: "
                 + "; ".join(f"{name!r}: {why}" for name, why in {**reasons, **late}.items())
             )
-        await tested(version, found)
+        await tested(version, counts)
 
-    async def take() -> None:
-        """What comes next: answers, or that some of them did not come in time."""
-        ends = [since[n] + within for n in scheduler.at_work] if within is not None else []
+    async def collect() -> None:
+        """Wait for the next answers; drop clients whose deadline has passed."""
+        deadlines = [sent_at[n] + within for n in scheduler.at_work] if within is not None else []
         if admission is not None:
-            ends.append(me.clock.now() + LOOK)
+            deadlines.append(me.clock.now() + LOOK)
         if scheduler.closes is not None:
-            ends.append(scheduler.closes)
-        answers = await here.soonest(scheduler.at_work, Answer, until=min(ends, default=None))
+            deadlines.append(scheduler.closes)
+        answers = await scope.soonest(scheduler.at_work, Answer, until=min(deadlines, default=None))
         for name in sorted({*answers, *answers.refused}, key=lambda n: scheduler.at_work[n].serial):
             if name in answers.refused:
-                await out(name, str(answers.refused[name]))
+                await drop(name, str(answers.refused[name]))
                 continue
             answer = answers[name]
             if scheduler.at_work[name].number != answer.number:
-                continue  # to an order that was given up
+                continue  # answers a cancelled order
             reason = wrong(name, answer)
             if admission is not None:
                 admission.complete_request((name,), Order)
             if reason is None:
-                came(scheduler.finish(name, answer.number), answer.weight, answer.vectors)
+                receive(scheduler.finish(name, answer.number), answer.weight, answer.vectors)
             else:
-                await out(name, reason)
+                await drop(name, reason)
         if within is not None:
-            for name in [n for n in scheduler.at_work if me.clock.now() >= since[n] + within]:
+            for name in [n for n in scheduler.at_work if me.clock.now() >= sent_at[n] + within]:
                 scheduler.give_up(name)
                 dropped(scheduler.version, {name: f"no answer within {within:g} s"})
                 if admission is not None:
@@ -192,7 +193,7 @@ async def server(
     if admission is not None:
         if (
             scheduler.version >= last and pending is None
-        ):  # stopped after its last version: clients may have heard Stop from it, and are not waited for
+        ):  # restarted after its last version: clients may have received Stop already
             await me.send(clients, Stop())
             return
         await admission.wait_for_free(
@@ -201,27 +202,27 @@ async def server(
             within,
         )
     if scheduler.version == 0 and not scheduler.at_work:
-        await examine(-1)
+        await run_test(-1)
     if pending is not None:
-        await examine(pending)
+        await run_test(pending)
     for order in list(scheduler.at_work.values()):
-        await tell(order)
+        await send_order(order)
     while scheduler.version < last:
         if await merge():
-            await examine(scheduler.version - 1)
+            await run_test(scheduler.version - 1)
             continue
         for order in scheduler.next_orders(
             me.clock.now(), None if admission is None else admission.available(busy=False)
         ):
-            await tell(order)
+            await send_order(order)
         if scheduler.at_work:
-            await take()
+            await collect()
         elif admission is not None:
             await admission.wait_for_free(clients, 1, within)
         else:
             raise ProtocolError(
-                f"party {me.name!r} has nobody at work and asks nobody: version {scheduler.version} of {last} "
-                "cannot come about."
+                f"party {me.name!r} has no client at work and asks none, so version {scheduler.version} of "
+                f"{last} cannot be reached."
             )
     await me.send(clients, Stop())
 
@@ -230,49 +231,50 @@ async def client(
     me: Party,
     work: Callable[[int, int, Vectors], Awaitable[tuple[float, Vectors]]],
     test: Callable[[int, Vectors], Vectors],
-    boss: str = "server",
+    server: str = "server",
     *,
     done: Callable[[], Awaitable[None]] | None = None,
     consent: Consent = UNCOMMITTED,
 ) -> None:
-    """Work on the last order until the server says stop, and test whatever is to be tested meanwhile. `done`
-    is awaited after each answer. `consent` is asked before every answer.
+    """Work on the latest order until Stop, and answer tests meanwhile.
+
+    `done` is awaited after each answer. `consent` is consulted before every answer.
     """
-    here = me.scope(SCOPE)
-    listening: asyncio.Future[Any] = asyncio.ensure_future(me.recv(boss, Order, Test, Stop))
-    working: asyncio.Future[tuple[float, Vectors]] | None = None
+    scope = me.scope(SCOPE)
+    listen_task: asyncio.Future[Any] = asyncio.ensure_future(me.recv(server, Order, Test, Stop))
+    work_task: asyncio.Future[tuple[float, Vectors]] | None = None
     number = -1
     try:
         while True:
             await asyncio.wait(
-                [t for t in (working, listening) if t is not None], return_when=asyncio.FIRST_COMPLETED
+                [t for t in (work_task, listen_task) if t is not None], return_when=asyncio.FIRST_COMPLETED
             )
-            if working is not None and working.done():
-                finished, working = working, None
-                await here.send(boss, Answer(number, *finished.result()))
+            if work_task is not None and work_task.done():
+                finished, work_task = work_task, None
+                await scope.send(server, Answer(number, *finished.result()))
                 if done is not None:
                     await done()
-            if listening.done():
-                message = listening.result()
+            if listen_task.done():
+                message = listen_task.result()
                 if isinstance(message, Stop):
                     return
-                listening = asyncio.ensure_future(me.recv(boss, Order, Test, Stop))
+                listen_task = asyncio.ensure_future(me.recv(server, Order, Test, Stop))
                 if isinstance(message, Test):
                     consent.admit("test", message.round, Digests(message.vectors))
                     await me.scope(f"test {message.round}").send(
-                        boss, Tested(test(message.round, message.vectors))
+                        server, Tested(test(message.round, message.vectors))
                     )
                     continue
-                if working is not None:
-                    working.cancel()  # it lags too far behind: what it would answer is not wanted any more
+                if work_task is not None:
+                    work_task.cancel()  # the server no longer waits for this answer
                 number = message.number
                 consent.admit("update", message.version, Digests(message.vectors))
-                working = asyncio.ensure_future(work(number, message.version, message.vectors))
+                work_task = asyncio.ensure_future(work(number, message.version, message.vectors))
     finally:
-        for task in (listening, working):
+        for task in (listen_task, work_task):
             if task is not None:
                 task.cancel()
-        await asyncio.gather(*(t for t in (listening, working) if t is not None), return_exceptions=True)
+        await asyncio.gather(*(t for t in (listen_task, work_task) if t is not None), return_exceptions=True)
 
 
 def ideal(
@@ -280,25 +282,23 @@ def ideal(
     last: int,
     seconds: Callable[[Sequence[Any]], Sequence[float]],
     answer: Callable[[Any], tuple[float, Vectors]],
-    came: Callable[[Any, float, Vectors], None],
+    receive: Callable[[Any, float, Vectors], None],
     merge: Callable[[], bool],
     now: float = 0.0,
 ) -> Iterator[float]:
-    """What the programs compute on a virtual clock, where an order takes `seconds`: every answer in its turn,
-    and a version whenever there is enough. Yields the time of each new version.
-    """
+    """Compute the same on a virtual clock, where an order takes `seconds`; yield the time of each version."""
     due: list[tuple[float, int, Any]] = []
 
-    def begin(orders: Sequence[Any]) -> None:
-        for order, takes in zip(orders, seconds(orders)):
-            heapq.heappush(due, (order.begun + takes, order.serial, order))
+    def start(orders: Sequence[Any]) -> None:
+        for order, duration in zip(orders, seconds(orders)):
+            heapq.heappush(due, (order.begun + duration, order.serial, order))
 
-    begin(list(scheduler.at_work.values()))
+    start(list(scheduler.at_work.values()))
     while scheduler.version < last:
         if merge():
             yield now
             continue
-        begin(scheduler.next_orders(now))
+        start(scheduler.next_orders(now))
         now = due[0][0] if scheduler.closes is None else min(due[0][0], scheduler.closes)
         while due and due[0][0] == now:
             order = heapq.heappop(due)[2]
@@ -306,5 +306,5 @@ def ideal(
                 scheduler.at_work.get(order.name) == order
                 and scheduler.finish(order.name, order.number) is not None
             ):
-                came(order, *answer(order))
+                receive(order, *answer(order))
         scheduler.check_deadline(now)

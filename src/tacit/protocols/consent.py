@@ -1,18 +1,18 @@
-"""What a client's owner allows a server to ask, checked by the client's own program.
+"""Consent: what a client's owner allows a server to request, checked by the client's program.
 
-A hidden sum protects a party only while the server holds one sum of each round: two sums of the same
-updates over different participants can be subtracted. So a client commits twice in a round: to the set of
-participants before it sends its masked vector, and to the sum itself before it reveals shares.
+A hidden sum protects a party only if the server opens one sum per round: two sums of the same updates over
+different participants can be subtracted. So a client commits twice in a round: to the set of participants
+before it sends its masked vector, and to the sum before it reveals shares.
 
-    upload(A)   recorded before MaskedVector. A later try of the round is joined only with the same participants A.
-    reveal()    recorded before RevealedShares. After it, no other try of the round is joined.
+    upload(A)   recorded before MaskedVector. A later attempt of the round is joined only with participants A.
+    reveal()    recorded before RevealedShares. After it, no other attempt of the round is joined.
 
-Claim: a party's vector is in at most one opened sum of a round. Let it be in two, over A and A'. It
-committed to one set, so A = A'. Opening either sum takes
-shares from t of these participants, t > |A|/2, and each of them reveals in one try only: 2t <= |A|, a contradiction.
+Claim: a party's vector is in at most one opened sum of a round. Suppose it is in two, over A and A'. The
+party committed to one set, so A = A'. Opening either sum takes shares from t of these participants, t >
+|A|/2, and each of them reveals in one attempt only: 2t <= |A|, a contradiction.
 
-Where the argument does not hold (a sparse graph of neighbours is redrawn in each try; under a shared
-encryption key one client opens the sum), `upload(None)` is final: the round is never joined again.
+Where this argument does not hold, `upload(None)` is final and the round is never joined again: a sparse graph
+is redrawn in each attempt, and under a shared encryption key a single client can open the sum.
 """
 
 from __future__ import annotations
@@ -36,30 +36,34 @@ class Commitment(Protocol):
     """One hidden sum of one round, as the client's owner allows it."""
 
     def upload(self, participants: Sequence[str] | None) -> bool:
-        """Record that a masked vector is about to be sent. False: another sum of this round may still be
-        opened, so nothing is sent.
+        """Record that a masked vector is about to be sent.
+
+        False: another sum of this round may still be opened, so nothing is sent.
         """
 
     def reveal(self) -> bool:
-        """Record that shares are about to be revealed. False: shares were revealed in another sum of this
-        round.
+        """Record that shares are about to be revealed.
+
+        False: shares were already revealed in another sum of this round.
         """
 
 
 class Consent(Protocol):
-    """What a client's owner allows its server to ask."""
+    """What a client's owner allows its server to request."""
 
     def admit(self, kind: str, r: int, sent: Digests) -> bool:
-        """Check a request ("update", "test" or "loss") of round r, with what was sent for it, before anything
-        is computed. Raises if it is not part of the contract; False: its hidden sum is spent.
+        """Check a request ("update", "test" or "loss") of round r before anything is computed.
+
+        `sent` is what the server sent with it. Raises if the contract does not contain the request; False:
+        its hidden sum is spent.
         """
 
     def commit(self, kind: str, r: int) -> Commitment:
-        """The commitment of the hidden sum that answers this request."""
+        """Return the commitment of the hidden sum that answers this request."""
 
 
 class Uncommitted:
-    """For simulations, in which one process plays every party and there is nobody to protect."""
+    """Allow everything: for simulations, in which one process runs every party."""
 
     def admit(self, kind: str, r: int, sent: Digests) -> bool:
         return True
@@ -78,17 +82,17 @@ UNCOMMITTED = Uncommitted()
 
 
 class OneSum:
-    """A commitment kept in memory, for a program that lives as long as its run."""
+    """A commitment in memory, for a program that lives as long as its run."""
 
     def __init__(self) -> None:
         self.participants: tuple[str, ...] | None = None
         self.uploaded = self.revealed = False
 
     def upload(self, participants: Sequence[str] | None) -> bool:
-        mine = None if participants is None else tuple(participants)
-        if self.revealed or (self.uploaded and (mine is None or mine != self.participants)):
+        named = None if participants is None else tuple(participants)
+        if self.revealed or (self.uploaded and (named is None or named != self.participants)):
             return False
-        self.uploaded, self.participants = True, mine
+        self.uploaded, self.participants = True, named
         return True
 
     def reveal(self) -> bool:
@@ -99,7 +103,7 @@ class OneSum:
 
 
 class OneSumEach:
-    """One hidden sum for each kind of request and round, kept in memory."""
+    """At most one hidden sum per kind of request and round, recorded in memory."""
 
     def __init__(self) -> None:
         self.sums: dict[tuple[str, int], OneSum] = {}
@@ -112,7 +116,7 @@ class OneSumEach:
 
 
 class OncePerRound(OneSumEach):
-    """Updates of rounds 0 to rounds - 1, each in one hidden sum, and nothing else."""
+    """At most one hidden sum of updates for each of rounds 0 to rounds − 1, and no other requests."""
 
     def __init__(self, rounds: int):
         super().__init__()
@@ -122,7 +126,6 @@ class OncePerRound(OneSumEach):
         if kind != "update" or not 0 <= r < self.rounds:
             raise ProtocolError(
                 f"the server asks for a {kind} of round {r + 1}; this job has {self.rounds} rounds of "
-                "updates and nothing else. "
-                "Nothing was sent."
+                "updates and nothing else. Nothing was sent."
             )
         return super().admit(kind, r, sent)

@@ -1,22 +1,22 @@
-"""The sum of encrypted vectors: parties share a key, the server adds what it cannot read.
+"""A sum of encrypted vectors: the parties share a key, and the server adds ciphertexts.
 
     client k                                             server
       |--- AdvertisedKeys(channel) ------------------------>|  0  those that answered, at least `enough`
-      |<-- RoundKeys(everybody's) --------------------------|     to one of them, the maker; to the next, if it leaves
+      |<-- RoundKeys(everybody's) --------------------------|     to one client, the maker; else the next
       |--- SealedShares({v: the round's secret key}) ------>|  1  from the maker
       |<-- RoundSecret(maker, its channel, sealed) ---------|     to everybody
-      |--- CipherVector(E(x_k)) --------------------------->|  2  whose vectors make the sum, at least `enough`
-      |<-- CipherSum(Σ E(x_k)) -----------------------------|     to two of them; to the next, if one leaves
-      |--- DecryptedSum(Σ x_k) ---------------------------->|  3  both must say the same
+      |--- CipherVector(E(x_k)) --------------------------->|  2  clients in the sum, at least `enough`
+      |<-- CipherSum(Σ E(x_k)) -----------------------------|     to two of them; to the next if one leaves
+      |--- DecryptedSum(Σ x_k) ---------------------------->|  3  both must agree
       |<-- SumMade() ---------------------------------------|     or RoundOver(why), as in secagg.py
 
-The server learns the sum and who dropped out; it never has the key. So do the two clients that open it:
-noise that is to hide the sum from clients must be in it before. Clients learn who else takes part and
-nobody's vector, but every one of them holds the key: the server and any single client together can open
-every vector, and a server that strays from the protocol can have one client's ciphertext opened in place
-of the sum. So this is for a server that follows the protocol and colludes with nobody; secure aggregation
-(secagg.py) needs neither. It rests on ring learning with errors at 128 bits (crypto/ckks.py), X25519 and
-ChaCha20-Poly1305. A fresh key every round.
+The server learns the sum and who dropped out; it never has the key. The two clients that decrypt learn the
+sum as well, so noise that hides the sum from clients must be added before. Clients learn who takes part, but
+no other client's vector. Every client holds the key: the server and any one client together can decrypt every
+vector, and a server that deviates can have one client's ciphertext decrypted instead of the sum. Use it only
+with a server that follows the protocol and colludes with nobody; secure aggregation (secagg.py) needs
+neither. Security rests on ring learning with errors at 128 bits (crypto/ckks.py), X25519 and
+ChaCha20-Poly1305. Every round has a fresh key.
 """
 
 from __future__ import annotations
@@ -37,11 +37,20 @@ from ..parties.message import Message
 from ..parties.party import Identity, Party
 from .consent import UNCOMMITTED, Commitment, RoundSpent
 from .secagg import AdvertisedKeys, RoundKeys, SealedShares, ideal
-from .summing import SumOutcome, SumSteps, check_keys, check_owner, hear, signed_keys, some_of, weigh
+from .summing import (
+    SumOutcome,
+    SumSteps,
+    check_keys,
+    check_owner,
+    check_participants,
+    message_bytes,
+    receive_or_end,
+    sign_keys,
+)
 
 __all__ = ["EncryptedSumTerms", "client", "ideal", "server", "traffic"]
 
-OPENERS = 2  # parties that open the sum: one alone could say anything
+OPENERS = 2  # parties that decrypt the sum: a single one could send any number
 
 
 class RoundSecret(
@@ -81,7 +90,7 @@ class SumMade(Message, reveals="that the sum was opened and the round is over"):
 
 @dataclass(frozen=True)
 class EncryptedSumTerms:
-    """What all parties of a round agree on beforehand."""
+    """Parameters that all parties of a round agree on."""
 
     federation: str
     parties: int = whole(least=2, doc="how many are asked to take part in the round")
@@ -105,7 +114,7 @@ class EncryptedSumTerms:
         return (2 * self.parties * self.bound).bit_length()
 
     def fits(self, names: Sequence[str]) -> None:
-        some_of(names, self.parties, self.enough)
+        check_participants(names, self.parties, self.enough)
 
     @property
     def enough(self) -> int:
@@ -122,56 +131,60 @@ async def client(
     values: Tensor,
     terms: EncryptedSumTerms,
     identity: Identity | None = None,
-    boss: str = "server",
+    server: str = "server",
     commitment: Commitment = UNCOMMITTED,
 ) -> bool:
-    """Whether this client's whole numbers are in the sum; False when the round went on without it. An aborted
-    round is an error.
-    """
+    """Take part in one sum; return whether this client's integers are included, as in secagg.py."""
     about, draw, identity = terms.context(me), me.secret.bytes, identity or me.identity
     if len(values) != terms.length or int(values.abs().max()) > terms.bound:
         raise BadData(
-            f"party {me.name!r} has {len(values)} numbers up to {int(values.abs().max())}; the terms say "
+            f"party {me.name!r} has {len(values)} numbers up to {int(values.abs().max())}; the terms require "
             f"{terms.length} of at most {terms.bound}."
         )
     private = draw(32)
-    mine = (public_of(private),)
-    await me.send(boss, AdvertisedKeys(mine[0], b"", signed_keys(me, mine, about, identity)))
-    made = b""
-    told: Any = await hear(me, boss, RoundKeys, RoundSecret)
-    if isinstance(told, RoundKeys):
-        check_keys(me, told.keys, mine, terms.enough, terms.parties, about, identity)
-        made = ckks.secret()
+    own_keys = (public_of(private),)
+    await me.send(server, AdvertisedKeys(own_keys[0], b"", sign_keys(me, own_keys, about, identity)))
+    own_secret = b""
+    message: Any = await receive_or_end(me, server, RoundKeys, RoundSecret)
+    if isinstance(message, RoundKeys):
+        check_keys(me, message.keys, own_keys, terms.enough, terms.parties, about, identity)
+        own_secret = ckks.secret()
         lines = {
-            v: agree(private, entry[0], _line(about, me.name, mine[0], v, entry[0]))
-            for v, entry in told.keys.items()
+            v: agree(private, entry[0], _key_context(about, me.name, own_keys[0], v, entry[0]))
+            for v, entry in message.keys.items()
             if v != me.name
         }
         await me.send(
-            boss,
-            SealedShares({v: seal(line, made, bind(about, me.name, v), draw) for v, line in lines.items()}),
+            server,
+            SealedShares(
+                {v: seal(line, own_secret, bind(about, me.name, v), draw) for v, line in lines.items()}
+            ),
         )
-        told = await hear(me, boss, RoundSecret)
-    if told is None:
+        message = await receive_or_end(me, server, RoundSecret)
+    if message is None:
         return False
-    if told.maker == me.name:
-        key = made
+    if message.maker == me.name:
+        key = own_secret
     else:
-        check_owner(me, told.maker, (told.channel,), told.signature, about, identity)
-        line = agree(private, told.channel, _line(about, told.maker, told.channel, me.name, mine[0]))
-        key = unseal(line, told.sealed, bind(about, told.maker, me.name))
-    if not commitment.upload(None):  # whoever holds the round's key can open it alone
-        await me.send(boss, RoundSpent())
+        check_owner(me, message.maker, (message.channel,), message.signature, about, identity)
+        line = agree(
+            private,
+            message.channel,
+            _key_context(about, message.maker, message.channel, me.name, own_keys[0]),
+        )
+        key = unseal(line, message.sealed, bind(about, message.maker, me.name))
+    if not commitment.upload(None):  # a single holder of the round's key can decrypt
+        await me.send(server, RoundSpent())
         return False
-    await me.send(boss, CipherVector(ckks.encrypt(key, values.numpy(), terms.bits)))
-    asked = await hear(me, boss, CipherSum, SumMade)
-    if isinstance(asked, CipherSum):
+    await me.send(server, CipherVector(ckks.encrypt(key, values.numpy(), terms.bits)))
+    request = await receive_or_end(me, server, CipherSum, SumMade)
+    if isinstance(request, CipherSum):
         if not commitment.reveal():
-            await me.send(boss, RoundSpent())
+            await me.send(server, RoundSpent())
             return False
-        total, error = ckks.decrypt(key, asked.blocks, terms.length, terms.bits)
-        # in its own ledger and nowhere else: what is told of the error helps to find the key (Li, Micciancio
-        # 2021), so it is told as a power of two
+        total, error = ckks.decrypt(key, request.blocks, terms.length, terms.bits)
+        # only in its own ledger, and rounded to a power of two: the error helps to find the key (Li,
+        # Micciancio 2021)
         me.ledger.record(
             me.name,
             me.name,
@@ -180,12 +193,12 @@ async def client(
             f"2^{math.ceil(math.log2(max(error, 2.0**-40)))} of a unit, and the rest was rounded away",
             bytes=total.nbytes,
         )
-        await me.send(boss, DecryptedSum(torch.from_numpy(total).to(torch.int32)))
-        asked = await hear(me, boss, SumMade)
-    return asked is not None
+        await me.send(server, DecryptedSum(torch.from_numpy(total).to(torch.int32)))
+        request = await receive_or_end(me, server, SumMade)
+    return request is not None
 
 
-def _line(about: bytes, maker: str, maker_key: bytes, other: str, other_key: bytes) -> bytes:
+def _key_context(about: bytes, maker: str, maker_key: bytes, other: str, other_key: bytes) -> bytes:
     return bind(about, "channel", maker, maker_key, other, other_key)
 
 
@@ -196,20 +209,17 @@ async def server(
     within: float | None = None,
     first: float | None = None,
 ) -> SumOutcome:
-    """The sum of those that stayed up to their upload. `within`: seconds for each step, after which whoever
-    has not answered is dropped; `first`: for the first step, before which clients may still be at work on
-    their vectors.
-    """
+    """Return the sum over the clients that stayed; `within` and `first` as in secagg.py."""
     terms.fits(names)
     steps = SumSteps(me, terms.enough, within)
-    there = await steps.ask(
+    present = await steps.ask(
         names, AdvertisedKeys, "key exchange", within=first, valid=lambda _, m: len(m.channel) == PUBLIC
     )
 
-    everyone = {name: (m.channel, b"", m.signature) for name, m in there.items()}
-    for maker in list(there):
+    everyone = {name: (m.channel, b"", m.signature) for name, m in present.items()}
+    for maker in list(present):
         await me.send(maker, RoundKeys(everyone))
-        made = (
+        sealed_key = (
             await steps.ask(
                 [maker],
                 SealedShares,
@@ -218,21 +228,24 @@ async def server(
                 enough=0,
             )
         ).get(maker)
-        if made is not None:
+        if sealed_key is not None:
             break
-        there.pop(maker)
-        if len(there) < terms.enough:
+        present.pop(maker)
+        if len(present) < terms.enough:
             raise await steps.abort(
-                names, f"making the key: {len(there)} parties are left and {terms.enough} are needed"
+                names, f"making the key: {len(present)} parties are left and {terms.enough} are needed"
             )
-    assert made is not None
-    for name in there:
+    assert sealed_key is not None
+    for name in present:
         await me.send(
-            name, RoundSecret(maker, there[maker].channel, there[maker].signature, made.sealed.get(name, b""))
+            name,
+            RoundSecret(
+                maker, present[maker].channel, present[maker].signature, sealed_key.sealed.get(name, b"")
+            ),
         )
 
     ups = await steps.ask(
-        there, CipherVector, "upload", lambda _, m: len(m.blocks) == ckks.blocks(terms.length, terms.bits)
+        present, CipherVector, "upload", lambda _, m: len(m.blocks) == ckks.blocks(terms.length, terms.bits)
     )
     try:
         total = ckks.add(up.blocks for up in ups.values())
@@ -240,45 +253,49 @@ async def server(
         raise await steps.abort(names, str(error).rstrip(".")) from None
 
     opened: dict[str, Tensor] = {}
-    left = list(ups)
-    while left and len(opened) < OPENERS:
-        some = [left.pop(0) for _ in range(min(OPENERS - len(opened), len(left)))]
+    candidates = list(ups)
+    while candidates and len(opened) < OPENERS:
+        some = [candidates.pop(0) for _ in range(min(OPENERS - len(opened), len(candidates)))]
         await me.send(some, CipherSum(total))
-        came = await steps.ask(
+        answers = await steps.ask(
             some,
             DecryptedSum,
             "opening",
             lambda _, m: m.total.dtype == torch.int32 and tuple(m.total.shape) == (terms.length,),
             enough=0,
         )
-        opened |= {name: m.total for name, m in came.items()}
+        opened |= {name: m.total for name, m in answers.items()}
     if not opened:
-        raise await steps.abort(names, "opening: nobody that holds the key is left")
+        raise await steps.abort(names, "opening: no client that holds the key is left")
     one = next(iter(opened.values()))
     if not all(torch.equal(one, other) for other in opened.values()):
         raise await steps.abort(
-            names, f"opening: {' and '.join(map(repr, opened))} do not say the same sum; one of them is wrong"
+            names,
+            f"opening: {' and '.join(map(repr, opened))} decrypted different sums; one of them is wrong",
         )
     await me.send([name for name in ups if steps.dropped.get(name) != "opening"], SumMade())
     return SumOutcome(one.to(torch.int64), tuple(ups), steps.dropped)
 
 
 def traffic(names: Sequence[str], terms: EncryptedSumTerms, signature: int = 0) -> tuple[int, int]:
-    """As in secagg.py; one of them makes the key, two open the sum."""
+    """As in secagg.py; one client makes the key and two decrypt the sum."""
     key, signed, n = bytes(PUBLIC), bytes(signature), len(names)
     sealed, blocks = (
         bytes(SEALED + ckks.SECRET_BYTES),
         [bytes(ckks.BLOCK_BYTES)] * ckks.blocks(terms.length, terms.bits),
     )
-    up = n * weigh([AdvertisedKeys(key, b"", signed), CipherVector(blocks)]) + weigh(
+    up = n * message_bytes([AdvertisedKeys(key, b"", signed), CipherVector(blocks)]) + message_bytes(
         [SealedShares(dict.fromkeys(sorted(names)[1:], sealed))]
     )
     down = (
-        n * weigh([SumMade()])
-        + (n - 1) * weigh([RoundSecret(names[0], key, signed, sealed)])
-        + weigh([RoundSecret(names[0], key, signed, b"")])
+        n * message_bytes([SumMade()])
+        + (n - 1) * message_bytes([RoundSecret(names[0], key, signed, sealed)])
+        + message_bytes([RoundSecret(names[0], key, signed, b"")])
     )
-    opening = weigh([DecryptedSum(torch.zeros(terms.length, dtype=torch.int32))]), weigh([CipherSum(blocks)])
-    return up + min(OPENERS, n) * opening[0], down + weigh(
+    opening = (
+        message_bytes([DecryptedSum(torch.zeros(terms.length, dtype=torch.int32))]),
+        message_bytes([CipherSum(blocks)]),
+    )
+    return up + min(OPENERS, n) * opening[0], down + message_bytes(
         [RoundKeys(dict.fromkeys(names, (key, b"", signed)))]
     ) + min(OPENERS, n) * opening[1]

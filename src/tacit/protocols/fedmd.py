@@ -1,16 +1,16 @@
-"""Parties with models of different makes teach each other. D. Li, J. Wang: "FedMD: Heterogenous Federated
-Learning via Model Distillation", NeurIPS workshop 2019, Algorithm 1.
+"""FedMD: distillation between parties with different model architectures. D. Li, J. Wang: "FedMD:
+Heterogenous Federated Learning via Model Distillation", NeurIPS workshop 2019, Algorithm 1.
 
     server                                  party k
-      |                                       |  learns on its own rows
-      |<--- PublicScores(round, scores) ------|     its model's answers on the public rows
+      |                                       |  trains on its own rows
+      |<--- PublicScores(round, scores) ------|     its model's logits on the public rows
       |---- Consensus(round, scores) -------->|     their mean
-      |                                       |  digest: learns to answer so; revisit: learns on its own rows again
+      |                                       |  digest: fits the mean; revisit: trains on its own rows
       …                                       …
 
-The server learns each party's scores on rows everybody has, and nothing else; parties learn the mean of
-all. No weights and no own rows are sent. What the scores give away of a party's rows is what a model that
-answers questions gives away: nothing bounds it.
+The server learns each party's scores on the public rows and nothing else; parties learn their mean. No
+weights and no private rows are sent. Scores leak as much about a party's rows as any query access to its
+model does: there is no formal bound.
 """
 
 from __future__ import annotations
@@ -41,15 +41,14 @@ class Consensus(Message, reveals="the mean of all parties' scores on the public 
 async def server(me: Party, parties: Sequence[str], rounds: int, rows: int, classes: int) -> None:
     for r in range(rounds):
         with me.scope(f"round {r}") as here:
-            came = await here.gather(parties, PublicScores)
-            for name, said in came.items():
-                if tuple(said.scores.shape) != (rows, classes) or not torch.isfinite(said.scores).all():
+            answers = await here.gather(parties, PublicScores)
+            for name, answer in answers.items():
+                if tuple(answer.scores.shape) != (rows, classes) or not torch.isfinite(answer.scores).all():
                     raise ProtocolError(
-                        f"party {name!r} sent scores of shape {tuple(said.scores.shape)} or not finite; "
-                        f"{rows} public rows and {classes} "
-                        "classes were agreed on."
+                        f"party {name!r} sent scores of shape {tuple(answer.scores.shape)} or non-finite "
+                        f"scores; expected {(rows, classes)} finite numbers (public rows, classes)."
                     )
-            await here.send(parties, Consensus(r, mean([said.scores for said in came.values()])))
+            await here.send(parties, Consensus(r, mean([answer.scores for answer in answers.values()])))
 
 
 async def party(
@@ -57,12 +56,12 @@ async def party(
     rounds: int,
     scores: Callable[[], Tensor],
     learn: Callable[[int, Tensor], None],
-    boss: str = "server",
+    server: str = "server",
 ) -> None:
     for r in range(rounds):
         with me.scope(f"round {r}") as here:
-            await here.send(boss, PublicScores(r, scores()))
-            learn(r, (await here.recv(boss, Consensus)).scores)
+            await here.send(server, PublicScores(r, scores()))
+            learn(r, (await here.recv(server, Consensus)).scores)
 
 
 def mean(scores: Sequence[Tensor]) -> Tensor:
@@ -72,7 +71,7 @@ def mean(scores: Sequence[Tensor]) -> Tensor:
 def ideal(
     rounds: int, scores: Sequence[Callable[[], Tensor]], learn: Sequence[Callable[[int, Tensor], None]]
 ) -> None:
-    """What the programs compute."""
+    """Compute the same in one place."""
     for r in range(rounds):
         agreed = mean([s() for s in scores])
         for step in learn:

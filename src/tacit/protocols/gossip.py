@@ -1,34 +1,34 @@
-"""Training without a server: every node has a model of its own, and neighbours mix theirs.
+"""Decentralized training: every node has its own model, and neighbors average theirs.
 
 Averaging (D-SGD): X. Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?", NIPS
 2017; with several local steps, A. Koloskova et al., "A Unified Theory of Decentralized SGD with Changing
 Topology and Local Updates", ICML 2020, Algorithm 1.
 
-    node i                                     each neighbour j
+    node i                                     each neighbor j
       |  local steps on its own rows              |  the same
       |---- Model(share, vectors) --------------->|     in the scope of this round
       |<--- Model(share, vectors) ----------------|
       |  Σ_j W_ij · model_j                       |
 
 Push-sum (directed links): M. Assran et al., "Stochastic Gradient Push for Distributed Deep Learning", ICML
-2019, Algorithm 1. The same messages; W has columns that sum to one, and `share` (w in the paper) undoes the
-bias: a node works with vectors / share.
+2019, Algorithm 1. The same messages; the columns of W sum to one, and `share` (w in the paper) corrects the
+bias: a node trains vectors / share.
 
 Gossip learning by push: R. Ormándi, I. Hegedűs, M. Jelasity, "Gossip learning with linear models on fully
 distributed data", Concurrency and Computation 25(4), 2013, Algorithm 1. A node wakes every Δ, picks a
-neighbour, sends its model; whoever gets one merges it with its own, by age, and takes local steps.
+neighbor and sends its model. The receiver merges it with its own, weighted by age, and takes local steps.
 
-    node i  ---- Model(age, vectors) ---->  one neighbour, whenever i wakes
-            ---- Asleep() --------------->  all it may ever send to, after its last wake
+    node i  ---- Model(age, vectors) ---->  one neighbor, whenever i wakes
+            ---- Asleep() --------------->  all its receivers, after its last wake
 
 Hidden averaging (the idea of SecureD-FL: B. Jeon, S. M. Ferdous, M. R. Rahman, A. Walid, "Privacy-preserving
-Decentralized Aggregation for Federated Learning", INFOCOM Workshops 2021; they average by ADMM and hide by
-who talks to whom in which round, with no cipher): around every node its neighbours run a secure sum
-(secagg.py) of which that node is the server, so it learns the weighted sum of their models and no single one.
-It needs two neighbours or more; neighbours that are all but one in league with the node open the last one's.
+Decentralized Aggregation for Federated Learning", INFOCOM Workshops 2021; they average by ADMM and hide
+models by the communication schedule, without encryption): the neighbors of every node run a secure sum
+(secagg.py) with that node as the server, so it learns the weighted sum of their models and no single model.
+It needs at least two neighbors. If all neighbors but one collude with the node, they learn that one's model.
 
-Without hiding, a node sees its neighbours' models whole; it never sees the rows, and never hears of nodes
-that are not its neighbours, other than through them.
+Without hiding, a node sees its neighbors' models. It never sees rows, and learns about other nodes only
+through its neighbors' models.
 """
 
 from __future__ import annotations
@@ -60,9 +60,7 @@ class Asleep(Message, reveals="that a node will send no more models"):
 
 
 class Exchange(NamedTuple):
-    """One node's part in one exchange: whom it sends to, and with which weights it takes whose (its own among
-    them).
-    """
+    """One node's part in an exchange: its receivers, and the weights of the models it averages."""
 
     to: Sequence[str]
     takes: Mapping[str, float]
@@ -71,23 +69,25 @@ class Exchange(NamedTuple):
 async def average(
     me: Party, t: int, exchange: Exchange, share: float, vectors: Vectors
 ) -> tuple[float, Vectors]:
-    """(Σ_j W_ij share_j, Σ_j W_ij vectors_j), in the order of names that all runtimes share."""
-    with me.scope(f"exchange {t}") as here:
-        await here.send(exchange.to, Model(share, vectors))
-        came = await here.gather([name for name in exchange.takes if name != me.name], Model)
-    models = {name: (m.share, m.vectors) for name, m in came.items()} | {me.name: (share, vectors)}
+    """Return (Σ_j W_ij share_j, Σ_j W_ij vectors_j), in the same order of names in all runtimes."""
+    with me.scope(f"exchange {t}") as scope:
+        await scope.send(exchange.to, Model(share, vectors))
+        messages = await scope.gather([name for name in exchange.takes if name != me.name], Model)
+    models = {name: (m.share, m.vectors) for name, m in messages.items()} | {me.name: (share, vectors)}
     return mix_models(exchange.takes, models)
 
 
 def mix_models(
-    takes: Mapping[str, float], models: Mapping[str, tuple[float, Vectors]]
+    coefficients: Mapping[str, float], models: Mapping[str, tuple[float, Vectors]]
 ) -> tuple[float, Vectors]:
-    weights = torch.tensor([takes[name] for name in takes], dtype=torch.float32)
+    weights = torch.tensor([coefficients[name] for name in coefficients], dtype=torch.float32)
     keys = next(iter(models.values()))[1]
     return (
-        float(sum(takes[name] * models[name][0] for name in takes)),
+        float(sum(coefficients[name] * models[name][0] for name in coefficients)),
         {
-            k: torch.einsum("n,n...->...", weights, torch.stack([models[name][1][k] for name in takes]))
+            k: torch.einsum(
+                "n,n...->...", weights, torch.stack([models[name][1][k] for name in coefficients])
+            )
             for k in keys
         },
     )
@@ -95,7 +95,7 @@ def mix_models(
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """How models become whole numbers for a secure sum: rounded to `step`, cut off at ±`most`."""
+    """Fixed-point encoding of models for a secure sum: rounded to `step`, clipped to ±`most`."""
 
     federation: str
     step: float = 2.0**-20
@@ -112,35 +112,39 @@ async def hidden_average(
     exchange: Exchange,
     around: Mapping[str, Mapping[str, float]],
     vectors: Vectors,
-    how: FixedPoint,
+    encoding: FixedPoint,
 ) -> tuple[float, Vectors]:
-    """The same with nobody's model seen. `around` gives, for each neighbour, the weights with which it takes
-    whose.
-    """
+    """Average without revealing single models; `around` has each neighbor's averaging weights."""
     from . import secagg
 
     flat = torch.cat([v.reshape(-1) for v in vectors.values()])
 
     def terms(center: str, n: int) -> secagg.SecAggTerms:
         return secagg.SecAggTerms(
-            f"{how.federation}, around {center}", n, len(flat), how.bound, threshold=1.0
+            f"{encoding.federation}, around {center}", n, len(flat), encoding.bound, threshold=1.0
         )
 
-    async def heart() -> Tensor:
+    async def center_sum() -> Tensor:
         others = [name for name in exchange.takes if name != me.name]
-        with me.scope(f"hidden {t} {me.name}") as here:
-            return (await secagg.server(here, others, terms(me.name, len(others)))).total
+        with me.scope(f"hidden {t} {me.name}") as scope:
+            return (await secagg.server(scope, others, terms(me.name, len(others)))).total
 
-    async def helper(center: str) -> None:
+    async def help_neighbor(center: str) -> None:
         weight = around[center][me.name]
-        values = (weight * flat.double()).clamp(-how.most, how.most).div(how.step).round().to(torch.int64)
-        with me.scope(f"hidden {t} {center}") as here:
-            await secagg.client(here, values, terms(center, len(around[center]) - 1), boss=center)
+        values = (
+            (weight * flat.double())
+            .clamp(-encoding.most, encoding.most)
+            .div(encoding.step)
+            .round()
+            .to(torch.int64)
+        )
+        with me.scope(f"hidden {t} {center}") as scope:
+            await secagg.client(scope, values, terms(center, len(around[center]) - 1), server=center)
 
-    total, *_ = await asyncio.gather(heart(), *(helper(center) for center in exchange.to))
+    total, *_ = await asyncio.gather(center_sum(), *(help_neighbor(center) for center in exchange.to))
     assert total is not None
-    mine = exchange.takes[me.name] * flat.double() + total.double() * how.step
-    pieces = mine.to(torch.float32).split([v.numel() for v in vectors.values()])
+    result = exchange.takes[me.name] * flat.double() + total.double() * encoding.step
+    pieces = result.to(torch.float32).split([v.numel() for v in vectors.values()])
     return 1.0, {k: p.view(v.shape) for (k, v), p in zip(vectors.items(), pieces)}
 
 
@@ -149,19 +153,20 @@ async def node(
     rounds: range,
     period: int,
     exchange: Callable[[int], Exchange],
-    walk: Callable[[int, Vectors], Vectors],
+    local_steps: Callable[[int, Vectors], Vectors],
     start: tuple[float, Vectors],
     mix: Callable[[Party, int, Exchange, float, Vectors], Any],
     after: Callable[[int, float, Vectors], None] = lambda r, share, v: None,
 ) -> tuple[float, Vectors]:
-    """Local steps in every round; an exchange in every `period`-th. Returns (share, vectors): the node's
-    model is vectors / share.
+    """Run a node: local steps in every round, an exchange in every `period`-th.
+
+    Returns (share, vectors): the node's model is vectors / share.
     """
     share, vectors = start
     for r in rounds:
-        here = {k: v / share for k, v in vectors.items()}
-        there = walk(r, here)
-        vectors = {k: v + there[k] - here[k] for k, v in vectors.items()} if share != 1 else there
+        before = {k: v / share for k, v in vectors.items()}
+        updated = local_steps(r, before)
+        vectors = {k: v + updated[k] - before[k] for k, v in vectors.items()} if share != 1 else updated
         if (r + 1) % period == 0:
             t = (r + 1) // period - 1
             share, vectors = await mix(me, t, exchange(t), share, vectors)
@@ -173,16 +178,21 @@ def ideal(
     rounds: range,
     period: int,
     weights: Callable[[int], Tensor],
-    walk: Callable[[int, Vectors], Vectors],
+    local_steps: Callable[[int, Vectors], Vectors],
     share: Tensor,
     vectors: Vectors,
 ) -> Iterator[tuple[int, Tensor, Vectors]]:
-    """All nodes at once: vectors [n, …], share [n]; an exchange is Θ ← WΘ. Yields (round, share, vectors)."""
+    """Compute the same for all nodes at once: an exchange is Θ ← WΘ.
+
+    vectors [n, …], share [n]. Yields (round, share, vectors).
+    """
     for r in rounds:
-        here = {k: v / _along(share, v) for k, v in vectors.items()}
-        there = walk(r, here)
+        before = {k: v / _along(share, v) for k, v in vectors.items()}
+        updated = local_steps(r, before)
         vectors = (
-            there if bool((share == 1).all()) else {k: v + there[k] - here[k] for k, v in vectors.items()}
+            updated
+            if bool((share == 1).all())
+            else {k: v + updated[k] - before[k] for k, v in vectors.items()}
         )
         if (r + 1) % period == 0:
             w = weights((r + 1) // period - 1)
@@ -201,8 +211,9 @@ def _along(share: Tensor, v: Tensor) -> Tensor:
 
 
 class WakeSchedule(NamedTuple):
-    """When a node wakes, whom it then picks, and in which periods of Δ it is away: [cycles] each. It follows
-    from the seed, so all runtimes live by it.
+    """When a node wakes, which neighbor it picks, and in which periods it is offline: [cycles] each.
+
+    It follows from the seed, so it is the same in all runtimes.
     """
 
     wakes: np.ndarray
@@ -211,96 +222,97 @@ class WakeSchedule(NamedTuple):
 
 
 def wake_schedule(
-    seed: int, k: int, neighbours: Sequence[int], cycles: range, wait: float, churn: float
+    seed: int, k: int, neighbors: Sequence[int], cycles: range, wait: float, churn: float
 ) -> WakeSchedule:
     phase = np.random.default_rng([seed, k, 0]).random() * wait
     draws = [np.random.default_rng([seed, k, 1 + c]) for c in cycles]
     picks = np.array(
-        [neighbours[int(d.integers(len(neighbours)))] if neighbours else k for d in draws], dtype=np.int64
+        [neighbors[int(d.integers(len(neighbors)))] if neighbors else k for d in draws], dtype=np.int64
     )
     away = np.array([d.random() < churn for d in draws], dtype=bool)
     return WakeSchedule(phase + wait * np.array(list(cycles), dtype=np.float64), picks, away)
 
 
-def merge_by_age(age: float, mine: Vectors, older: float, theirs: Vectors) -> tuple[float, Vectors]:
-    """Weighted by how many local updates each has behind it; two that have none are averaged."""
-    total = age + older
-    part = older / total if total else 0.5
-    return max(age, older), {k: v + part * (theirs[k] - v) for k, v in mine.items()}
+def merge_by_age(age: float, own: Vectors, other_age: float, other: Vectors) -> tuple[float, Vectors]:
+    """Merge two models weighted by their number of local updates; without any, average them."""
+    total = age + other_age
+    part = other_age / total if total else 0.5
+    return max(age, other_age), {k: v + part * (other[k] - v) for k, v in own.items()}
 
 
 async def pusher(
     me: Party,
-    book: WakeSchedule,
+    schedule: WakeSchedule,
     names: Sequence[str],
     wait: float,
     first: int,
-    walk: Callable[[int, Vectors], Vectors],
+    local_steps: Callable[[int, Vectors], Vectors],
     start: tuple[float, Vectors],
-    speaks_to: Sequence[str],
-    hears: Sequence[str],
+    receivers: Sequence[str],
+    senders: Sequence[str],
 ) -> tuple[float, Vectors]:
-    """A node's life over the cycles of its diary, which begin with cycle `first`. Returns (age, model)."""
+    """Run a node over the cycles of its schedule, which begin with `first`; return (age, model)."""
     age, vectors = start
-    begun = me.clock.now() - wait * first
-    works = 0
+    start_time = me.clock.now() - wait * first
+    updates = 0
 
-    def away(now: float) -> bool:
-        cycle = int((now - begun) / wait) - first
-        return 0 <= cycle < len(book.away) and bool(book.away[cycle])
+    def is_away(now: float) -> bool:
+        cycle = int((now - start_time) / wait) - first
+        return 0 <= cycle < len(schedule.away) and bool(schedule.away[cycle])
 
-    async def speak() -> None:
-        for wake, pick, gone in zip(book.wakes, book.picks, book.away):
-            await me.clock.until(begun + wake)
-            if not gone:
+    async def send_models() -> None:
+        for wake, pick, skipped in zip(schedule.wakes, schedule.picks, schedule.away):
+            await me.clock.until(start_time + wake)
+            if not skipped:
                 await me.send(names[pick], Model(age, vectors))
-        await me.clock.until(begun + wait * (first + len(book.wakes)))
-        await me.send(speaks_to, Asleep())
+        await me.clock.until(start_time + wait * (first + len(schedule.wakes)))
+        await me.send(receivers, Asleep())
 
-    async def listen() -> None:
-        nonlocal age, vectors, works
-        awake = set(hears)
+    async def receive_models() -> None:
+        nonlocal age, vectors, updates
+        awake = set(senders)
         while awake:
             sender, message = await me.first(Model, Asleep)
             if not isinstance(message, Model):
                 awake.discard(sender)
-            elif not away(me.clock.now()):  # a node that is away hears nothing: the model is lost
+            elif not is_away(me.clock.now()):  # an offline node receives nothing: the model is lost
                 age, vectors = merge_by_age(age, vectors, message.share, message.vectors)
-                vectors, age, works = walk(works, vectors), age + 1, works + 1
+                vectors, age, updates = local_steps(updates, vectors), age + 1, updates + 1
 
-    await asyncio.gather(speak(), listen())
+    await asyncio.gather(send_models(), receive_models())
     return age, vectors
 
 
 class Push(NamedTuple):
-    """One model on its way in a simulation."""
+    """One model sent in a simulation."""
 
     when: float
     sender: int
     receiver: int
 
 
-def pushes(books: Sequence[WakeSchedule], wait: float, first: int) -> list[Push]:
-    """All models that arrive, in the order in which they do."""
-    sent = [
+def pushes(schedules: Sequence[WakeSchedule], wait: float, first: int) -> list[Push]:
+    """Return all models that arrive, in order of arrival."""
+    models = [
         Push(float(w), k, int(j))
-        for k, b in enumerate(books)
-        for w, j, gone in zip(b.wakes, b.picks, b.away)
-        if not gone
+        for k, b in enumerate(schedules)
+        for w, j, skipped in zip(b.wakes, b.picks, b.away)
+        if not skipped
     ]
-    return sorted(p for p in sent if not books[p.receiver].away[int(p.when / wait) - first])
+    return sorted(p for p in models if not schedules[p.receiver].away[int(p.when / wait) - first])
 
 
 def waves(events: Sequence[Push]) -> list[list[Push]]:
-    """The same in groups that can be worked out at once: within one nobody hears twice, or speaks after it
-    has heard.
+    """Group them so that a group can be computed at once.
+
+    Within a group no node receives twice, or sends after it received.
     """
-    out: list[list[Push]] = []
-    heard: set[int] = set()
+    groups: list[list[Push]] = []
+    receivers: set[int] = set()
     for event in events:
-        if not out or event.sender in heard or event.receiver in heard:
-            out.append([])
-            heard = set()
-        out[-1].append(event)
-        heard.add(event.receiver)
-    return out
+        if not groups or event.sender in receivers or event.receiver in receivers:
+            groups.append([])
+            receivers = set()
+        groups[-1].append(event)
+        receivers.add(event.receiver)
+    return groups

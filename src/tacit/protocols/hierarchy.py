@@ -1,5 +1,5 @@
-"""Servers below servers. L. Liu, J. Zhang, S. H. Song, K. B. Letaief: "Client-Edge-Cloud Hierarchical
-Federated Learning", ICC 2020, Algorithm 1 (HierFAVG).
+"""Hierarchical federated averaging. L. Liu, J. Zhang, S. H. Song, K. B. Letaief: "Client-Edge-Cloud
+Hierarchical Federated Learning", ICC 2020, Algorithm 1 (HierFAVG).
 
     server                     edge e                                  clients of e
       |                          |---- rounds.py, κ rounds of it ------->|
@@ -7,13 +7,14 @@ Federated Learning", ICC 2020, Algorithm 1 (HierFAVG).
       |  weighted mean           |                                       |
       |---- Above(v) ----------->|                                       |
 
-An edge is the server of rounds.py to its own clients, in the clear or with a hidden sum. After every `period`
-rounds it sends its model up, and goes on from what comes back. Between edges and the server there may be
-further levels of the same kind, each with a period of its own, counted in exchanges of the level below.
+An edge is the server of rounds.py for its own clients, in the clear or with a hidden sum. After every
+`period` rounds it sends its model to its parent and continues with the model it receives. There may be
+further levels between edges and the server, each with its own period, counted in exchanges of the level
+below.
 
-An edge learns what the server of rounds.py learns, of its own clients only: with a hidden sum, their mean.
-Whoever is above learns the edges' models and how many rows stand behind each; it never hears of a single
-client. With every period 1 the result is FedAvg's.
+An edge learns what the server of rounds.py learns about its own clients: with a hidden sum, only their mean.
+A parent learns the edges' models and the number of rows behind each, but nothing about a single client. If
+every period is 1, the result equals FedAvg.
 """
 
 from __future__ import annotations
@@ -47,52 +48,49 @@ class Above(Message, reveals="the mean of the models of all edges below the send
 
 async def edge(
     me: Party,
-    boss: str,
+    parent: str,
     blocks: Sequence[range],
     serve: Callable[[range], Awaitable[None]],
-    stand: Callable[[], tuple[float, Vectors]],
-    take: Callable[[Vectors], None],
+    current_model: Callable[[], tuple[float, Vectors]],
+    load_model: Callable[[Vectors], None],
 ) -> None:
-    """`serve` one block of rounds to the clients, tell the level above where we `stand`, `take` what it makes
-    of it.
-    """
+    """Run an edge: `serve` a block of rounds, send `current_model()` to the parent, `load_model` its mean."""
     for t, block in enumerate(blocks):
         await serve(block)
-        with me.scope(f"below {boss} {t}") as here:
-            await here.send(boss, Below(*stand()))
-            take((await here.recv(boss, Above)).vectors)
+        with me.scope(f"below {parent} {t}") as here:
+            await here.send(parent, Below(*current_model()))
+            load_model((await here.recv(parent, Above)).vectors)
 
 
 async def level(
     me: Party,
-    boss: str | None,
+    parent: str | None,
     below: Sequence[str],
     exchanges: int,
     period: int,
     after: Callable[[int, Vectors], Awaitable[None]] | None = None,
 ) -> None:
-    """A server of servers: the weighted mean of those below, `exchanges` times; every `period`-th goes up
-    first, if there is anyone above.
-    """
+    """Average the models of the level below, `exchanges` times; every `period`-th mean is sent up first."""
     weight = 0.0
     for t in range(exchanges):
         with me.scope(f"below {me.name} {t}") as here:
-            came = await here.gather(below, Below)
-            behind, mean = merged({name: (m.weight, m.vectors) for name, m in came.items()})
+            models = await here.gather(below, Below)
+            behind, mean = weighted_mean({name: (m.weight, m.vectors) for name, m in models.items()})
             weight += behind
-            if boss is not None and ((t + 1) % period == 0 or t + 1 == exchanges):
+            if parent is not None and ((t + 1) % period == 0 or t + 1 == exchanges):
                 up = (t + 1) // period - 1 if (t + 1) % period == 0 else (t + 1) // period
-                with me.scope(f"below {boss} {up}") as there:
-                    await there.send(boss, Below(weight, mean))
-                    mean, weight = (await there.recv(boss, Above)).vectors, 0.0
+                with me.scope(f"below {parent} {up}") as there:
+                    await there.send(parent, Below(weight, mean))
+                    mean, weight = (await there.recv(parent, Above)).vectors, 0.0
             await here.send(below, Above(mean))
         if after is not None:
             await after(t, mean)
 
 
-def merged(models: Mapping[str, tuple[float, Vectors]]) -> tuple[float, Vectors]:
-    """(the weight of all, their weighted mean); whoever has no weight had no client in these rounds. This is
-    the ideal, too.
+def weighted_mean(models: Mapping[str, tuple[float, Vectors]]) -> tuple[float, Vectors]:
+    """Return (total weight, weighted mean). An edge without clients in these rounds has weight 0.
+
+    This is also the ideal function.
     """
     weights = torch.tensor([w for w, _ in models.values()], dtype=torch.float64)
     total = float(weights.sum())
@@ -103,4 +101,4 @@ def merged(models: Mapping[str, tuple[float, Vectors]]) -> tuple[float, Vectors]
     }
 
 
-ideal = merged
+ideal = weighted_mean

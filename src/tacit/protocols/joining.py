@@ -1,16 +1,16 @@
-"""Taking part: how a client and a server find out, before and during a run, whether they fit together.
+"""Admission: how a client joins a run, and how the server learns who is ready.
 
     client k                                                   server
-      |<-- Call() -----------------------------------------------|   when the server's process starts: the first time, and after a crash
-      |--- Join(version, life) ---------------------------------->|   when its process starts: the first time, and after a crash
-      |<-- Work(contract, run) ----------------------------------|   or Refused(reason), and the client stops with it
-      |  compares the contract with the one its owner agreed to, then reads its own data and makes the model
-      |--- Ready(rows, held, features, classes, parameters) ----->|   or Unfit(reason): its data do not fit the job
+      |<-- Call() -----------------------------------------------|   when the server starts or restarts
+      |--- Join(version, life) --------------------------------->|   when the client starts or restarts
+      |<-- Work(contract, run) ----------------------------------|   or Refused(reason), and the client stops
+      |  compares the contract with the agreed one, reads its data, builds the model
+      |--- Ready(rows, held, features, classes, parameters) ---->|   or Unfit(reason): data do not fit
       …  rounds; after each answer:
-      |--- Free() ----------------------------------------------->|   so that the server knows a late party is back
+      |--- Free() ---------------------------------------------->|   a late client is available again
 
-All of it is said in the scope "door". The server learns how many rows each party trains on and holds back,
-and that one cannot take part: in a fixed sentence, or, under a contract its owner agreed to, with the
+All messages are in the scope "door". The server learns how many rows each client trains on and holds back,
+and why a client cannot take part: in a fixed sentence or, under a contract its owner agreed to, with the
 names of columns of that contract. The clients learn the contract.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..parties.party import Party
 
 SCOPE = "door"
-SOON = 2.0  # seconds of waiting for a party before that is worth a line in the log
+SOON = 2.0  # seconds of waiting for a party before it is logged
 
 
 class Join(Message, reveals="that a party has started, and its version of tacit"):
@@ -52,7 +52,7 @@ class Refused(Message, reveals="why the server does not let this party take part
     reason: str
 
 
-UNTOLD = -1  # in place of a number of rows, where an ε is to cover it
+WITHHELD = -1  # in place of a number of rows that an ε covers
 
 
 class Ready(
@@ -78,31 +78,34 @@ class Free(Message, reveals="that the party has answered and can be asked again"
     pass
 
 
-async def attend(me: Party, boss: str, version: str, prepare: Callable[[Work], Ready]) -> None:
-    """The client's half, beside its rounds: ask for the job, `prepare` for it, say so; again whenever the
-    server calls. It ends by an error only: the server's refusal, or what `prepare` finds wrong, of which the
-    server is told the error's `outside` and no more.
+async def attend(me: Party, server: str, version: str, prepare: Callable[[Work], Ready]) -> None:
+    """Join as a client, beside its rounds: request the job, `prepare`, report; repeat when the server calls.
+
+    It ends only with an error: the server's refusal, or an error of `prepare`, of which the server receives
+    `outside` and nothing else.
     """
-    door, life = me.scope(SCOPE), me.secret.bytes(8).hex()
-    await door.send(boss, Join(version, life))
+    scope, life = me.scope(SCOPE), me.secret.bytes(8).hex()
+    await scope.send(server, Join(version, life))
     while True:
-        said: Any = await door.recv(boss, Call, Work, Refused)
-        if isinstance(said, Refused):
-            raise ProtocolError(f"the server {boss!r} refuses party {me.name!r}: {said.reason}")
-        if isinstance(said, Call):
-            await door.send(boss, Join(version, life))
+        message: Any = await scope.recv(server, Call, Work, Refused)
+        if isinstance(message, Refused):
+            raise ProtocolError(f"the server {server!r} refuses party {me.name!r}: {message.reason}")
+        if isinstance(message, Call):
+            await scope.send(server, Join(version, life))
             continue
         try:
-            ready = prepare(said)
+            ready = prepare(message)
         except TacitError as error:
-            await door.send(boss, Unfit(error.outside))
+            await scope.send(server, Unfit(error.outside))
             raise
-        await door.send(boss, ready)
+        await scope.send(server, ready)
 
 
 class Admission:
-    """The server's half. `job(name)` is what a party is offered, `fits(name, ready)` what is wrong with it,
-    if anything; `note` keeps what happened; `everyone`: the run cannot go on without one of them.
+    """The server's side: which clients are ready, busy or refused.
+
+    `job(name)` is the offer to a client; `fits(name, ready)` returns why it cannot take part, or None; `note`
+    logs events; `everyone`: the run needs all clients.
     """
 
     def __init__(
@@ -115,68 +118,64 @@ class Admission:
         note: Callable[[str], None],
         everyone: bool = False,
     ):
-        self.me, self.here, self.clients = me, me.scope(SCOPE), list(clients)
+        self.me, self.scope, self.clients = me, me.scope(SCOPE), list(clients)
         self.version, self.job, self.fits, self.note, self.everyone = version, job, fits, note, everyone
         self.ready: dict[str, Ready] = {}
         self.busy: set[str] = set()
         self.refused: dict[str, str] = {}
-        self.processes: dict[str, str] = {}  # of whom we know which process of theirs
-        self.last_process: dict[
-            str, str
-        ] = {}  # the process that was asked last: what it was sent it has, or will have
+        self.processes: dict[str, str] = {}  # a random id of each client's process
+        self.last_process: dict[str, str] = {}  # the process to which the last request was sent
         self.requests: dict[
             str, dict[str, tuple[Message, bool]]
-        ] = {}  # {party: {kind: (what it is asked again if it comes back, whether that keeps it busy)}}
-        self.started: dict[str, float] = {}  # when a party was sent the work it is at
-        self.durations: dict[str, float] = {}  # seconds each took for its last work, by this clock
+        ] = {}  # {client: {kind: (request to repeat after a restart, whether it keeps the client busy)}}
+        self.started: dict[str, float] = {}  # when a client received its current work
+        self.durations: dict[str, float] = {}  # seconds of each client's last work
         self.changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Answer whoever knocks, for as long as the run lasts."""
-        await self.here.send(self.clients, Call())
+        """Answer clients for as long as the run lasts."""
+        await self.scope.send(self.clients, Call())
         while True:
-            said: Any
+            message: Any
             try:
-                name, said = await self.here.first(Join, Ready, Unfit, Free)
-            except (
-                ProtocolError
-            ) as error:  # bytes that are no message, from whomever: they have been taken out of the mailbox
-                self.note(f"at the door: {error}")
+                name, message = await self.scope.first(Join, Ready, Unfit, Free)
+            except ProtocolError as error:  # an unreadable message, which has been removed from the mailbox
+                self.note(f"a message to the admission was dropped: {error}")
                 continue
             if name not in self.clients:
-                await self.refuse(name, "it is not among the parties of this job")
-            elif isinstance(said, Join):
-                await self._join(name, said)
-            elif isinstance(said, Unfit):
+                await self.refuse(name, "it is not a party of this job")
+            elif isinstance(message, Join):
+                await self._join(name, message)
+            elif isinstance(message, Unfit):
                 running = name in self.ready
-                self._exclude(name, said.reason)
-                if (
-                    running and self.everyone
-                ):  # it was in the middle of the run, and nobody said that the run may go on without it
-                    raise ProtocolError(f"the run cannot go on: {name!r}: {said.reason}")
-            elif isinstance(said, Free):
+                self._exclude(name, message.reason)
+                if running and self.everyone:  # it took part in the run, which needs every client
+                    raise ProtocolError(f"the run cannot continue: {name!r}: {message.reason}")
+            elif isinstance(message, Free):
                 self.busy.discard(name)
                 if name in self.started:
                     self.durations[name] = self.me.clock.now() - self.started.pop(name)
-            elif name in self.processes:  # else it joined a server that is no more, and is being called
-                await self._admit(name, said)
+            elif (
+                name in self.processes
+            ):  # else it joined an earlier process of this server, and will join again
+                await self._admit(name, message)
             self.changed.set()
 
-    async def _join(self, name: str, said: Join) -> None:
-        if said.life != self.processes.get(name):
+    async def _join(self, name: str, message: Join) -> None:
+        if message.life != self.processes.get(name):
             self.ready.pop(name, None)
-        if said.version != self.version:
+        if message.version != self.version:
             await self.refuse(
                 name,
-                f"it runs tacit {said.version}, and this server {self.version}. Install the same version at "
+                f"it runs tacit {message.version}, this server {self.version}. Install the same version at "
                 "all parties",
             )
             return
-        if name in self.processes and said.life != self.processes[name]:
-            self.note(f"{name!r} was started anew")
-        self.processes[name] = said.life
+        if name in self.processes and message.life != self.processes[name]:
+            self.note(f"{name!r} was restarted")
+        self.processes[name] = message.life
         self.refused.pop(name, None)
-        await self.here.send(name, self.job(name))
+        await self.scope.send(name, self.job(name))
 
     async def _admit(self, name: str, ready: Ready) -> None:
         reason = self.fits(name, ready)
@@ -184,12 +183,12 @@ class Admission:
             await self.refuse(name, reason)
             return
         self.ready[name] = ready
-        if self.last_process.get(name) == self.processes[name]:  # it said so twice
+        if self.last_process.get(name) == self.processes[name]:  # a repeated message
             return
         self.busy.discard(name)
         for message, busy in list(
             self.requests.get(name, {}).values()
-        ):  # it came back while an answer is waited for: it is asked again
+        ):  # it restarted while an answer is awaited: repeat the request
             if busy:
                 self.busy.add(name)
             self.last_process[name] = self.processes[name]
@@ -204,18 +203,16 @@ class Admission:
         self.ready.pop(name, None)
         self.refused[name] = reason
         self.note(f"{name!r} was refused: {reason}")
-        await self.here.send(name, Refused(reason))
+        await self.scope.send(name, Refused(reason))
         self.changed.set()
 
     def replace_requests(self, names: Sequence[str], message: Message) -> None:
-        """`names` are at work on this, and nobody on anything else."""
+        """Make this the only pending request, for `names`."""
         self.requests = {}
         self.add_request(names, message, busy=True)
 
     def add_request(self, names: Sequence[str], message: Message, busy: bool) -> None:
-        """`names` are asked this, too; if `busy`, they can be asked nothing else until they have said that
-        they are free.
-        """
+        """Add a pending request for `names`; if `busy`, they receive no other until they send Free."""
         for name in names:
             self.requests.setdefault(name, {})[message.kind] = message, busy
             if name in self.processes:
@@ -226,48 +223,46 @@ class Admission:
             self.started |= dict.fromkeys(names, self.me.clock.now())
 
     def has_restarted(self, name: str) -> bool:
-        """Whether its process is another than the one asked last, which took with it whatever it held."""
+        """Return whether its process differs from the one asked last; that one's state is lost."""
         return self.last_process.get(name) != self.processes.get(name)
 
     def complete_request(self, names: Sequence[str], kind: type[Message], answered: bool = True) -> None:
-        """They have answered, and are free before they have said so; or, if not `answered`, they are not
-        waited for any more.
-        """
+        """Remove a request: they answered and are free or, if not `answered`, are no longer awaited."""
         for name in names:
             _, busy = self.requests.get(name, {}).pop(kind.kind, (None, False))
             if busy and answered:
                 self.busy.discard(name)
 
     def available(self, busy: bool) -> list[str]:
-        """Who can be reached: of those at work too, if `busy`."""
+        """Return the ready clients; with `busy`, also those at work."""
         return [n for n in self.clients if n in self.ready and (busy or n not in self.busy)]
 
     async def wait_for_free(self, names: Sequence[str], need: int, within: float | None) -> list[str]:
         clock = self.me.clock
         end = None if within is None else clock.now() + within
-        began, said = clock.now(), ""
+        began, last_note = clock.now(), ""
         while True:
-            there = [n for n in names if n in self.ready and n not in self.busy]
+            free = [n for n in names if n in self.ready and n not in self.busy]
             missing = [
-                n for n in names if n not in there and (within is None or n not in self.refused)
-            ]  # who was refused is not waited for
-            if (not missing and len(there) >= need) or (
-                end is not None and clock.now() >= end and len(there) >= need
+                n for n in names if n not in free and (within is None or n not in self.refused)
+            ]  # refused clients are not awaited
+            if (not missing and len(free) >= need) or (
+                end is not None and clock.now() >= end and len(free) >= need
             ):
-                return there
+                return free
             hopeless = {n: self.refused[n] for n in missing if n in self.refused}
-            if hopeless and within is None:  # nobody said that the run may go on without it
+            if hopeless and within is None:  # without a deadline the run needs every client
                 raise ProtocolError(
-                    "the run cannot go on: " + "; ".join(f"{n!r}: {why}" for n, why in hopeless.items())
+                    "the run cannot continue: " + "; ".join(f"{n!r}: {why}" for n, why in hopeless.items())
                 )
             text = (
                 f"waiting for {', '.join(map(repr, missing[:8]))}"
                 if missing
                 else f"waiting until {need} parties can take part"
             )
-            if clock.now() - began >= SOON and text != said:
+            if clock.now() - began >= SOON and text != last_note:
                 self.note(text)
-                said = text
+                last_note = text
             self.changed.clear()
             pause = SOON if end is None or clock.now() >= end else min(SOON, end - clock.now())
             timer = clock.at(clock.now() + pause, self.changed.set)

@@ -4,23 +4,23 @@ Design for Secure Aggregation in Federated Learning, MLSys 2022, Algorithm 1.
     client i                                             server
       |--- AdvertisedKeys(channel) ------------------------>|  0  N1: those that answered, at least U
       |<-- RoundKeys(everybody's) --------------------------|
-      |--- SealedShares({j: coded piece of z_i for j}) ---->|  1  offline: encoding and sharing of local masks (lines 1 to 9)
+      |--- SealedShares({j: coded piece of z_i for j}) ---->|  1  encode and share masks (lines 1 to 9)
       |<-- ForwardedShares({j: what j sealed for i}) -------|
-      |--- MaskedVector(x_i + z_i) ------------------------>|  2  masking and uploading (lines 10 to 16)
+      |--- MaskedVector(x_i + z_i) ------------------------>|  2  mask and upload (lines 10 to 16)
       |<-- Survivors(alive, dropped) -----------------------|
-      |--- SummedShares(Σ_{j alive} piece of z_j for i) ---->|  3  one-shot recovery of the sum of masks (lines 17 to 22)
+      |--- SummedShares(Σ_{j alive} piece of z_j for i) -->|  3  recover the sum of masks (lines 17 to 22)
 
-The server recovers the sum of the survivors' masks in one go, whoever dropped out: it never rebuilds
-anyone's secret, and its work does not grow with dropouts. The price is paid before: a client sends
-everyone a coded piece of its mask, length/(U − T) numbers each.
+The server recovers the sum of the survivors' masks in one step, whoever dropped out. It never reconstructs a
+single secret, and its work does not grow with dropouts. In exchange, each client sends every other client a
+coded piece of its mask beforehand: length/(U − T) numbers each.
 
-z_i is cut into U − T pieces, T random ones are added, and a polynomial of degree U − 1 through all U of
-them, evaluated at party j's own point, is j's piece. Any U give the polynomial back; any T are uniform and
-say nothing. Sums of pieces are pieces of the sum.
+z_i is cut into U − T pieces and T random pieces are added. A polynomial of degree U − 1 through all U of
+them, evaluated at party j's point, is j's piece. Any U pieces determine the polynomial; any T are uniformly
+random. Sums of pieces are pieces of the sum.
 
-The server learns the sum over the survivors and who dropped out when; of a single x_i nothing, also not
-together with T clients. It rests on X25519 and ChaCha20-Poly1305 for the way between clients, on AES-256
-to draw z_i from a seed, and on a server that follows the protocol and is curious.
+The server learns the sum over the survivors and who dropped out when. It learns nothing about a single x_i,
+even together with T clients. Security rests on X25519 and ChaCha20-Poly1305 between clients, on AES-256 to
+expand z_i from a seed, and on a server that follows the protocol (honest but curious).
 """
 
 from __future__ import annotations
@@ -50,7 +50,17 @@ from .secagg import (
     check_lists,
     ideal,
 )
-from .summing import SumOutcome, SumSteps, channels, check_keys, hear, opened, signed_keys, some_of, weigh
+from .summing import (
+    SumOutcome,
+    SumSteps,
+    channels,
+    check_keys,
+    check_participants,
+    message_bytes,
+    open_share,
+    receive_or_end,
+    sign_keys,
+)
 
 __all__ = ["LightSecAggTerms", "client", "ideal", "server", "traffic"]
 
@@ -64,7 +74,7 @@ class SummedShares(
 
 @dataclass(frozen=True)
 class LightSecAggTerms:
-    """What all parties of a round agree on beforehand; it goes into every key."""
+    """Parameters that all parties of a round agree on; they are bound into every key."""
 
     federation: str
     parties: int = whole(least=2, doc="N: how many are asked to take part in the round")
@@ -96,7 +106,7 @@ class LightSecAggTerms:
             )
 
     def fits(self, names: Sequence[str]) -> None:
-        some_of(names, self.parties, self.enough)
+        check_participants(names, self.parties, self.enough)
 
     @property
     def enough(self) -> int:
@@ -105,12 +115,12 @@ class LightSecAggTerms:
 
     @property
     def private(self) -> int:
-        """T; at least 1: a piece alone must say nothing to whoever holds it."""
+        """T, at least 1: a single piece must reveal nothing to its holder."""
         return max(1, math.floor(self.colluding * self.parties))
 
     @property
     def piece(self) -> int:
-        """Numbers in a piece."""
+        """The number of field elements in a piece."""
         return -(-self.length // (self.enough - self.private))
 
     def context(self, me: Party) -> bytes:
@@ -132,26 +142,26 @@ async def client(
     values: Tensor,
     terms: LightSecAggTerms,
     identity: Identity | None = None,
-    boss: str = "server",
+    server: str = "server",
     commitment: Commitment = UNCOMMITTED,
 ) -> bool:
-    """Whether this client's whole numbers are in the sum; False when the round went on without it. An aborted
-    round is an error.
-    """
+    """Take part in one sum; return whether this client's integers are included, as in secagg.py."""
     about, draw, identity = terms.context(me), me.secret.bytes, identity or me.identity
     vector = field.encode(values.numpy(), terms.bound)
     if len(vector) != terms.length:
-        raise BadData(f"party {me.name!r} has {len(vector)} numbers to add; the terms say {terms.length}.")
+        raise BadData(
+            f"party {me.name!r} has {len(vector)} numbers to add; the terms require {terms.length}."
+        )
     channel = draw(32)
-    mine = (public_of(channel),)
-    await me.send(boss, AdvertisedKeys(mine[0], b"", signed_keys(me, mine, about, identity)))
-    told = await hear(me, boss, RoundKeys)
-    if told is None:
+    own_keys = (public_of(channel),)
+    await me.send(server, AdvertisedKeys(own_keys[0], b"", sign_keys(me, own_keys, about, identity)))
+    round_keys = await receive_or_end(me, server, RoundKeys)
+    if round_keys is None:
         return False
-    check_keys(me, told.keys, mine, terms.enough, terms.parties, about, identity)
+    check_keys(me, round_keys.keys, own_keys, terms.enough, terms.parties, about, identity)
 
     # lines 1 to 9: a mask, cut, padded with T random pieces, coded for everyone
-    names = sorted(told.keys)
+    names = sorted(round_keys.keys)
     mask = field.uniform(draw(32), terms.length)
     pieces = np.zeros((terms.enough, terms.piece), np.uint64)
     pieces[: terms.enough - terms.private].reshape(-1)[: terms.length] = mask
@@ -162,9 +172,11 @@ async def client(
         name: field.combine(weights, pieces).astype(np.uint32)
         for name, weights in zip(names, _code(terms, len(names)))
     }
-    lines = channels(me, about, channel, mine[0], {name: entry[0] for name, entry in told.keys.items()})
+    lines = channels(
+        me, about, channel, own_keys[0], {name: entry[0] for name, entry in round_keys.keys.items()}
+    )
     await me.send(
-        boss,
+        server,
         SealedShares(
             {
                 v: seal(lines[me.name, v], coded[v].tobytes(), bind(about, me.name, v), draw)
@@ -173,35 +185,35 @@ async def client(
             }
         ),
     )
-    forwarded = await hear(me, boss, ForwardedShares)
+    forwarded = await receive_or_end(me, server, ForwardedShares)
     if forwarded is None:
         return False
-    held = {me.name: coded[me.name].tobytes()}
+    shares = {me.name: coded[me.name].tobytes()}
     for name, box in forwarded.sealed.items():
-        held[name] = opened(me, name, box, lines, about, 4 * terms.piece)
+        shares[name] = open_share(me, name, box, lines, about, 4 * terms.piece)
 
     # lines 10 to 16
-    if not commitment.upload(sorted(held)):
-        await me.send(boss, RoundSpent())
+    if not commitment.upload(sorted(shares)):
+        await me.send(server, RoundSpent())
         return False
     await me.send(
-        boss, MaskedVector(torch.from_numpy(field.add(vector, mask).astype(np.uint32).view(np.uint8)))
+        server, MaskedVector(torch.from_numpy(field.add(vector, mask).astype(np.uint32).view(np.uint8)))
     )
-    asked = await hear(me, boss, Survivors)
-    if asked is None:
+    survivors = await receive_or_end(me, server, Survivors)
+    if survivors is None:
         return False
 
     # lines 17 to 22
-    alive, _ = check_lists(me, asked, held, terms.enough)
+    alive, _ = check_lists(me, survivors, shares, terms.enough)
     total = np.zeros(terms.piece, np.uint64)
     for name in alive:
-        total += np.frombuffer(held[name], np.uint32) % np.uint32(
+        total += np.frombuffer(shares[name], np.uint32) % np.uint32(
             field.Q
-        )  # a word that is no element comes from no honest party
+        )  # honest parties send field elements; others must not overflow the sum
     if not commitment.reveal():
-        await me.send(boss, RoundSpent())
+        await me.send(server, RoundSpent())
         return False
-    await me.send(boss, SummedShares(torch.from_numpy((total % np.uint64(field.Q)).astype(np.uint32))))
+    await me.send(server, SummedShares(torch.from_numpy((total % np.uint64(field.Q)).astype(np.uint32))))
     return True
 
 
@@ -212,9 +224,7 @@ async def server(
     within: float | None = None,
     first: float | None = None,
 ) -> SumOutcome:
-    """The sum of those that stayed. `within`: seconds for each step, after which whoever has not answered is
-    dropped; `first`: for the first step, before which clients may still be at work on their vectors.
-    """
+    """Return the sum over the clients that stayed; `within` and `first` as in secagg.py."""
     terms.fits(names)
     steps = SumSteps(me, terms.enough, within)
     n1 = await steps.ask(
@@ -271,10 +281,10 @@ def traffic(names: Sequence[str], terms: LightSecAggTerms, signature: int = 0) -
         ForwardedShares(sealed),
         Survivors(list(names), []),
     ]
-    return len(names) * weigh(up), len(names) * weigh(down)
+    return len(names) * message_bytes(up), len(names) * message_bytes(down)
 
 
 def _code(terms: LightSecAggTerms, parties: int) -> list[list[int]]:
-    """Row j: how party j's piece is made of the U pieces. Pieces lie at 1 … U, parties behind them."""
+    """Row j: the Lagrange weights of party j's piece. Pieces are at points 1 … U, parties after them."""
     places = range(1, terms.enough + 1)
     return [field.lagrange(list(places), terms.enough + 1 + j) for j in range(parties)]

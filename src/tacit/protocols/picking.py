@@ -1,21 +1,20 @@
-"""Only the best sends its model. S. Park, Y. Suh, J. Lee: "FedPSO", Sensors 21(2), 2021, Algorithm 2. What is
-said in a round of rounds.py besides:
+"""Only the best client sends its model. S. Park, Y. Suh, J. Lee: "FedPSO", Sensors 21(2), 2021, Algorithm 2.
+Messages in addition to those of rounds.py:
 
     server                                    client k (chosen in this round)
       |---- Down(round, vectors) --------------->|
-      |                                          |  local(…) on its own rows; it holds what it would send
+      |                                          |  local(…) on its own rows; keeps its update
       |<--- Score(score) ------------------------|
-      |---- Pick(round, turn, wanted) ---------->|   wanted, to the one with the lowest score
-      |<--- Upload(weight, vectors) -------------|   by that one alone
-      |---- Pick(round, turn, not wanted) ------>|   to the others, once the model has come
+      |---- Pick(round, turn, wanted) ---------->|   wanted: to the client with the lowest score
+      |<--- Upload(weight, vectors) -------------|   from that client only
+      |---- Pick(round, turn, not wanted) ------>|   to the others, after the upload
 
-Of equal scores the one of whoever stands first in the list of parties counts as the best. If its model does
-not come, or is none the server can use, the next best is asked, in the next `turn`; so everyone who stated a
-score hears one Pick. Whoever is not wanted drops what it held.
+Ties are broken by the order of the list of parties. If the best client's model does not arrive or is invalid,
+the next best is asked in the next `turn`, so every client that reported a score receives one Pick. Clients
+that are not picked discard their update.
 
-The server learns one update a round in the clear, and everyone's score; a client learns the model, and
-whether its own was the best. It rests on parties that tell the truth about their scores: whoever states the
-lowest is asked.
+The server learns one update per round in the clear, and all scores. A client learns the model, and whether
+its own was the best. Clients are trusted to report their true scores.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from torch import Tensor
 
 from ..parties.message import Message
 
-SCORE = "score"  # what `local` calls it
+SCORE = "score"  # its key in the vectors of `local`
 
 
 class Score(Message, reveals="how large one party's loss on the round's rows is, after its own steps"):
@@ -45,7 +44,7 @@ class Pick(
 
 
 class BestUpload(NamedTuple):
-    """What takes the place of the uploads where the best party's alone is sent."""
+    """The result of a round in which only the best party sends its update."""
 
     best: str
     upload: tuple[float, dict[str, Tensor]]
@@ -53,9 +52,7 @@ class BestUpload(NamedTuple):
 
 
 def rank(scores: Mapping[str, float], order: Sequence[str]) -> list[str]:
-    """The lowest first; among equals whoever stands first in `order`; last those whose score is no finite
-    number.
-    """
+    """Sort parties by score, lowest first; ties follow `order`, non-finite scores come last."""
     place = {name: k for k, name in enumerate(order)}
     return sorted(
         scores, key=lambda name: (scores[name] if math.isfinite(scores[name]) else math.inf, place[name])
@@ -63,7 +60,7 @@ def rank(scores: Mapping[str, float], order: Sequence[str]) -> list[str]:
 
 
 def unlike(score: float, vectors: Mapping[str, Tensor]) -> str | None:
-    """What is wrong with the model of a party that stated this score, if anything is."""
+    """Return why the model does not match the reported score, or None if it does."""
     now = float(vectors[SCORE]) if SCORE in vectors else None
     if now is not None and (now == score or (math.isnan(now) and math.isnan(score))):
         return None
@@ -74,7 +71,7 @@ def unlike(score: float, vectors: Mapping[str, Tensor]) -> str | None:
 
 
 def ideal(ups: Mapping[str, tuple[float, dict[str, Tensor]]], order: Sequence[str]) -> BestUpload:
-    """What comes of it: the best party's upload, and everyone's score."""
+    """Return the best party's upload and all scores."""
     scores = {name: float(vectors[SCORE]) for name, (_, vectors) in ups.items()}
     best = rank(scores, order)[0]
     return BestUpload(best, ups[best], scores)

@@ -1,16 +1,15 @@
-"""Private set intersection between two: agree on the terms, then run the method they come to.
+"""Private set intersection of two parties: agree on the options, then run the method.
 
     receiver                                            sender
-      |--- Opening(count, method, reveal, nonce) ---------->|   the sender's policy is checked before it sends anything
-      |<-- Opening(count, method, reveal, nonce) -----------|   or RefusedQuery(rule); both must want the same
-      |   … `psi_dh`, `psi_oprf` or `psi_sum` …             |   bound to a session made of both nonces, sizes and names
+      |--- Opening(count, method, reveal, nonce) ---------->|   checked against the sender's policy
+      |<-- Opening(count, method, reveal, nonce) -----------|   or RefusedQuery(rule); options must match
+      |   … `psi_dh`, `psi_oprf` or `psi_sum` …             |   bound to both nonces, sizes and names
       |--- SharedIds(h'(id) of the shared) ---------------->|   with reveal="both" only
 
-Each learns the other's set size; what else, the method's own page says. method="auto" takes Diffie-Hellman
-(`psi_dh`) up to 10,000 ids, where it sends the fewest bytes; above, the OT-based OPRF (`psi_oprf`), which
-computes thirty times less (`benchmarks/psi.py`). reveal="size" and "sum" run `psi_sum`: the sender counts
-the shared ids, and opens the count, or the sum of its numbers over them, if there are as many as its
-policy asks for.
+Each party learns the other's set size; the method's module says what else. method="auto" uses Diffie-Hellman
+(`psi_dh`) up to 10,000 ids, where it sends the fewest bytes, and the OT-based OPRF (`psi_oprf`) above, which
+needs thirty times less computation (`benchmarks/psi.py`). reveal="size" and "sum" run `psi_sum`: the sender
+counts the shared ids, and opens the count, or the sum of its values over them, if its policy allows it.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ from .psi_policy import (
 )
 
 METHODS = ("auto", "dh", "oprf")
-LIMIT = 2**32 - 1  # the largest number in a sum, unless told otherwise
-SMALL = 10_000  # ids on the larger side up to which Diffie-Hellman is taken
+LIMIT = 2**32 - 1  # the default of the largest value in a sum
+SMALL = 10_000  # ids on the larger side up to which method="auto" uses Diffie-Hellman
 NONCE = 16
-DIGEST = 16  # bytes of an id: a block of AES, which the OPRF and the stores of `psi_many` put them through
+DIGEST = 16  # bytes of an id's digest: one AES block, as the OPRF and the stores of `psi_many` need
 ASSUMES = (
     "SEMI-HONEST: the sets are hidden as the lines below say if both parties follow their programs; one "
     "that deviates can claim ids it does not hold, "
@@ -78,38 +77,41 @@ async def receiver(
     limit: int = LIMIT,
     within: float | None = None,
 ) -> dict[str, Any]:
-    """{"rows": those of my digests that are shared, in the order of their values (None with "size" and
-    "sum"), "size", "sum", "theirs", "method"}. `within`: seconds to wait for the other to begin. QueryRefused
-    if the sender's policy does not allow the query.
+    """Run the receiver; return {"rows", "size", "sum", "theirs", "method"}.
+
+    "rows" are the shared ones of my digests, sorted by digest (None with "size" and "sum"); "theirs" is the
+    sender's set size. `within`: seconds to wait for the sender to start. Raises QueryRefused if the sender's
+    policy does not allow the query.
     """
-    held = ready(digests)
-    mine = _begin(me, held, method, reveal, limit)
-    await me.send(other, mine)
-    theirs: Message = await me.recv(other, Opening, RefusedQuery, within=within)
-    if isinstance(theirs, RefusedQuery):
-        raise refusal(theirs.rule, other)
-    assert isinstance(theirs, Opening)
-    _check_same(me.name, mine, other, theirs)
-    if theirs.count > MAX_IDS:
+    ids = check_digests(digests)
+    my_opening = _begin(me, ids, method, reveal, limit)
+    await me.send(other, my_opening)
+    their_opening: Message = await me.recv(other, Opening, RefusedQuery, within=within)
+    if isinstance(their_opening, RefusedQuery):
+        raise refusal(their_opening.rule, other)
+    assert isinstance(their_opening, Opening)
+    _check_same(me.name, my_opening, other, their_opening)
+    if their_opening.count > MAX_IDS:
         raise ProtocolError(
-            f"party {other!r} says that it holds {theirs.count} ids; more than {MAX_IDS} are not compared."
+            f"party {other!r} declares {their_opening.count} ids; at most {MAX_IDS} are supported."
         )
-    chosen, session = (
-        choose(method, reveal, len(held), theirs.count),
-        _session(me, reveal, method, (me.name, mine), (other, theirs)),
+    method_used, session = (
+        choose_method(method, reveal, len(ids), their_opening.count),
+        _session(me, reveal, method, (me.name, my_opening), (other, their_opening)),
     )
-    made: dict[str, Any] = {"rows": None, "sum": None, "theirs": theirs.count, "method": chosen}
+    result: dict[str, Any] = {"rows": None, "sum": None, "theirs": their_opening.count, "method": method_used}
     if reveal in COUNTED:
         size, total = await psi_sum.receiver(
-            me, held, other, theirs.count, session, limit if reveal == "sum" else None
+            me, ids, other, their_opening.count, session, limit if reveal == "sum" else None
         )
-        return {**made, "size": size, "sum": total}
-    rows, size = await PROGRAMS[chosen].receiver(me, held, other, theirs.count, session)
+        return {**result, "size": size, "sum": total}
+    rows, size = await PROGRAMS[method_used].receiver(me, ids, other, their_opening.count, session)
     if reveal == "both":
         await me.send(
-            other, SharedIds(_named(held[rows], session, tag_bytes(len(held), theirs.count)).tobytes())
+            other,
+            SharedIds(_shared_tags(ids[rows], session, tag_bytes(len(ids), their_opening.count)).tobytes()),
         )
-    return {**made, "rows": rows, "size": size}
+    return {**result, "rows": rows, "size": size}
 
 
 async def sender(
@@ -125,49 +127,61 @@ async def sender(
     queries: Queries | None = None,
     within: float | None = None,
 ) -> dict[str, Any]:
-    """The same; "rows" are None unless reveal="both", "size" unless it is "both", "size" or "sum". With
-    "both", row k here and row k at the receiver are the same person. `values`: with reveal="sum" a number for
-    each digest. `policy` (None: the default one; a mapping: of its fields) is checked here, and `queries`
-    counts this query before anything is sent: without it, `queries_per_day` is not enforced.
+    """Run the sender; return the same keys as `receiver`.
+
+    "rows" are None unless reveal="both"; then row k here and row k at the receiver belong to the same id.
+    "size" is None with reveal="receiver". `values`: with reveal="sum", a number for each digest. `policy`
+    (None: the default; a mapping: its fields) is checked here. `queries` counts this query before anything is
+    sent; without it, `queries_per_day` is not enforced.
     """
-    held = ready(digests)
+    ids = check_digests(digests)
     rules = policy_of(policy)
-    mine = _begin(me, held, method, reveal, limit)
-    theirs = await me.recv(other, Opening, within=within)
-    if (theirs.method, theirs.reveal, theirs.limit) == (mine.method, mine.reveal, mine.limit):
-        await admit(me, other, rules, queries, reveal, theirs.count)
-    await me.send(other, mine)
-    _check_same(me.name, mine, other, theirs)
-    chosen, session = (
-        choose(method, reveal, len(held), theirs.count),
-        _session(me, reveal, method, (other, theirs), (me.name, mine)),
+    my_opening = _begin(me, ids, method, reveal, limit)
+    their_opening = await me.recv(other, Opening, within=within)
+    if (their_opening.method, their_opening.reveal, their_opening.limit) == (
+        my_opening.method,
+        my_opening.reveal,
+        my_opening.limit,
+    ):
+        await admit(me, other, rules, queries, reveal, their_opening.count)
+    await me.send(other, my_opening)
+    _check_same(me.name, my_opening, other, their_opening)
+    method_used, session = (
+        choose_method(method, reveal, len(ids), their_opening.count),
+        _session(me, reveal, method, (other, their_opening), (me.name, my_opening)),
     )
-    made: dict[str, Any] = {"rows": None, "size": None, "sum": None, "theirs": theirs.count, "method": chosen}
+    result: dict[str, Any] = {
+        "rows": None,
+        "size": None,
+        "sum": None,
+        "theirs": their_opening.count,
+        "method": method_used,
+    }
     if reveal in COUNTED:
-        made["size"] = await psi_sum.sender(
+        result["size"] = await psi_sum.sender(
             me,
-            held,
+            ids,
             other,
-            theirs.count,
+            their_opening.count,
             session,
             limit if reveal == "sum" else None,
             values,
             rules.min_overlap,
         )
-        return made
-    await PROGRAMS[chosen].sender(me, held, other, theirs.count, session)
+        return result
+    await PROGRAMS[method_used].sender(me, ids, other, their_opening.count, session)
     if reveal == "both":
-        rows = _found(
-            (await me.recv(other, SharedIds)).tags, held, session, tag_bytes(theirs.count, len(held))
+        rows = _match_shared(
+            (await me.recv(other, SharedIds)).tags, ids, session, tag_bytes(their_opening.count, len(ids))
         )
-        made |= {"rows": rows, "size": len(rows)}
-    return made
+        result |= {"rows": rows, "size": len(rows)}
+    return result
 
 
 async def admit(
     me: Party, other: str, policy: PsiPolicy, queries: Queries | None, reveal: str, declared: int
 ) -> None:
-    """Hold a query to the policy and count it, or refuse it on both sides."""
+    """Check a query against the policy and count it, or refuse it on both sides."""
     rule = broken_rule(policy, reveal, declared)
     if not rule and queries is not None:
         try:
@@ -180,68 +194,67 @@ async def admit(
 
 
 def ideal(mine: Sequence[bytes], theirs: Sequence[bytes]) -> list[int]:
-    """What the receiver gets: the rows of mine that theirs has, in the order of their values."""
-    there = set(map(bytes, theirs))
-    return [row for _, row in sorted((bytes(d), row) for row, d in enumerate(mine) if bytes(d) in there)]
+    """Return what the receiver learns: the rows of `mine` that are in `theirs`, sorted by value."""
+    their_ids = set(map(bytes, theirs))
+    return [row for _, row in sorted((bytes(d), row) for row, d in enumerate(mine) if bytes(d) in their_ids)]
 
 
-def _begin(me: Party, held: np.ndarray, method: str, reveal: str, limit: int) -> Opening:
-    allow(method, reveal, limit)
+def _begin(me: Party, ids: np.ndarray, method: str, reveal: str, limit: int) -> Opening:
+    check_options(method, reveal, limit)
     me.ledger.stamp(ASSUMES)
-    return Opening(len(held), method, reveal, limit if reveal == "sum" else 0, me.secret.bytes(NONCE))
+    return Opening(len(ids), method, reveal, limit if reveal == "sum" else 0, me.secret.bytes(NONCE))
 
 
 def _check_same(name: str, mine: Opening, other: str, theirs: Opening) -> None:
-    """Both want the same, and what the other opens with can be."""
+    """Check that both chose the same options, and that the other's opening is valid."""
     if (theirs.method, theirs.reveal, theirs.limit) != (mine.method, mine.reveal, mine.limit):
         raise ProtocolError(
-            f"party {other!r} wants method={theirs.method!r}, reveal={theirs.reveal!r} and "
-            f"limit={theirs.limit}, party {name!r} "
-            f"method={mine.method!r}, reveal={mine.reveal!r} and limit={mine.limit}. Agree before you "
-            "start; nothing was compared."
+            f"party {other!r} has method={theirs.method!r}, reveal={theirs.reveal!r} and "
+            f"limit={theirs.limit}; party {name!r} has method={mine.method!r}, reveal={mine.reveal!r} and "
+            f"limit={mine.limit}. Use the same options at both parties; nothing was compared."
         )
     if len(theirs.nonce) != NONCE or theirs.count < 0:
         raise ProtocolError(
-            f"party {other!r} opens with {theirs.count} ids and a nonce of {len(theirs.nonce)} bytes; it "
-            f"must be at least 0 and {NONCE}."
+            f"party {other!r} declares {theirs.count} ids and a nonce of {len(theirs.nonce)} bytes; expected "
+            f"at least 0 ids and {NONCE} bytes."
         )
 
 
 def _session(
     me: Party, reveal: str, method: str, receiver: tuple[str, Opening], sender: tuple[str, Opening]
 ) -> bytes:
-    chosen = choose(method, reveal, receiver[1].count, sender[1].count)
+    chosen = choose_method(method, reveal, receiver[1].count, sender[1].count)
     sides = [x for name, opening in (receiver, sender) for x in (name, opening.count, opening.nonce)]
     return hashlib.sha256(bind("tacit psi 2", me.tag, chosen, reveal, *sides)).digest()
 
 
-def _named(digests: np.ndarray, session: bytes, size: int) -> np.ndarray:
-    """Ids for one who holds them, too. A place in what was compared would do as well, but it can depend on
-    ids that are not shared.
+def _shared_tags(digests: np.ndarray, session: bytes, size: int) -> np.ndarray:
+    """Return tags that identify ids to a party that also holds them.
+
+    Positions would do as well, but they can depend on ids that are not shared.
     """
     return compute_tags(digests.tobytes(), digests.shape[1], b"shared" + session, size)
 
 
-def _found(tags: bytes, held: np.ndarray, session: bytes, size: int) -> np.ndarray:
-    """My rows of these, in the order of their digests."""
+def _match_shared(tags: bytes, ids: np.ndarray, session: bytes, size: int) -> np.ndarray:
+    """Return my rows of the compute_tags ids, sorted by digest."""
     if len(tags) % size:
-        raise ProtocolError(f"{len(tags)} bytes name no list of ids; they must be a multiple of {size}.")
-    said = np.frombuffer(tags, np.uint8).reshape(-1, size)
-    rows, places = match(_named(held, session, size), said)
-    if len(rows) != len(said) or len(np.unique(places)) < len(said):
+        raise ProtocolError(f"{len(tags)} bytes are not a list of id tags; expected a multiple of {size}.")
+    names = np.frombuffer(tags, np.uint8).reshape(-1, size)
+    rows, places = match(_shared_tags(ids, session, size), names)
+    if len(rows) != len(names) or len(np.unique(places)) < len(names):
         raise ProtocolError(
-            f"the other says that {len(said)} ids are shared, of which we hold {len(rows)}, or names one "
-            "twice: it does not follow the "
-            "protocol."
+            f"the other party sent {len(names)} shared ids, of which we hold {len(rows)}, or one twice: it "
+            "does not follow the protocol."
         )
-    return sort_by_digest(held, rows)
+    return sort_by_digest(ids, rows)
 
 
 PROGRAMS: dict[str, Any] = {"dh": psi_dh, "oprf": psi_oprf}
 
 
-def choose(method: str, reveal: str, n: int, m: int) -> str:
-    """Both come to the same from what both know."""
+def choose_method(method: str, reveal: str, n: int, m: int) -> str:
+    """Return the method; both parties derive it from the same values."""
     if reveal == "sum":
         return "sum"
     if method != "auto":
@@ -249,7 +262,7 @@ def choose(method: str, reveal: str, n: int, m: int) -> str:
     return "dh" if reveal == "size" or max(n, m) <= SMALL else "oprf"
 
 
-def allow(method: str, reveal: str, limit: int = LIMIT) -> None:
+def check_options(method: str, reveal: str, limit: int = LIMIT) -> None:
     if method not in METHODS:
         raise bad("psi", "method", method, "one of " + ", ".join(map(repr, METHODS)))
     if reveal not in REVEALS:
@@ -262,19 +275,19 @@ def allow(method: str, reveal: str, limit: int = LIMIT) -> None:
             "method",
             method,
             f"'dh' or 'auto' with reveal={reveal!r}",
-            "Outputs of the OPRF say which ids are shared, not only how many.",
+            "The outputs of the OPRF reveal which ids are shared, not only how many.",
         )
 
 
-def ready(digests: Any) -> np.ndarray:
-    """The digests as a party's program is given them: an array or, from another process, a tensor."""
-    held = np.ascontiguousarray(np.asarray(digests))
-    if held.dtype != np.uint8 or held.ndim != 2 or held.shape[1] != DIGEST:
+def check_digests(digests: Any) -> np.ndarray:
+    """Return the digests as an array; from another process they come as a tensor."""
+    array = np.ascontiguousarray(np.asarray(digests))
+    if array.dtype != np.uint8 or array.ndim != 2 or array.shape[1] != DIGEST:
         raise bad(
             "psi",
             "digests",
-            f"{held.dtype} of shape {held.shape}",
+            f"{array.dtype} of shape {array.shape}",
             f"uint8 of shape (ids, {DIGEST})",
-            "tacit.data.identifiers.identify makes them.",
+            "Make them with tacit.data.identifiers.identify.",
         )
-    return held
+    return array

@@ -7,13 +7,13 @@ Trust in Electronic Communities, 1999.
       |<-- Tags(h(a·b·H(y))), in order --------------------|
       |  b·a·H(x) = a·b·H(y) exactly when x = y            |
 
-H maps an id to ristretto255 (libsodium's own map, `crypto.group`), bound to this session; h is SHA-256 cut to
-40 bits more than the sets can collide in. The receiver learns the sender's set size and which of its own ids
-are shared; the sender learns the receiver's set size. Neither learns anything of an id it does not hold
-itself. It rests on the decisional Diffie-Hellman assumption in ristretto255, H as a random oracle, and on
-both following the program: one who deviates can claim ids it does not have, or answer wrongly. Against
-guessing there is no cure in any such protocol: a receiver that puts every possible id into its set learns all
-of the sender's.
+H maps an id to ristretto255 (libsodium's map, `crypto.group`), bound to this session; h is SHA-256 truncated
+so that collisions have probability below 2^-40. The receiver learns the sender's set size and which of its
+own ids are shared; the sender learns the receiver's set size. Neither learns anything about ids it does not
+hold. Security rests on the decisional Diffie-Hellman assumption in ristretto255, on H as a random oracle, and
+on both following the protocol: a party that deviates can claim ids it does not have, or answer wrongly. No
+such protocol protects against guessing: a receiver whose set contains every possible id learns all of the
+sender's.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ class Tags(
 async def receiver(
     me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes
 ) -> tuple[np.ndarray, int]:
-    """(my rows that are shared, in the order of their digests; how many)."""
+    """Return (my shared rows, sorted by digest; their number)."""
     key, size = group.scalar(me.secret.bytes), tag_bytes(len(digests), theirs)
     to, of = me.scope("receiver's ids"), me.scope("sender's ids")
     with PointPool(len(digests) + theirs) as shop:
-        _, mine, yours = await together(
-            offer(to, other, digests, key, shop, session),
-            heard(to, other, len(digests), size),
-            answered(of, other, theirs, key, shop, session, size, None),
+        _, my_tags, their_tags = await together(
+            send_blinded(to, other, digests, key, shop, session),
+            receive_tags(to, other, len(digests), size),
+            raise_to_key(of, other, theirs, key, shop, session, size, None),
         )
-    rows, _ = match(mine, yours)
+    rows, _ = match(my_tags, their_tags)
     return sort_by_digest(digests, rows), len(rows)
 
 
@@ -76,21 +76,21 @@ async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, sessio
     of, to = me.scope("receiver's ids"), me.scope("sender's ids")
     with PointPool(len(digests) + theirs) as shop:
         await together(
-            answered(of, other, theirs, key, shop, session, size, of),
-            offer(to, other, digests[order], key, shop, session),
+            raise_to_key(of, other, theirs, key, shop, session, size, of),
+            send_blinded(to, other, digests[order], key, shop, session),
         )
 
 
-async def lifted(
+async def blind_ids(
     digests: np.ndarray, key: bytes, shop: PointPool, session: bytes
 ) -> AsyncIterator[tuple[int, bytes]]:
-    """(the place of its first, points) of my ids under my key, chunk after chunk."""
+    """Yield (index of the first id, points): my ids under my key, chunk by chunk."""
     for first in range(0, len(digests), CHUNK):
         part = digests[first : first + CHUNK]
         yield first, await asyncio.to_thread(shop.lift, part.tobytes(), part.shape[1], session, key)
 
 
-async def arriving(
+async def receive_chunks(
     me: Party,
     other: str,
     kind: type[M],
@@ -99,29 +99,27 @@ async def arriving(
     total: int,
     what: str,
 ) -> AsyncIterator[tuple[int, bytes]]:
-    """The other's chunks as they come and as `read` reads them, until `total` things of `each` bytes are
-    here; each in its place.
-    """
+    """Yield the other's chunks in order, until `total` items of `each` bytes have arrived."""
     count = 0
     while count < total:
         first, data = read(await me.recv(other, kind))
-        before, count = count, in_order(first, count, len(data), each, total, what)
+        before, count = count, check_chunk(first, count, len(data), each, total, what)
         yield before, data
 
 
-def stacked(parts: list[np.ndarray], size: int) -> np.ndarray:
+def concatenate(parts: list[np.ndarray], size: int) -> np.ndarray:
     return np.concatenate(parts) if parts else np.zeros((0, size), np.uint8)
 
 
-async def offer(
+async def send_blinded(
     me: Party, other: str | Sequence[str], digests: np.ndarray, key: bytes, shop: PointPool, session: bytes
 ) -> None:
-    """My ids under my key, to one or to several; the next chunk is computed while one is on its way."""
-    async for first, points in lifted(digests, key, shop, session):
+    """Send my ids under my key; the next chunk is computed while one is being sent."""
+    async for first, points in blind_ids(digests, key, shop, session):
         await me.send(other, BlindedIds(first, points))
 
 
-async def answered(
+async def raise_to_key(
     me: Party,
     other: str,
     theirs: int,
@@ -129,38 +127,39 @@ async def answered(
     shop: PointPool,
     session: bytes,
     size: int,
-    back: Party | None,
+    reply_to: Party | None,
 ) -> np.ndarray:
-    """The other's ids under both keys, as tags; said `back` chunk by chunk if asked to."""
+    """Return the other's ids under both keys, as tags; send them back if `reply_to` is given."""
     parts = []
-    async for first, points in arriving(
+    async for first, points in receive_chunks(
         me, other, BlindedIds, lambda m: (m.first, m.points), group.POINT, theirs, "ids"
     ):
         parts.append(
             compute_tags(await asyncio.to_thread(shop.multiply, key, points), group.POINT, session, size)
         )
-        if back is not None:
-            await back.send(other, Tags(first, parts[-1].tobytes()))
-    return stacked(parts, size)
+        if reply_to is not None:
+            await reply_to.send(other, Tags(first, parts[-1].tobytes()))
+    return concatenate(parts, size)
 
 
-async def heard(me: Party, other: str, count: int, size: int) -> np.ndarray:
-    """Tags of all my ids."""
-    came = arriving(me, other, Tags, lambda m: (m.first, m.tags), size, count, "tags")
-    return stacked([np.frombuffer(tags, np.uint8).reshape(-1, size) async for _, tags in came], size)
+async def receive_tags(me: Party, other: str, count: int, size: int) -> np.ndarray:
+    """Receive the tags of all my ids."""
+    chunks = receive_chunks(me, other, Tags, lambda m: (m.first, m.tags), size, count, "tags")
+    return concatenate([np.frombuffer(tags, np.uint8).reshape(-1, size) async for _, tags in chunks], size)
 
 
-def in_order(first: int, expected: int, length: int, each: int, total: int, what: str) -> int:
-    """How many there are now. A relay that swaps or repeats chunks would give answers to other ids than were
-    asked about.
+def check_chunk(first: int, expected: int, length: int, each: int, total: int, what: str) -> int:
+    """Return the new count, or refuse a chunk that is out of order.
+
+    A relay that swaps or repeats chunks would give answers for other ids.
     """
     if first != expected:
         raise ProtocolError(
-            f"{what} from {first} on came where those from {expected} on were due: something on the way "
-            "reorders or repeats messages."
+            f"received {what} from index {first}, expected index {expected}: messages were reordered or "
+            "repeated on the way."
         )
     if length == 0 or length % each or expected + length // each > total:
         raise ProtocolError(
-            f"{length} bytes of {what} came; they must be 1 to {total - expected} times {each} bytes."
+            f"received {length} bytes of {what}; expected 1 to {total - expected} times {each} bytes."
         )
     return expected + length // each

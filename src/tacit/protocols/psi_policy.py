@@ -1,9 +1,8 @@
-"""What the sender of a private set intersection allows: it is the sender's data that a query is about, so the
-sender decides and checks.
+"""The sender's policy for private set intersection: which queries it answers.
 
 `sender` (psi.py) checks the policy before it sends anything: the kind of result, the declared set size, the
-number of queries. The minimum overlap is checked inside `psi_sum.py`, where the sender counts the shared ids
-itself before it opens a count or a sum.
+number of queries. The minimum overlap is checked in `psi_sum.py`, where the sender counts the shared ids
+before it opens a count or a sum.
 """
 
 from __future__ import annotations
@@ -20,9 +19,8 @@ REVEALS = ("receiver", "both", "size", "sum")
 COUNTED = (
     "size",
     "sum",
-)  # results that count shared ids without naming them: the minimum set size and overlap apply to these
-# of one party: ten times the largest set of benchmarks/psi.py; buckets and tables of that many fit into
-# memory
+)  # results that count shared ids: the minimum set size and overlap apply to these
+# per party: ten times the largest set of benchmarks/psi.py, whose buckets and tables fit into memory
 MAX_IDS = 100_000_000
 
 
@@ -32,8 +30,10 @@ class RefusedQuery(Message, reveals="that the sender's policy does not allow the
 
 @dataclass(frozen=True)
 class PsiPolicy:
-    """A sender's rules. `reveal`: the results it allows. `min_ids` and `min_overlap` hold for "size" and
-    "sum", `queries_per_day` for each receiver.
+    """A sender's rules for queries.
+
+    `reveal`: the allowed results. `min_ids` and `min_overlap` apply to "size" and "sum", `queries_per_day` to
+    each receiver.
     """
 
     reveal: tuple[str, ...] = REVEALS
@@ -51,19 +51,20 @@ class PsiPolicy:
 
     @classmethod
     def of(cls, table: dict[str, Any], where: str) -> PsiPolicy:
-        """From the [psi] table of a policy file."""
-        given: dict[str, Any] = {
+        """Build a policy from the [psi] table of a policy file."""
+        fields: dict[str, Any] = {
             k: tuple(v) if k == "reveal" and isinstance(v, list) else v for k, v in table.items()
         }
-        return check_policy(cls(**given), where)
+        return check_policy(cls(**fields), where)
 
 
 class Queries(Protocol):
-    """Counts queries where a restart does not forget them."""
+    """A durable count of queries."""
 
     def admit(self, receiver: str, most: int) -> None:
-        """Count one query of this receiver, durably, before it is answered. QueryRefused if there were `most`
-        within 24 hours.
+        """Record one query of this receiver durably, before it is answered.
+
+        Raises QueryRefused if there were `most` within 24 hours.
         """
 
 
@@ -80,12 +81,10 @@ def check_policy(policy: Any, where: str = "psi") -> PsiPolicy:
     return policy
 
 
-def policy_of(given: PsiPolicy | Mapping[str, Any] | None) -> PsiPolicy:
-    """A policy as a party's program is given it: itself, its fields (as another process has them), or None
-    for the default one.
-    """
+def policy_of(policy: PsiPolicy | Mapping[str, Any] | None) -> PsiPolicy:
+    """Return the policy: from a PsiPolicy, its fields (from another process), or None for the default."""
     return check_policy(
-        PsiPolicy() if given is None else PsiPolicy(**given) if isinstance(given, Mapping) else given
+        PsiPolicy() if policy is None else PsiPolicy(**policy) if isinstance(policy, Mapping) else policy
     )
 
 
@@ -93,16 +92,14 @@ RULES = {
     "reveal": "This result is not among those it allows.",
     "min_ids": "The receiver's set is smaller than it allows for a count or a sum.",
     "max_ids": "The receiver's set is larger than it allows.",
-    "queries_per_day": "This receiver has asked as often as it allows within 24 hours.",
-    "min_overlap": "Fewer ids are shared than it allows for a count or a sum. How many, it does not say.",
+    "queries_per_day": "This receiver has reached the number of queries it allows within 24 hours.",
+    "min_overlap": "Fewer ids are shared than it allows for a count or a sum. Their number stays secret.",
 }
 
 
 def refusal(rule: str, sender: str) -> QueryRefused:
-    """The error of a query that the policy of `sender` refuses, the same text on both sides: it says the rule
-    and none of its numbers.
-    """
-    why = RULES.get(rule, "It names no rule that is known here.")
+    """Return the error of a refused query, the same on both sides: the rule without its numbers."""
+    why = RULES.get(rule, "The rule is unknown to this version.")
     known = f" ({rule})" if rule in RULES else ""
     return QueryRefused(
         f"the policy of {sender!r} refused the query{known}. {why} Nothing was opened. Ask its owner, or "
@@ -111,7 +108,7 @@ def refusal(rule: str, sender: str) -> QueryRefused:
 
 
 def broken_rule(policy: PsiPolicy, reveal: str, declared: int) -> str:
-    """The first rule that a query breaks before anything is compared, or ""."""
+    """Return the first rule that a query breaks before anything is compared, or ""."""
     if reveal not in policy.reveal:
         return "reveal"
     if reveal in COUNTED and declared < policy.min_ids:

@@ -5,30 +5,30 @@
       |<--- Loss(loss) --------------------------|
       |---- Down(round, vectors) --------------->|
       |                                          |  local(…) on its own rows
-      |<--- Upload(weight, vectors) -----------------|   in the scope of this round
+      |<--- Upload(weight, vectors) -------------|   in the scope of this round
       |  merge                                   |
       …                                          …
       |---- Test(round, vectors) --------------->|   now and then, to everyone
       |<--- Tested(counts) ----------------------|
       |---- Stop() ----------------------------->|   at the end
 
-Where only the best of a round is to send its model (`scores`; FedPSO), Score and Pick (picking.py) stand
-between Down and Upload. Where sums are hidden, the counts of a Test are added up in secret as updates are,
-and there is no Tested.
+If only the best client of a round sends its model (`scores`; FedPSO), Score and Pick (picking.py) come
+between Down and Upload. If sums are hidden, the counts of a Test are summed in secret like updates, and there
+is no Tested.
 
-A client answers what its owner's `consent` (consent.py) admits. Every hidden sum is bound to the kind of the
-request, the round and the digest of all that was sent down with it, so parties that were sent different
-things share no masks.
+A client answers only what its owner's `consent` (consent.py) admits. Every hidden sum is bound to the kind of
+request, the round and the digest of everything sent with it: parties that received different things share no
+masks.
 
-With a deadline, a round goes on without those who are late, once enough have answered. What comes later is
-for a scope that is closed, and is dropped; a client asked twice for the same round answers twice, and the
-second answer goes the same way. Over a network a `admission` (joining.py) stands beside the rounds: it knows who
-is there, and asks again whoever comes back within a round.
+With a deadline, a round continues without late clients once enough have answered. A late answer belongs to a
+closed scope and is dropped. A client that is asked twice in one round answers twice; the second answer is
+dropped as well. Over a network an `Admission` (joining.py) runs beside the rounds: it knows who is connected,
+and repeats a request to a client that reconnects within a round.
 
-The server learns each chosen client's weight and update in the clear, everyone's counts on its own held-out
-rows, and where it chooses by losses, those of the candidates; the clients learn the model. Nobody's rows are
-sent. Against a curious server this hides nothing an update gives away: guards do, and a `hidden` sum
-(secagg.py, lightsecagg.py, encrypted.py), which takes the place of Upload.
+The server learns each chosen client's weight and update in the clear, every client's counts on its held-out
+rows and, where losses decide who is chosen, the candidates' losses. Clients learn the model. No rows are
+sent. Updates themselves can leak information to a curious server; guards limit that, and a `hidden` sum
+(secagg.py, lightsecagg.py, encrypted.py) replaces Upload.
 """
 
 from __future__ import annotations
@@ -98,16 +98,14 @@ M = TypeVar("M", bound=Message)
 
 
 class ModelAssignment(NamedTuple):
-    """Several models in the place of one, and which of them each party is sent."""
+    """Several models instead of one, and the index of the model each party receives."""
 
     models: Sequence[Vectors]
     of: Mapping[str, int]
 
 
 class Candidates(NamedTuple):
-    """Who is asked for the model's loss before it is settled who takes part; `settle` is given the losses of
-    those who answered.
-    """
+    """Parties asked for the model's loss before participants are chosen; `settle` chooses by these losses."""
 
     names: Sequence[str]
     vectors: Vectors
@@ -115,39 +113,37 @@ class Candidates(NamedTuple):
 
 
 class SumResult(NamedTuple):
-    """What takes the place of the uploads where none of them may be seen."""
+    """A hidden sum in place of the single uploads."""
 
     total: Tensor
     included: Sequence[str]
 
 
 class SecretSum(Protocol):
-    """Adds up in secret what the clients would else upload: a program for the server, one for a client, in
-    the round's scope.
-    """
+    """A hidden sum of the clients' vectors: a program for the server and one for a client."""
 
-    tries: int  # how often a round is tried when too few stay for a sum
-    enough: int  # with fewer there is none
+    tries: int  # attempts per round if too few clients stay
+    enough: int  # the least number of clients
 
     async def server(
         self, me: Party, r: int, names: Sequence[str], within: float | None, sent: bytes
     ) -> tuple[Tensor, Sequence[str], Mapping[str, str]]:
-        """(the sum, who is in it, {party: at which step it left}). `sent`: the digest of what the server sent
-        down.
+        """Return (sum, clients included, {client: step at which it left}).
+
+        `sent` is the digest of what the server sent down.
         """
 
     async def client(
-        self, me: Party, r: int, vectors: Vectors, boss: str, sent: bytes, commitment: Commitment
+        self, me: Party, r: int, vectors: Vectors, server: str, sent: bytes, commitment: Commitment
     ) -> None:
-        """Take part with what `local` gave."""
+        """Contribute the vectors that `local` returned."""
 
 
-ASKS = (Down, Test, Look, Pick, Stop)  # what a server says outside any scope
-# in Down and Test, where sums are hidden: a round that is repeated, after a crash, has a scope and keys of
-# its own
+ASKS = (Down, Test, Look, Pick, Stop)  # the server's messages outside any scope
+# in Down and Test, where sums are hidden: a round repeated after a crash has its own scope and keys
 SESSION = "session"
 SESSION_BYTES = 8
-KIND = {"Down": "update", "Test": "test", "Look": "loss"}  # what a request is called in a client's consent
+KIND = {"Down": "update", "Test": "test", "Look": "loss"}  # the name of a request in a client's consent
 
 
 def _tag(message: Down | Test) -> str:
@@ -162,14 +158,12 @@ def _tag(message: Down | Test) -> str:
     )
 
 
-def _sent(message: Down | Test, digests: Digests | None = None) -> bytes:
-    """What a hidden sum is bound to: the kind of the request, the round, and everything that was sent down
-    with it.
-    """
+def digest_of_request(message: Down | Test, digests: Digests | None = None) -> bytes:
+    """Return what a hidden sum is bound to: kind of request, round, and everything sent with it."""
     return (digests or Digests(message.vectors)).of(None, message.kind, str(message.round))
 
 
-Dropped = Callable[[int, Mapping[str, str]], None]  # (round, {party: why it was left out})
+Dropped = Callable[[int, Mapping[str, str]], None]  # (round, {party: reason})
 
 
 async def server(
@@ -196,19 +190,22 @@ async def server(
     pending: int | None = None,
     testers: Callable[[], Sequence[str]] | None = None,
 ) -> None:
-    """`choose` who takes part, send `down`, `merge` what comes up; where `test` gives a model, have everyone
-    test it. `merge`, `test` and `tested` are awaited: the caller may pause the server there.
+    """Run rounds: `choose` participants, send `down`, `merge` their answers, and have all clients `test`.
 
-    Rounds count from 0; the model before training is tested as that of round −1. After `within` seconds a
-    round goes on with `at_least` answers (everyone's, if not given); it waits for as long as there are fewer.
-    `wrong` says what is wrong with an answer, if anything is. `merge` gets {party: (weight, vectors)}; with
-    `hidden`, which adds them up in secret, a `SumResult`; with `scores`, by which the best alone is asked for
-    its own, a `BestUpload`. A sum for which too few stay is `aborted`, with nothing opened, and tried again with
-    new secrets. Parties that may be in a sum already, which late shares could open, refuse another one
-    (consent.py): then the round is lost, and `merge` gets None. `counted` adds up counts in secret; `tested`
-    then gets a `SumResult`, or None. `meet`: whoever is chosen depends on what parties say as they come, so they
-    are waited for before the first round. `pending`: a round whose model is still to be tested, by a server
-    that was killed before it had the answers. `testers` are the clients that hold back rows; not given: all.
+    `merge`, `test` and `tested` are awaited, so the caller may pause the server there. Rounds count from 0;
+    the model before training is tested as round −1.
+
+    within, at_least   after `within` seconds a round continues with `at_least` answers (default: all)
+    wrong              returns the reason why an answer is invalid, or None
+    hidden             sums updates in secret: `merge` receives a `SumResult` instead of {party: (weight,
+                       vectors)}. A sum that too few clients finish is `aborted` and repeated with new
+                       secrets. Parties that may already be in a sum refuse another (consent.py); then the
+                       round is lost and `merge` receives None
+    counted            sums test counts in secret: `tested` receives a `SumResult`, or None
+    scores             only the best client sends its update: `merge` receives a `BestUpload`
+    meet               wait for all clients before the first round, because the choice depends on them
+    pending            a round whose model must still be tested, after a restart of the server
+    testers            the clients that hold back rows (default: all)
     """
     testers = testers or (lambda: clients)
 
@@ -216,21 +213,21 @@ async def server(
         r: int,
         names: Sequence[str],
         scope: str,
-        said: Callable[[int, Vectors], Message],
-        given: Vectors | ModelAssignment,
+        make_message: Callable[[int, Vectors], Message],
+        vectors_for: Vectors | ModelAssignment,
         kind: type[M],
     ) -> dict[str, M]:
         need = len(names) if within is None or at_least is None else min(at_least, len(names))
-        came, left_out = await reach(r, names, scope, said, given, kind, need, wrong)
+        answers, left_out = await reach(r, names, scope, make_message, vectors_for, kind, need, wrong)
         if left_out:
             dropped(r, left_out)
-        if not came:
-            raise useless(r, kind, left_out)
-        return came
+        if not answers:
+            raise no_answers(r, kind, left_out)
+        return answers
 
-    def useless(r: int, kind: type[M], left_out: Mapping[str, str]) -> ProtocolError:
+    def no_answers(r: int, kind: type[M], left_out: Mapping[str, str]) -> ProtocolError:
         return ProtocolError(
-            f"party {me.name!r} has no {kind.kind} it can use in round {r + 1}: "
+            f"party {me.name!r} has no valid {kind.kind} in round {r + 1}: "
             + "; ".join(f"{name!r}: {why}" for name, why in left_out.items())
         )
 
@@ -238,28 +235,31 @@ async def server(
         r: int,
         names: Sequence[str],
         scope: str,
-        said: Callable[[int, Vectors], Message],
-        given: Vectors | ModelAssignment,
+        make_message: Callable[[int, Vectors], Message],
+        vectors_for: Vectors | ModelAssignment,
         kind: type[M],
         need: int,
         wrong: Callable[[str, M], str | None],
         after: Callable[[int, Vectors], Message] | None = None,
     ) -> tuple[dict[str, M], dict[str, str]]:
-        """(what came, {party: why nothing of it did}), with `need` answers at least. `after`: what they have
-        answered before, and must hear again first if they have been started anew since.
+        """Return (answers, {party: why it has none}), with at least `need` answers.
+
+        `after` is a request they answered before; a party that restarted since receives it again first.
         """
-        asked = list(names) if admission is None else await admission.wait_for_free(names, need, within)
+        participants = (
+            list(names) if admission is None else await admission.wait_for_free(names, need, within)
+        )
         left_out = {
             name: "it is not there, or still at work on an earlier round"
             for name in names
-            if name not in asked
+            if name not in participants
         }
-        came: dict[str, M] = {}
-        with me.scope(scope) as here:
+        answers: dict[str, M] = {}
+        with me.scope(scope) as scope_party:
             if admission is not None:
-                admission.replace_requests((), Stop())  # nobody is at work on anything any more
-            for group, vectors in _groups(asked, given):
-                message = said(r, vectors)
+                admission.replace_requests((), Stop())  # no request is pending any more
+            for group, vectors in _groups(participants, vectors_for):
+                message = make_message(r, vectors)
                 if admission is not None:
                     if after is not None:
                         new = [name for name in group if admission.has_restarted(name)]
@@ -267,53 +267,64 @@ async def server(
                         await me.send(new, after(r, vectors))
                     admission.add_request(group, message, busy=True)
                 await me.send(group, message)
-            there = asked
-            while there:
-                # a party that cannot be read, or is late, ends the run only where nobody said how to go on
-                # without it
-                heard = await here.gather(
-                    there, kind, at_least=None if within is None and admission is None else 0, within=within
+            waiting = participants
+            while waiting:
+                # an unreadable or late answer ends the run only if there is no deadline and no admission
+                replies = await scope_party.gather(
+                    waiting, kind, at_least=None if within is None and admission is None else 0, within=within
                 )
-                reasons = {name: str(error) for name, error in heard.refused.items()}
-                for name, answer in heard.items():
+                reasons = {name: str(error) for name, error in replies.refused.items()}
+                for name, answer in replies.items():
                     reason = wrong(name, answer)
                     if reason is None:
-                        came[name] = answer
+                        answers[name] = answer
                     else:
                         reasons[name] = reason
                 for name, reason in reasons.items():
                     left_out[name] = reason
                     if admission is not None:
                         await admission.refuse(name, reason)
-                there = [name for name in asked if name not in came and name not in left_out]
-                if len(came) >= need:
+                waiting = [name for name in participants if name not in answers and name not in left_out]
+                if len(answers) >= need:
                     break
-            left_out |= {name: f"no answer within {within:g} s" for name in there}
+            left_out |= {name: f"no answer within {within:g} s" for name in waiting}
             if admission is not None:
                 admission.replace_requests((), Stop())
-        return {name: came[name] for name in names if name in came}, left_out
+        return {name: answers[name] for name in names if name in answers}, left_out
 
     async def pick(r: int, names: Sequence[str]) -> BestUpload:
-        given, failed = down(r), dict[str, str]()
-        said = {
+        vectors_for, failed = down(r), dict[str, str]()
+        make_message = {
             name: answer.score
-            for name, answer in (await ask(r, names, f"round {r}", Down, given, Score)).items()
+            for name, answer in (await ask(r, names, f"round {r}", Down, vectors_for, Score)).items()
         }
 
         def amiss(name: str, up: Upload) -> str | None:
-            return wrong(name, up) or unlike(said[name], up.vectors)
+            return wrong(name, up) or unlike(make_message[name], up.vectors)
 
-        for turn, best in enumerate(rank(said, clients)):
-            wanted: Callable[[int, Vectors], Message] = lambda r, vectors, turn=turn: Pick(r, turn, True)  # type: ignore[misc]  # noqa: E731
-            # without a deadline the best is waited for; with one, the next best may stand in for it
-            came, left_out = await reach(
-                r, [best], f"best {r} {turn}", wanted, given, Upload, int(within is None), amiss, after=Down
+        for turn, best in enumerate(rank(make_message, clients)):
+
+            def pick_best(r: int, vectors: Vectors, turn: int = turn) -> Message:
+                return Pick(r, turn, True)
+
+            # without a deadline the server waits for the best; with one, it may ask the next best
+            answers, left_out = await reach(
+                r,
+                [best],
+                f"best {r} {turn}",
+                pick_best,
+                vectors_for,
+                Upload,
+                int(within is None),
+                amiss,
+                after=Down,
             )
-            if came:
+            if answers:
                 await me.send(
-                    [name for name in said if name != best and name not in failed], Pick(r, turn, False)
+                    [name for name in make_message if name != best and name not in failed],
+                    Pick(r, turn, False),
                 )
-                return BestUpload(best, (came[best].weight, came[best].vectors), said)
+                return BestUpload(best, (answers[best].weight, answers[best].vectors), make_message)
             failed |= left_out
             dropped(
                 r,
@@ -322,21 +333,22 @@ async def server(
                     "asked for its own"
                 },
             )
-        raise useless(r, Upload, failed)
+        raise no_answers(r, Upload, failed)
 
-    async def conceal(
+    async def sum_secretly(
         r: int,
         names: Sequence[str],
         add: SecretSum,
         message: Callable[[Vectors], Down | Test],
-        given: Callable[[], Vectors | ModelAssignment],
+        vectors_for: Callable[[], Vectors | ModelAssignment],
     ) -> SumResult | None:
-        """The hidden sum of what `message` asks for; None: it is lost, because its parties took part in an
-        earlier try and refuse another.
+        """Return the hidden sum that `message` requests.
+
+        None: the sum is lost, because parties took part in an earlier attempt and refuse another.
         """
         for turn in range(add.tries):
             try:
-                return await attempt(r, names, add, message, given)
+                return await attempt(r, names, add, message, vectors_for)
             except SumAborted as error:
                 aborted(
                     r,
@@ -344,29 +356,25 @@ async def server(
                     if not error.spent
                     else f"{error} The sum is lost: two sums of one round could be subtracted.",
                 )
-                if error.spent and turn == 0 and add is hidden and r - 1 in spent_before:
+                if error.spent and turn == 0 and add is hidden and r - 1 in spent_rounds:
                     raise SumAborted(
-                        f"the parties refuse rounds {r} and {r + 1}: they took part in sums of them before, "
-                        "in another run of this contract, or "
-                        "in a sum of the same updates (whole batches on an unchanged model). A second sum "
-                        "could be subtracted from the first. To "
-                        "start over, change the seed in the job file, and have the parties agree to it "
-                        "again.",
+                        f"the parties refuse rounds {r} and {r + 1}: they took part in sums of these rounds "
+                        "before, in another run of this contract or in a sum of the same updates (whole "
+                        "batches on an unchanged model). A second sum could be subtracted from the first. To "
+                        "start over, change the seed in the job file and have the parties agree to it again.",
                         spent=True,
                     ) from error
                 if error.spent:
-                    spent_before.update({r} if turn == 0 and add is hidden else ())
+                    spent_rounds.update({r} if turn == 0 and add is hidden else ())
                     return None
                 if turn + 1 == add.tries:
                     raise SumAborted(f"{error} Round {r + 1} was tried {add.tries} times.") from error
         raise AssertionError("add.tries is at least 1")
 
-    noted: set[str] = set()
-    spent_before: set[int] = (
+    notes: set[str] = set()
+    spent_rounds: set[int] = (
         set()
-        # rounds spent before this process asked: a server that was killed finds one, one that starts a job
-        # again
-        # finds all
+        # rounds spent before this process started: one after a crash, all if a job is started again
     )
 
     async def attempt(
@@ -376,7 +384,7 @@ async def server(
         message: Callable[[Vectors], Down | Test],
         make: Callable[[], Vectors | ModelAssignment],
     ) -> SumResult:
-        asked = (
+        participants = (
             list(names)
             if admission is None
             else await admission.wait_for_free(
@@ -386,51 +394,55 @@ async def server(
         left_out = {
             name: "it is not there, or still at work on an earlier round"
             for name in names
-            if name not in asked
+            if name not in participants
         }
-        if len(asked) < add.enough:
+        if len(participants) < add.enough:
             raise SumAborted(
-                f"a secure sum was not begun: {len(asked)} parties are there and {add.enough} are needed "
+                f"a secure sum was not begun: {len(participants)} parties are there and {add.enough} are "
+                "needed "
                 f"({', '.join(map(repr, list(left_out)[:8]))} are not). Wait for more parties, or lower the "
                 "threshold."
             )
-        given = make()
-        assert not isinstance(given, ModelAssignment)  # whoever sorts parties by their updates must see them
+        vectors_for = make()
+        assert not isinstance(vectors_for, ModelAssignment)  # clustering needs the single updates
         ask = message(
-            given | {SESSION: torch.frombuffer(bytearray(me.secret.bytes(SESSION_BYTES)), dtype=torch.uint8)}
+            vectors_for
+            | {SESSION: torch.frombuffer(bytearray(me.secret.bytes(SESSION_BYTES)), dtype=torch.uint8)}
         )
-        with me.scope(_tag(ask)) as here:
+        with me.scope(_tag(ask)) as scope_party:
             if admission is not None:
-                admission.replace_requests(asked, ask)
+                admission.replace_requests(participants, ask)
                 admission.replace_requests(
                     (), ask
-                )  # whoever comes back within the round waits for the next: its keys are gone
-            await me.send(asked, ask)
-            total, included, gone = await add.server(here, r, asked, within, _sent(ask))
-        if left_out or gone:
+                )  # a client that restarts within the round waits for the next: its keys are lost
+            await me.send(participants, ask)
+            total, included, left = await add.server(
+                scope_party, r, participants, within, digest_of_request(ask)
+            )
+        if left_out or left:
             dropped(
                 r,
-                left_out | {name: f"left the secure sum at its step {step!r}" for name, step in gone.items()},
+                left_out | {name: f"left the secure sum at its step {step!r}" for name, step in left.items()},
             )
         return SumResult(total, included)
 
-    async def examine(r: int) -> None:
+    async def run_test(r: int) -> None:
         model = await test(r)
         if model is not None and counted is not None:
             names = testers()
             if len(names) < counted.enough:
                 why = (
-                    f"{len(names)} parties hold back rows to evaluate models on, and a hidden sum takes "
-                    f"{counted.enough}: there are no figures"
+                    f"{len(names)} parties hold back rows to evaluate models on, and a hidden sum needs "
+                    f"{counted.enough}: there are no metrics"
                 )
-                if why not in noted:
-                    noted.add(why)
+                if why not in notes:
+                    notes.add(why)
                     aborted(r, why)
                 await tested(r, None)
                 return
             try:
-                total = await conceal(r, names, counted, lambda vectors: Test(r, vectors), lambda: model)
-            except SumAborted as error:  # a model without figures is still a model
+                total = await sum_secretly(r, names, counted, lambda vectors: Test(r, vectors), lambda: model)
+            except SumAborted as error:  # training continues without metrics
                 aborted(r, f"the model was not evaluated: {error}")
                 total = None
             await tested(r, total)
@@ -438,11 +450,14 @@ async def server(
             answers = await ask(r, clients, f"test {r}", Test, model, Tested)
             await tested(r, {name: answer.counts for name, answer in answers.items()})
 
-    async def settled(r: int) -> Sequence[str]:
-        chosen, turn = choose(r), 0  # by Poisson sampling, at times nobody
+    async def choose_participants(r: int) -> Sequence[str]:
+        chosen, turn = choose(r), 0  # Poisson sampling may choose nobody
         while isinstance(chosen, Candidates):
-            said: Callable[[int, Vectors], Message] = lambda r, vectors, turn=turn: Look(r, turn, vectors)  # type: ignore[misc]  # noqa: E731
-            answers = await ask(r, chosen.names, f"look {r} {turn}", said, chosen.vectors, Loss)
+
+            def look(r: int, vectors: Vectors, turn: int = turn) -> Message:
+                return Look(r, turn, vectors)
+
+            answers = await ask(r, chosen.names, f"look {r} {turn}", look, chosen.vectors, Loss)
             chosen, turn = chosen.settle({name: answer.loss for name, answer in answers.items()}), turn + 1
         return chosen
 
@@ -451,13 +466,13 @@ async def server(
             clients, len(clients) if at_least is None else min(at_least, len(clients)), within
         )
     if pending is not None:
-        await examine(pending)
+        await run_test(pending)
     for r in rounds:
         if r == 0:
-            await examine(-1)
-        chosen = await settled(r)
+            await run_test(-1)
+        chosen = await choose_participants(r)
         if hidden is not None and chosen:
-            summed = await conceal(
+            summed = await sum_secretly(
                 r,
                 chosen,
                 hidden,
@@ -472,7 +487,7 @@ async def server(
         else:
             ups = await ask(r, chosen, f"round {r}", Down, down(r), Upload) if chosen else {}
             await merge(r, {name: (up.weight, up.vectors) for name, up in ups.items()})
-        await examine(r)
+        await run_test(r)
     if stop:
         await me.send(clients, Stop())
 
@@ -481,7 +496,7 @@ async def client(
     me: Party,
     local: Callable[[int, Vectors], tuple[float, Vectors]],
     test: Callable[[int, Vectors], Vectors],
-    boss: str = "server",
+    server: str = "server",
     *,
     look: Callable[[int, Vectors], float] | None = None,
     done: Callable[[], Any] | None = None,
@@ -491,51 +506,50 @@ async def client(
     takes: Callable[[int], Awaitable[None]] | None = None,
     consent: Consent = UNCOMMITTED,
 ) -> None:
-    """Answer the server until it says stop. What the client keeps between rounds stays inside `local`. `done`
-    is awaited after each answer. `hidden`, `counted` and `scores` are asked in every round, because over a
-    network a client has its job only then. `takes` is awaited before `local`: in a simulation, the time it
-    takes. `look` is the model's loss on its rows, for a server that chooses by it. `consent` is asked before
-    every answer.
+    """Answer the server's requests until Stop.
+
+    State between rounds is kept inside `local`. `done` is awaited after each answer. `hidden`, `counted` and
+    `scores` are called in every round, because over a network a client receives its job only then. `takes` is
+    awaited before `local`: the simulated computing time. `look` returns the model's loss on this client's
+    rows, for a server that chooses by losses. `consent` is consulted before every answer.
     """
-    called: Any = None
-    held: tuple[int, Upload] | None = None  # of a round in which it is not settled yet whose model is wanted
+    next_message: Any = None
+    kept_update: tuple[int, Upload] | None = None  # until the server has picked the best
 
     async def contribute(
         message: Down | Test, add: SecretSum, make: Callable[[int, Vectors], Vectors]
     ) -> Any:
-        """Take part in the hidden sum that a request asks for; gives what the server said outside of it, if
-        anything.
-        """
+        """Take part in the requested hidden sum; return a message the server sent outside of it, if any."""
         if SESSION not in message.vectors:
             raise ProtocolError(
-                f"party {me.name!r} hides what it sends, and the server asks for it in the clear. Do both "
+                f"party {me.name!r} hides its updates, and the server requests them in the clear. Do both "
                 "run the same job?"
             )
-        r, given, digests = (
+        r, vectors, digests = (
             message.round,
             {k: v for k, v in message.vectors.items() if k != SESSION},
             Digests(message.vectors),
         )
-        with me.scope(_tag(message)) as here:
+        with me.scope(_tag(message)) as scope_party:
             if not consent.admit(KIND[message.kind], r, digests):
-                await here.send(boss, RoundSpent())
+                await scope_party.send(server, RoundSpent())
                 return None
-            return await _through(
+            return await run_sum(
                 me,
-                boss,
+                server,
                 add.client(
-                    here,
+                    scope_party,
                     r,
-                    make(r, given),
-                    boss,
-                    _sent(message, digests),
+                    make(r, vectors),
+                    server,
+                    digest_of_request(message, digests),
                     consent.commit(KIND[message.kind], r),
                 ),
             )
 
     while True:
-        message: Any = called if called is not None else await me.recv(boss, *ASKS)
-        called = None
+        message: Any = next_message if next_message is not None else await me.recv(server, *ASKS)
+        next_message = None
         if isinstance(message, Stop):
             return
         r = message.round
@@ -544,71 +558,73 @@ async def client(
                 await takes(r)
             add = hidden()
             if add is None:
-                given = dict(message.vectors)
-                consent.admit("update", r, Digests(given))
-                up = Upload(*local(r, given))
-                held = (r, up) if scores() else None
+                vectors = dict(message.vectors)
+                consent.admit("update", r, Digests(vectors))
+                up = Upload(*local(r, vectors))
+                kept_update = (r, up) if scores() else None
                 await me.scope(f"round {r}").send(
-                    boss, up if held is None else Score(float(up.vectors[SCORE]))
+                    server, up if kept_update is None else Score(float(up.vectors[SCORE]))
                 )
             else:
-                called = await contribute(message, add, lambda r, given: local(r, given)[1])
+                next_message = await contribute(message, add, lambda r, vectors: local(r, vectors)[1])
         elif isinstance(message, Pick):
             if not scores():
                 raise ProtocolError(
-                    f"party {me.name!r} is told whether its model is wanted, and in this job everybody's "
-                    "is. Do both run the same job?"
+                    f"party {me.name!r} received a Pick, and in this job all parties send their models. Do "
+                    "both run the same job?"
                 )
-            if held is None or held[0] != r:
-                # said to a process of this party that is no more; the server begins anew with this one
+            if kept_update is None or kept_update[0] != r:
+                # meant for an earlier process of this party; the server starts over with this one
                 continue
-            up, held = held[1], None
+            up, kept_update = kept_update[1], None
             if not message.wanted:
                 continue
-            await me.scope(f"best {r} {message.turn}").send(boss, up)
+            await me.scope(f"best {r} {message.turn}").send(server, up)
         elif isinstance(message, Look):
             if look is None:
                 raise ProtocolError(
-                    f"party {me.name!r} is asked for a loss, and in this job nobody says one. Do both run "
-                    "the same job?"
+                    f"party {me.name!r} is asked for a loss, and in this job no party reports one. Do both "
+                    "run the same job?"
                 )
             consent.admit("loss", r, Digests(message.vectors))
-            await me.scope(f"look {r} {message.turn}").send(boss, Loss(look(r, message.vectors)))
+            await me.scope(f"look {r} {message.turn}").send(server, Loss(look(r, message.vectors)))
         elif (count := counted()) is not None:
-            called = await contribute(message, count, test)
+            next_message = await contribute(message, count, test)
         else:
             consent.admit("test", r, Digests(message.vectors))
-            await me.scope(f"test {r}").send(boss, Tested(test(r, message.vectors)))
+            await me.scope(f"test {r}").send(server, Tested(test(r, message.vectors)))
         if done is not None:
             await done()
 
 
-def _groups(names: Sequence[str], given: Vectors | ModelAssignment) -> list[tuple[list[str], Vectors]]:
-    """Who is sent which model."""
-    if not isinstance(given, ModelAssignment):
-        return [(list(names), given)]
+def _groups(names: Sequence[str], vectors_for: Vectors | ModelAssignment) -> list[tuple[list[str], Vectors]]:
+    """Return the parties that receive each model."""
+    if not isinstance(vectors_for, ModelAssignment):
+        return [(list(names), vectors_for)]
     groups = [
-        ([name for name in names if given.of[name] == i], vectors) for i, vectors in enumerate(given.models)
+        ([name for name in names if vectors_for.of[name] == i], vectors)
+        for i, vectors in enumerate(vectors_for.models)
     ]
     return [(group, vectors) for group, vectors in groups if group]
 
 
-async def _through(me: Party, boss: str, work: Coroutine[Any, Any, None]) -> Message | None:
-    """A sum to its end, or to its abortion: then the server asks again, or ends the run. If the server speaks
-    outside the sum meanwhile, it was started anew and that sum will never end: what it said is what comes
-    next.
+async def run_sum(me: Party, server: str, work: Coroutine[Any, Any, None]) -> Message | None:
+    """Run a sum until it ends or is aborted.
+
+    A message from the server outside the sum means that the server restarted and the sum will never end; that
+    message is returned.
     """
-    adding, called = asyncio.ensure_future(work), asyncio.ensure_future(me.recv(boss, *ASKS))
+    sum_task, next_message = asyncio.ensure_future(work), asyncio.ensure_future(me.recv(server, *ASKS))
     try:
-        await asyncio.wait([adding, called], return_when=asyncio.FIRST_COMPLETED)
-        if adding.done():
+        await asyncio.wait([sum_task, next_message], return_when=asyncio.FIRST_COMPLETED)
+        if sum_task.done():
             with suppress(SumAborted):
-                adding.result()
+                sum_task.result()
     finally:
-        for task in (adding, called):
-            task.cancel()  # a letter that was not read yet stays in the mailbox
-        await asyncio.gather(adding, called, return_exceptions=True)
-    return None if called.cancelled() else called.result()
+        for task in (sum_task, next_message):
+            task.cancel()  # an unread message stays in the mailbox
+        await asyncio.gather(sum_task, next_message, return_exceptions=True)
+    return None if next_message.cancelled() else next_message.result()
 
 
 def ideal(
@@ -619,9 +635,7 @@ def ideal(
     merge: Callable[[int, Any], None],
     scores: bool = False,
 ) -> None:
-    """What the programs compute: every chosen client's `local`, then `merge`, round by round; with `scores`,
-    of the best one's alone.
-    """
+    """Compute the same in one place: `local` of every chosen client, then `merge`, round by round."""
     for r in rounds:
         vectors = down(r)
         ups = {name: local[name](r, vectors) for name in choose(r)}

@@ -4,7 +4,7 @@ Bell et al., CCS 2020 (`secagg_graph.py`).
 
     client u                                             server
       |--- AdvertisedKeys(c_u^PK, s_u^PK [, signed]) ------>|  0  U1: those that answered, at least t
-      |<-- RoundKeys(keys of its neighbours) ---------------|
+      |<-- RoundKeys(keys of its neighbors) ----------------|
       |--- SealedShares({v: shares of b_u and s_u^SK}) ---->|  1  U2 ⊆ U1
       |<-- ForwardedShares({v: what v sealed for u}) -------|
       |--- MaskedVector(y_u) ------------------------------>|  2  U3 ⊆ U2: whose vectors make the sum
@@ -12,24 +12,24 @@ Bell et al., CCS 2020 (`secagg_graph.py`).
       |--- AgreedSurvivors(signature of the list) --------->|  3  only against an active server: U4 ⊆ U3
       |<-- SurvivorSignatures({v: its signature}) ----------|
       |--- RevealedShares(b_v of alive, s_v^SK of dropped) ->|  4  U5, at least t
-      |<-- RoundOver(why) ----------------------------------|     at any time, to those the round goes on without, or to all: it is aborted
+      |<-- RoundOver(why) ----------------------------------|     to dropped clients; on abort, to all
 
     y_u = x_u + PRG(b_u) + Σ_{v > u} PRG(s_{u,v}) − Σ_{v < u} PRG(s_{u,v})   modulo 2^width
 
 The server learns the sum over U3 and who dropped out when; of a single x_u nothing, unless it holds t of
-the shares that u's neighbours have. Clients learn who their neighbours are. It rests on Diffie-Hellman
-over Curve25519, on AES-256 as a generator and on ChaCha20-Poly1305. `curious`: the server follows the
+the shares that u's neighbors hold. Clients learn who their neighbors are. Security rests on Diffie-Hellman
+over Curve25519, AES-256 as a pseudorandom generator and ChaCha20-Poly1305. `curious`: the server follows the
 protocol and may share what it sees with fewer than t clients. `active`: it may send anything to anyone;
-public keys and the list of survivors are signed, and t must exceed two thirds. Neither stops a client from
-lying about its own vector.
+public keys and the list of survivors are signed, and t must exceed two thirds. Neither prevents a client
+from submitting a false vector.
 
-Across processes signatures are those of the parties' certificates (ECDSA P-256), and keys are signed in
-both cases, so that a key agreed on is bound to the round, the federation and the certificates of both
-ends. In one process nobody has a certificate: there Ed25519 keys are given out for `active`.
+Across processes, signatures are those of the parties' certificates (ECDSA P-256). Keys are signed in both
+modes, so an agreed key is bound to the round, the federation and the certificates of both ends. In one
+process there are no certificates; for `active`, Ed25519 keys are generated there.
 
-A client refuses, and ends the round for itself, when it is asked for both kinds of share of anyone, when
-the lists are not disjoint or not the ones it shared with, when it is called dropped itself, and when fewer
-than t survived. It answers once a round; all keys are drawn anew.
+A client leaves the round when it is asked for both kinds of share of one client, when the lists overlap or
+differ from the clients it shared with, when it is itself listed as dropped, or when fewer than t survived.
+It answers once per round, with fresh keys.
 """
 
 from __future__ import annotations
@@ -50,8 +50,18 @@ from ..parameters import bad, choice, real, whole
 from ..parties.message import Message
 from ..parties.party import Identity, Party
 from .consent import UNCOMMITTED, Commitment, RoundSpent
-from .secagg_graph import neighbourhoods
-from .summing import SumOutcome, SumSteps, channels, check_keys, hear, opened, signed_keys, some_of, weigh
+from .secagg_graph import neighborhoods
+from .summing import (
+    SumOutcome,
+    SumSteps,
+    channels,
+    check_keys,
+    check_participants,
+    message_bytes,
+    open_share,
+    receive_or_end,
+    sign_keys,
+)
 
 
 class AdvertisedKeys(Message, reveals="a party's two public keys of this round; nothing about its data"):
@@ -111,8 +121,8 @@ class RevealedShares(
 
 @dataclass(frozen=True)
 class SecAggTerms:
-    """What all parties of a round agree on beforehand; it goes into every key, so parties with other terms
-    share nothing.
+    """Parameters that all parties of a round agree on. They are bound into every key: parties whose terms
+    differ share no masks.
     """
 
     federation: str
@@ -138,19 +148,19 @@ class SecAggTerms:
                 "SecAgg",
                 "threshold",
                 self.threshold,
-                "above 2/3 against an active server, which may tell two halves of the clients different "
-                "things",
+                "above 2/3 against an active server, which could send two halves of the clients different "
+                "lists",
             )
         if self.adversary == "active" and self.neighbours is not None:
             raise bad(
                 "SecAgg",
                 "neighbours",
                 self.neighbours,
-                "None against an active server, which would choose a client's neighbours to suit itself",
+                "None against an active server, which could choose a client's neighbors",
             )
 
     def fits(self, names: Sequence[str]) -> None:
-        some_of(names, self.parties, self.enough)
+        check_participants(names, self.parties, self.enough)
 
     @property
     def width(self) -> int:
@@ -158,12 +168,12 @@ class SecAggTerms:
 
     @property
     def enough(self) -> int:
-        """How many must be there at every step."""
+        """The number of clients needed at every step."""
         return max(2, math.ceil(self.threshold * self.parties))
 
     @property
     def shares(self) -> int:
-        """t: how many shares open a secret. Never taken from what the server says."""
+        """t: the number of shares that reconstruct a secret. Never taken from the server's messages."""
         return (
             self.enough
             if self.neighbours is None
@@ -171,9 +181,7 @@ class SecAggTerms:
         )
 
     def context(self, me: Party) -> bytes:
-        """Protocol, contract, terms, scope (it has the round in it) and the digest of everything the server
-        sent down.
-        """
+        """Bind protocol, contract, terms, scope (it contains the round) and the digest of what was sent."""
         return bind(
             "tacit secagg 2",
             self.federation,
@@ -188,8 +196,10 @@ class SecAggTerms:
         )
 
     def among(self, about: bytes, participants: Iterable[str]) -> bytes:
-        """The context of the masks: it holds the participants too, so that parties which were told different
-        sets do not cancel. In a sparse graph a party knows its neighbors only.
+        """Return the context of the masks, which includes the participants.
+
+        Masks of parties that received different sets then do not cancel. In a sparse graph a party knows only
+        its neighbors, so the set is left out.
         """
         return bind(about, "participants", *sorted(participants)) if self.neighbours is None else about
 
@@ -202,12 +212,13 @@ async def client(
     values: Tensor,
     terms: SecAggTerms,
     identity: Identity | None = None,
-    boss: str = "server",
+    server: str = "server",
     commitment: Commitment = UNCOMMITTED,
 ) -> bool:
-    """Whether this client's whole numbers are in the sum; False when the round went on without it. An aborted
-    round is an error. `commitment` is asked before anything is sent that could open a second sum of the
-    round.
+    """Take part in one sum; return whether this client's integers are included.
+
+    False: the round continued without this client. An aborted round raises SumAborted. `commitment` is
+    consulted before anything is sent that could open a second sum of the round.
     """
     about, draw, active, identity = (
         terms.context(me),
@@ -217,24 +228,24 @@ async def client(
     )
     vector = ring.encode(values.numpy(), terms.width, terms.bound)
     if len(vector) != terms.length:
-        raise BadData(f"party {me.name!r} has {len(vector)} numbers to add; the terms say {terms.length}.")
-    if active and identity is None:
-        raise bad(
-            "SecAgg", "identity", None, "a signing key and everyone's public one, against an active server"
+        raise BadData(
+            f"party {me.name!r} has {len(vector)} numbers to add; the terms require {terms.length}."
         )
+    if active and identity is None:
+        raise bad("SecAgg", "identity", None, "a signing key and all public keys, against an active server")
 
     # round 0: two key pairs, drawn for this round alone
     channel, pairwise = draw(32), draw(32)
-    mine = public_of(channel), public_of(pairwise)
-    await me.send(boss, AdvertisedKeys(*mine, signed_keys(me, mine, about, identity)))
-    told = await hear(me, boss, RoundKeys)
-    if told is None:
+    own_keys = public_of(channel), public_of(pairwise)
+    await me.send(server, AdvertisedKeys(*own_keys, sign_keys(me, own_keys, about, identity)))
+    round_keys = await receive_or_end(me, server, RoundKeys)
+    if round_keys is None:
         return False
-    keys = told.keys
+    keys = round_keys.keys
     check_keys(
         me,
         keys,
-        mine,
+        own_keys,
         terms.shares,
         terms.parties if terms.neighbours is None else terms.neighbours + 1,
         about,
@@ -245,56 +256,52 @@ async def client(
     b, holders = draw(shamir.SECRET), sorted(keys)
     parts = [shamir.split(secret, terms.shares, len(holders), draw) for secret in (b, pairwise)]
     for_each = {name: parts[0][i] + parts[1][i] for i, name in enumerate(holders)}
-    lines = channels(me, about, channel, mine[0], {name: c for name, (c, _, _) in keys.items()})
+    lines = channels(me, about, channel, own_keys[0], {name: c for name, (c, _, _) in keys.items()})
     sealed = {
         v: seal(lines[me.name, v], for_each[v], bind(about, me.name, v), draw)
         for v in holders
         if v != me.name
     }
-    await me.send(boss, SealedShares(sealed))
-    forwarded = await hear(me, boss, ForwardedShares)
+    await me.send(server, SealedShares(sealed))
+    forwarded = await receive_or_end(me, server, ForwardedShares)
     if forwarded is None:
         return False
 
     # round 2: open what the others sealed, mask with each of them
-    held = {me.name: for_each[me.name]}
+    shares = {me.name: for_each[me.name]}
     for name, box in forwarded.sealed.items():
         try:
-            held[name] = opened(me, name, box, lines, about, 2 * shamir.SHARE)
-        except (
-            ProtocolError
-        ) as error:  # another client's doing, or the server's: this sum is left, not the run
-            await me.send(boss, RoundSpent())
+            shares[name] = open_share(me, name, box, lines, about, 2 * shamir.SHARE)
+        except ProtocolError as error:  # caused by another client or the server: leave this sum, not the run
+            await me.send(server, RoundSpent())
             raise SumAborted(str(error), spent=True) from error
-    if len(held) < terms.shares:
+    if len(shares) < terms.shares:
         raise ProtocolError(
-            f"party {me.name!r} masks with {len(held) - 1} others, fewer than the {terms.shares - 1} agreed "
-            "on. "
-            "The round is left: too few would hide it."
+            f"party {me.name!r} would mask with {len(shares) - 1} others; at least {terms.shares - 1} were "
+            "agreed on. It leaves the round."
         )
-    if not commitment.upload(sorted(held) if terms.neighbours is None else None):
-        await me.send(boss, RoundSpent())
+    if not commitment.upload(sorted(shares) if terms.neighbours is None else None):
+        await me.send(server, RoundSpent())
         return False
-    crowd = terms.among(about, held)
+    crowd = terms.among(about, shares)
     masks = [
         (
-            agree(pairwise, keys[name][1], pair(crowd, me.name, mine[1], name, keys[name][1])),
+            agree(pairwise, keys[name][1], pair(crowd, me.name, own_keys[1], name, keys[name][1])),
             sign(me.name, name),
         )
-        for name in held
+        for name in shares
         if name != me.name
     ]
     prg.mask(vector, [(b, 1), *masks], terms.width)
-    await me.send(boss, MaskedVector(torch.from_numpy(ring.pack(vector, terms.width))))
-    asked = await hear(me, boss, Survivors)
-    if asked is None:
+    await me.send(server, MaskedVector(torch.from_numpy(ring.pack(vector, terms.width))))
+    survivors = await receive_or_end(me, server, Survivors)
+    if survivors is None:
         return False
 
     # round 3 and 4: one kind of share of each, after everyone has signed the same list
-    alive, dropped = check_lists(me, asked, held, terms.shares)
+    alive, dropped = check_lists(me, survivors, shares, terms.shares)
     if active and identity:
-        # with everybody's keys of this round, one's own among them: a signature of another round, or of
-        # another try, is none here
+        # bound to all keys of this round: a signature of another round or attempt does not verify here
         listed = bind(
             about,
             "survivors",
@@ -302,8 +309,8 @@ async def client(
             "alive",
             *sorted(alive),
         )
-        await me.send(boss, AgreedSurvivors(identity.sign(listed)))
-        signed = await hear(me, boss, SurvivorSignatures)
+        await me.send(server, AgreedSurvivors(identity.sign(listed)))
+        signed = await receive_or_end(me, server, SurvivorSignatures)
         if signed is None:
             return False
         good = [
@@ -313,59 +320,58 @@ async def client(
         ]
         if len(good) < terms.shares:
             raise ProtocolError(
-                f"party {me.name!r} has {len(good)} valid signatures of the list of survivors, and needs "
-                f"{terms.shares}. "
-                "The server may have told others another list; no share is handed out."
+                f"party {me.name!r} has {len(good)} valid signatures of the list of survivors and needs "
+                f"{terms.shares}. The server may have sent others a different list; no share is revealed."
             )
     if not commitment.reveal():
-        await me.send(boss, RoundSpent())
+        await me.send(server, RoundSpent())
         return False
     await me.send(
-        boss,
+        server,
         RevealedShares(
-            {v: held[v][: shamir.SHARE] for v in sorted(alive)},
-            {v: held[v][shamir.SHARE :] for v in sorted(dropped)},
+            {v: shares[v][: shamir.SHARE] for v in sorted(alive)},
+            {v: shares[v][shamir.SHARE :] for v in sorted(dropped)},
         ),
     )
     return True
 
 
 def check_lists(
-    me: Party, asked: Survivors, held: Mapping[str, bytes], least: int
+    me: Party, survivors: Survivors, shares: Mapping[str, bytes], least: int
 ) -> tuple[set[str], set[str]]:
-    """The survivors and the dropped, or a refusal: with both kinds of share of one client the server could
-    open its vector.
-    """
-    alive, dropped = set(asked.alive), set(asked.dropped)
-    refuse = f"party {me.name!r} hands out no share: "
-    if alive & dropped or len(alive) < len(asked.alive) or len(dropped) < len(asked.dropped):
+    """Return (survivors, dropped), or refuse lists with which the server could unmask one client's vector."""
+    alive, dropped = set(survivors.alive), set(survivors.dropped)
+    refuse = f"party {me.name!r} reveals no share: "
+    if alive & dropped or len(alive) < len(survivors.alive) or len(dropped) < len(survivors.dropped):
         twice = sorted(alive & dropped) or "someone"
         raise ProtocolError(
             f"{refuse}the server lists {twice} both as surviving and as dropped, or twice. Both kinds of "
-            "share would open its vector."
+            "share would unmask its vector."
         )
-    if alive | dropped != set(held):
+    if alive | dropped != set(shares):
         raise ProtocolError(
-            f"{refuse}the server's lists and those it shared secrets with differ in "
-            f"{sorted((alive | dropped) ^ set(held))}."
+            f"{refuse}the server's lists differ from the clients it shared secrets with in "
+            f"{sorted((alive | dropped) ^ set(shares))}."
         )
     if me.name not in alive:
         raise ProtocolError(
-            f"{refuse}it is called dropped itself, though it sent its vector; its pairwise masks would be "
-            "opened."
+            f"{refuse}it is listed as dropped although it sent its vector; its pairwise masks would be "
+            "revealed."
         )
     if len(alive) < least:
-        raise ProtocolError(f"{refuse}{len(alive)} of those it masks with survived, {least} must.")
+        raise ProtocolError(
+            f"{refuse}{len(alive)} of the clients it masks with survived; {least} are needed."
+        )
     return alive, dropped
 
 
 def sign(u: str, v: str) -> int:
-    """+1 at one end of a pair and −1 at the other, so that the pair's mask cancels in the sum."""
+    """Return +1 at one end of a pair and −1 at the other, so that the pair's mask cancels in the sum."""
     return 1 if u < v else -1
 
 
 def pair(about: bytes, u: str, key_u: bytes, v: str, key_v: bytes) -> bytes:
-    """What both ends of a pair bind their mask to."""
+    """Return the context to which both ends of a pair bind their mask."""
     (a, key_a), (b, key_b) = sorted([(u, key_u), (v, key_v)])
     return bind(about, "mask", a, key_a, b, key_b)
 
@@ -380,8 +386,10 @@ async def server(
     within: float | None = None,
     first: float | None = None,
 ) -> SumOutcome:
-    """The sum of those that stayed. `within`: seconds for each step, after which whoever has not answered is
-    dropped; `first`: for the first step, before which clients may still be at work on their vectors.
+    """Return the sum over the clients that stayed.
+
+    `within`: seconds for each step; clients that have not answered by then are dropped. `first`: seconds for
+    the first step, during which clients may still compute their vectors.
     """
     terms.fits(names)
     about, steps = terms.context(me), SumSteps(me, terms.enough, within)
@@ -394,7 +402,7 @@ async def server(
         within=first,
         valid=lambda _, m: len(m.channel) == len(m.mask) == PUBLIC,
     )
-    around = neighbourhoods(list(u1), terms.neighbours, me.secret.bytes)
+    around = neighborhoods(list(u1), terms.neighbours, me.secret.bytes)
     for name in u1:
         await me.send(
             name, RoundKeys({v: (u1[v].channel, u1[v].mask, u1[v].signature) for v in around[name]})
@@ -445,7 +453,7 @@ async def server(
         if len(shares) < t:
             raise ProtocolError(
                 f"{len(shares)} of the {len(around[owner])} parties that hold shares of {owner!r} stayed to "
-                f"the end; {t} are needed"
+                f"the end and {t} are needed"
             )
         return shamir.join(shares, t)
 
@@ -455,8 +463,8 @@ async def server(
             private = recover(name, "pairwise")
             if public_of(private) != u1[name].mask:
                 raise ProtocolError(
-                    f"the shares of {name!r} do not give the private key of the public one it sent: someone "
-                    "lied"
+                    f"the shares of {name!r} do not reconstruct the private key of its public key: a party "
+                    "sent a false share or key"
                 )
             others = [v for v in around[name] if v in u3]
             masks += [
@@ -470,8 +478,9 @@ async def server(
 
 
 def traffic(names: Sequence[str], terms: SecAggTerms, signature: int = 0) -> tuple[int, int]:
-    """Bytes that these clients send to the server in a round that nobody leaves, and hear from it: messages
-    of the same shape, weighed. `signature`: how long one is, where keys are signed.
+    """Return (bytes sent, bytes received) by these clients in a round without dropouts.
+
+    Computed from messages of the same shape. `signature`: the length of a signature where keys are signed.
     """
     around = sorted(names)[: len(names) if terms.neighbours is None else terms.neighbours + 1]
     key, signed, share, box = (
@@ -495,13 +504,11 @@ def traffic(names: Sequence[str], terms: SecAggTerms, signature: int = 0) -> tup
     if terms.adversary == "active":
         up.append(AgreedSurvivors(signed))
         down.append(SurvivorSignatures(dict.fromkeys(names, signed)))
-    return len(names) * weigh(up), len(names) * weigh(down)
+    return len(names) * message_bytes(up), len(names) * message_bytes(down)
 
 
 def ideal(values: Mapping[str, Tensor], included: Iterable[str] | None = None) -> Tensor:
-    """What the parties compute together: the sum of the whole numbers of those who stayed up to their
-    upload.
-    """
+    """Return the sum of the integers of all clients that stayed up to their upload."""
     return torch.stack(
         [values[name].to(torch.int64) for name in (values if included is None else included)]
     ).sum(0)

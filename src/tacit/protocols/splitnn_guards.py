@@ -1,10 +1,9 @@
-"""What may stand at the cut: guards on activations, which their sender applies, and on gradients, which the
-holder of the labels applies.
+"""Guards at the cut: on activations (applied by their sender) and gradients (by the label holder).
 
 Activations: `ClipRows`, `NoiseRows`, `QuantizeRows`. Gradients: `Marvell`, `MaxNorm`, `IsoNoise`,
-`MaskGradients`. They make attacks weaker and are measured by attacks (`tacit.audit`); none of them gives an
-(ε, δ). Noise comes from the operating system, through AES in counter mode: whoever could replay it could take
-it away.
+`MaskGradients`. They weaken attacks, which measure them (`tacit.audit`); none of them gives an (ε, δ)
+guarantee. Noise comes from the operating system through AES in counter mode: replayable noise could be
+subtracted.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from ..parties.secret import Secret
 
 
 def uniform(secret: Secret, shape: tuple[int, ...]) -> Tensor:
-    """Numbers strictly between 0 and 1, of 53 bits."""
+    """Draw numbers strictly between 0 and 1, with 53 bits."""
     words = prg.stream(secret.bytes(prg.KEY), math.prod(shape), 64)
     return torch.from_numpy(((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53).reshape(shape)
 
 
 def normal(secret: Secret, shape: tuple[int, ...]) -> Tensor:
-    """Standard normal numbers (Box and Muller, 1958)."""
+    """Draw standard normal numbers (Box and Muller, 1958)."""
     count = math.prod(shape)
     u = uniform(secret, (2, (count + 1) // 2))
     radius, angle = (-2 * u[0].log()).sqrt(), 2 * math.pi * u[1]
@@ -40,12 +39,12 @@ def _rows(value: Tensor) -> Tensor:
     return value.reshape(len(value), -1)
 
 
-# --- activations: differentiable, so that the sender's part learns behind its own guard ---------------------
+# --- activations: differentiable, so that the sender's part is trained through its guard --------------------
 
 
 @dataclass(frozen=True)
 class ClipRows:
-    """Each row of activations is scaled to at most this norm."""
+    """Scale each row of activations to at most this norm."""
 
     norm: float = real(1.0, above=0, doc="the largest L2 norm of a row of activations")
     word: ClassVar[str] = "clip"
@@ -57,7 +56,7 @@ class ClipRows:
 
 @dataclass(frozen=True)
 class NoiseRows:
-    """Gaussian noise on every number of the activations."""
+    """Add Gaussian noise to the activations."""
 
     sigma: float = real(0.1, above=0, doc="the noise's standard deviation, in the activations' own units")
     word: ClassVar[str] = "noise"
@@ -68,9 +67,7 @@ class NoiseRows:
 
 @dataclass(frozen=True)
 class QuantizeRows:
-    """Activations rounded to 2^bits levels between their batch's ends; gradients pass as if nothing had been
-    rounded (straight through).
-    """
+    """Round activations to 2^bits levels between the batch's extremes (straight-through gradients)."""
 
     bits: int = whole(8, least=1, most=16, doc="bits a number; up to 8 travel as bytes, up to 16 as two")
     word: ClassVar[str] = "quantize"
@@ -80,7 +77,7 @@ class QuantizeRows:
         return z + (self.values(codes, low, step) - z.detach())
 
     def codes(self, z: Tensor) -> tuple[Tensor, float, float]:
-        """(level of each number, the lowest value, the distance of two levels)."""
+        """Return (levels, lowest value, step between levels)."""
         low, high = float(z.min()), float(z.max())
         step = (high - low) / (2**self.bits - 1) or 1.0
         level = ((z - low) / step).round()
@@ -95,7 +92,7 @@ class QuantizeRows:
 
 
 def _two(g: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Rows of the rarer class and of the others, by place; None where a batch has one class only."""
+    """Return masks of the rarest class and of the others; None if a batch has one class."""
     kinds, place = torch.unique(y, return_inverse=True)
     if len(kinds) < 2:
         return None
@@ -105,7 +102,7 @@ def _two(g: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
 
 @dataclass(frozen=True)
 class IsoNoise:
-    """The same Gaussian noise in every direction: Li and others 2022, the baseline `iso`."""
+    """Isotropic Gaussian noise: the baseline `iso` of Li and others 2022."""
 
     scale: float = real(
         1.0, above=0, doc="s: noise of standard deviation s · (largest gradient norm in the batch) / √d"
@@ -120,8 +117,9 @@ class IsoNoise:
 
 @dataclass(frozen=True)
 class MaxNorm:
-    """Li and others 2022, Section 4.1: noise along each gradient, so that all have the largest one's norm in
-    expectation; hides norms, not directions.
+    """Noise along each gradient that equalizes expected norms (Li and others 2022, Section 4.1).
+
+    It hides norms, not directions.
     """
 
     def out(self, g: Tensor, y: Tensor, secret: Secret) -> Tensor:
@@ -132,14 +130,14 @@ class MaxNorm:
 
 @dataclass(frozen=True)
 class MaskGradients:
-    """Each gradient keeps a random share of its coordinates, scaled up so that its expectation stays."""
+    """Keep a random share of each gradient's coordinates, rescaled to stay unbiased."""
 
     keep: float = real(0.25, above=0, most=1, doc="the share of coordinates that is kept")
     rescale: bool = flag(True, doc="divide by the share, so that gradients are right on average")
 
     def out(self, g: Tensor, y: Tensor, secret: Secret) -> Tensor:
-        kept = (uniform(secret, tuple(g.shape)) < self.keep).to(g.dtype)
-        return g * kept / (self.keep if self.rescale else 1.0)
+        mask = (uniform(secret, tuple(g.shape)) < self.keep).to(g.dtype)
+        return g * mask / (self.keep if self.rescale else 1.0)
 
 
 @dataclass(frozen=True)
@@ -147,21 +145,21 @@ class Marvell:
     """O. Li, J. Sun, X. Yang, W. Gao, H. Zhang, J. Xie, V. Smith, C. Wang: Label Leakage and Protection in
     Two-Party Split Learning, ICLR 2022, Theorem 2.
 
-    Gradients of the two classes are taken as N(ḡ₁, vI) and N(ḡ₀, uI) with Δ = ḡ₁ − ḡ₀. Noise with variance
-    λ₁ along Δ and λ₂ across it, for each class its own, is chosen to make the two as alike as a power of
-    s‖Δ‖² allows: the least of the symmetrised divergence
+    Gradients of the two classes are modeled as N(ḡ₁, vI) and N(ḡ₀, uI) with Δ = ḡ₁ − ḡ₀. Noise with variance
+    λ₁ along Δ and λ₂ across it, different for each class, makes the two as similar as a power of s‖Δ‖²
+    allows: it minimizes the symmetrized divergence
 
-        (d−1)(a₂/b₂ + b₂/a₂) + a₁/b₁ + b₁/a₁ + ‖Δ‖²(1/a₁ + 1/b₁),        a = u + λ of the rarer class's opposite, b = v + λ of the rarer class.
+        (d−1)(a₂/b₂ + b₂/a₂) + a₁/b₁ + b₁/a₁ + ‖Δ‖²(1/a₁ + 1/b₁),
 
-    Across Δ only the smaller of u and v is worth raising, and at most up to the larger; so two numbers are
-    left to find, which a grid does. With more than two classes it hides the batch's rarest class among the
-    others.
+    a = u + λ of the more frequent class, b = v + λ of the rarer class. Across Δ only the smaller of u and v
+    is raised, at most to the larger; the remaining two numbers are found on a grid. With more than two
+    classes it hides the batch's rarest class among the others.
     """
 
     power: float = real(1.0, above=0, doc="s: the noise's expected squared norm, in multiples of ‖Δ‖²")
 
     GRID: ClassVar[int] = (
-        # values of each of the two numbers: the divergence is flat at its least, a finer grid gains below 1%
+        # values of each number: the divergence is flat at its minimum, a finer grid gains below 1%
         65
     )
 
@@ -193,16 +191,16 @@ class Marvell:
     def _levels(
         self, u: float, v: float, p: float, d: int, delta2: float
     ) -> tuple[tuple[float, float], tuple[float, float]]:
-        """((λ₂⁰, λ₂¹), (λ₁⁰, λ₁¹)) that minimise the divergence within the power."""
+        """Return ((λ₂⁰, λ₂¹), (λ₁⁰, λ₁¹)) that minimize the divergence within the power."""
         power = self.power * delta2
         lower, share = (
             (1, p) if v < u else (0, 1 - p)
-        )  # whose variance across Δ is smaller, and how often it comes
+        )  # the class with the smaller variance across Δ, and its share
         most = min(abs(u - v), power / max(share * (d - 1), 1e-12)) if d > 1 else 0.0
         t = torch.linspace(0, 1, self.GRID, dtype=torch.float64)
         raised = most * t[:, None]
-        left = (power - raised * share * (d - 1)).clamp(min=0)
-        a1, b1 = u + left * t / max(1 - p, 1e-12), v + left * (1 - t) / p
+        remaining = (power - raised * share * (d - 1)).clamp(min=0)
+        a1, b1 = u + remaining * t / max(1 - p, 1e-12), v + remaining * (1 - t) / p
         a2, b2 = (
             (u + raised, torch.full_like(raised, v))
             if lower == 0

@@ -1,8 +1,8 @@
-"""A network in parts: cut at a layer, what comes together at a cut, and a part written down as data.
+"""Parts of a split network: cut at a layer, merge activations, serialize a part as data.
 
-`cut` gives a network's parts. `ConcatMerge`, `SumMerge` and `GatedMerge` make one tensor of several holders' activations.
-`describe` and `build` turn layers into plain tables and back, so that a part can be saved, or handed to
-another process, without any code in it.
+`cut` returns a network's parts. `ConcatMerge`, `SumMerge` and `GatedMerge` merge several holders'
+activations. `describe` and `build` convert layers to plain tables and back, so that a part can be saved or
+sent to another process without any code in it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..parameters import bad, nearest
 
 MERGES = ("concat", "sum", "gated")
 
-# Layers that may be written down: those whose constructor's arguments can be read off a layer that is made.
+# Layers that can be serialized: their constructor's arguments can be read from an instance.
 KNOWN: dict[str, type[nn.Module]] = {
     c.__name__: c
     for c in (
@@ -52,36 +52,37 @@ KNOWN: dict[str, type[nn.Module]] = {
         nn.Identity,
     )
 }
-NOT_KEPT = {
+IGNORED_ARGUMENTS = {
     "device",
     "dtype",
     "inplace",
     "_weight",
     "_freeze",
     "approximate",
-}  # of no account for what a layer computes, or a start value that is saved anyhow
+}  # without effect on the output, or an initial value that is saved with the weights
 
 
 class ConcatMerge(nn.Module):
-    """Activations side by side."""
+    """Concatenate activations."""
 
     def forward(self, values: Sequence[Tensor]) -> Tensor:
         return values[0] if len(values) == 1 else torch.cat(list(values), dim=1)
 
 
 class SumMerge(nn.Module):
-    """Activations added up; all are equally wide."""
+    """Add activations of equal width."""
 
     def forward(self, values: Sequence[Tensor]) -> Tensor:
-        made = values[0]
+        total = values[0]
         for other in values[1:]:
-            made = made + other
-        return made
+            total = total + other
+        return total
 
 
 class GatedMerge(nn.Module):
-    """Σ_k softmax_k(a)_j · z_kj: for each unit j of the cut, learned shares of the holders that add up to
-    one. It starts as their mean.
+    """Σ_k softmax_k(a)_j · z_kj: for each unit j, learned weights of the holders that sum to one.
+
+    It starts as their mean.
     """
 
     def __init__(self, holders: int, width: int):
@@ -93,7 +94,7 @@ class GatedMerge(nn.Module):
         return (torch.softmax(self.gate, 0)[:, None] * torch.stack(list(values))).sum(0)
 
 
-def merger(kind: str, holders: int, width: int) -> nn.Module:
+def make_merge(kind: str, holders: int, width: int) -> nn.Module:
     if kind not in MERGES:
         raise bad("splitnn", "merge", kind, f"one of {', '.join(map(repr, MERGES))}")
     return (
@@ -106,19 +107,19 @@ def merger(kind: str, holders: int, width: int) -> nn.Module:
 
 
 def cut(model: nn.Module, *at: int | str) -> tuple[nn.Module, ...]:
-    """The parts of a network, cut after each of these layers: by place (`cut(net, 2)` keeps two layers in the
-    first part), or by the name of a submodule (`cut(net, "encoder.1")`).
+    """Cut a network after each of these layers and return its parts, which share its weights.
 
-    A network of nested nn.Sequential is cut as it stands. Any other is traced, and cut where one value alone
-    goes on. The parts share the network's weights.
+    A layer is given by its index (`cut(net, 2)` keeps two layers in the first part) or by the name of a
+    submodule (`cut(net, "encoder.1")`). Nested nn.Sequential networks are cut directly. Any other network is
+    traced, and can be cut where a single value is passed on.
     """
     if not isinstance(model, nn.Module):
         raise bad("cut", "model", type(model).__name__, "a torch.nn.Module")
     if not at:
-        raise bad("cut", "at", (), "at least one layer, by its place or its name")
+        raise bad("cut", "at", (), "at least one layer, by its index or its name")
     layers = _flat(model) if isinstance(model, nn.Sequential) else None
     if layers is None:
-        return _traced(model, at)
+        return _cut_traced(model, at)
     names = [name for name, _ in layers]
     places = []
     for where in at:
@@ -145,26 +146,25 @@ def cut(model: nn.Module, *at: int | str) -> tuple[nn.Module, ...]:
 
 
 def _flat(model: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:
-    """The layers of nested Sequentials, in order, by their dotted names."""
-    made: list[tuple[str, nn.Module]] = []
+    """List the layers of nested Sequentials in order, by their dotted names."""
+    layers: list[tuple[str, nn.Module]] = []
     for name, child in model.named_children():
-        made += (
+        layers += (
             _flat(child, f"{prefix}{name}.") if isinstance(child, nn.Sequential) else [(prefix + name, child)]
         )
-    return made
+    return layers
 
 
-def _traced(model: nn.Module, at: Sequence[int | str]) -> tuple[nn.Module, ...]:
-    """Cut a network whose forward is code, by torch.fx: the part up to a submodule, and the rest."""
+def _cut_traced(model: nn.Module, at: Sequence[int | str]) -> tuple[nn.Module, ...]:
+    """Cut a network with its own forward method by torch.fx."""
     import torch.fx
 
     try:
         graph = torch.fx.symbolic_trace(model).graph
     except Exception as error:
         raise BadParameter(
-            f"cut: this {type(model).__name__} cannot be traced ({error}), so its parts cannot be told "
-            "apart. "
-            "Write it as nn.Sequential, or make the parts yourself."
+            f"cut: this {type(model).__name__} cannot be traced ({error}), so it cannot be cut. Write it as "
+            "nn.Sequential, or make the parts yourself."
         ) from None
     nodes = [n for n in graph.nodes if n.op != "output"]
     named = {str(n.target): i for i, n in enumerate(nodes) if n.op == "call_module"}
@@ -192,23 +192,24 @@ def _traced(model: nn.Module, at: Sequence[int | str]) -> tuple[nn.Module, ...]:
         }
         if needed - {crossing}:
             raise BadParameter(
-                f"cut: more than one value goes over this cut: {', '.join(sorted(str(n) for n in needed))}. "
-                "Cut where only one does."
+                f"cut: more than one value crosses this cut: {', '.join(sorted(str(n) for n in needed))}. "
+                "Cut where a single value is passed on."
             )
-        made = torch.fx.Graph()
-        known: dict[Any, Any] = {crossing: made.placeholder("x")}
+        part = torch.fx.Graph()
+        copies: dict[Any, Any] = {crossing: part.placeholder("x")}
         for node in inside:
-            if node not in known:
-                known[node] = made.node_copy(node, known.__getitem__)
-        made.output(known[last])
-        parts.append(torch.fx.GraphModule(model, made))
+            if node not in copies:
+                copies[node] = part.node_copy(node, copies.__getitem__)
+        part.output(copies[last])
+        parts.append(torch.fx.GraphModule(model, part))
         crossing = last
     return tuple(parts)
 
 
 def describe(part: nn.Module) -> list[dict[str, Any]]:
-    """The layers of a part as plain tables: the class's name and its arguments. What cannot be written down
-    is refused.
+    """Return the layers of a part as plain tables: class name and arguments.
+
+    Raises BadParameter for other layers.
     """
     layers = (
         [("", part)]
@@ -226,17 +227,20 @@ def describe(part: nn.Module) -> list[dict[str, Any]]:
         what = f"it is a {type(part).__name__}"
     if layers is None:
         raise BadParameter(
-            f"a part of a split network cannot be written down: {what}. Use nn.Sequential of "
-            f"{', '.join(sorted(KNOWN))}; or, to run any "
-            "module in another process, give a function of a module that makes it."
+            f"a part of a split network cannot be serialized: {what}. Use nn.Sequential of "
+            f"{', '.join(sorted(KNOWN))}. To run any module in another process, give a module-level function "
+            "that builds it."
         )
-    return [_written(layer) for _, layer in layers]
+    return [_describe_layer(layer) for _, layer in layers]
 
 
-def _written(layer: nn.Module) -> dict[str, Any]:
+def _describe_layer(layer: nn.Module) -> dict[str, Any]:
     table: dict[str, Any] = {"layer": type(layer).__name__}
     for name, parameter in inspect.signature(type(layer).__init__).parameters.items():
-        if name in ("self", *NOT_KEPT) or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        if name in ("self", *IGNORED_ARGUMENTS) or parameter.kind in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        ):
             continue
         value = getattr(layer, name)
         table[name] = (
@@ -252,40 +256,40 @@ def _written(layer: nn.Module) -> dict[str, Any]:
 
 
 def build(tables: Sequence[Mapping[str, Any]]) -> nn.Sequential:
-    """The reverse of `describe`. The tables are data from a file or a process: nothing but known layers with
-    plain arguments comes of them.
+    """Build layers from the tables of `describe`.
+
+    The tables are untrusted data: only known layers with plain arguments are built.
     """
-    made = []
+    layers = []
     for table in tables:
         kind = KNOWN.get(str(table.get("layer")))
-        given = {k: tuple(v) if isinstance(v, list) else v for k, v in table.items() if k != "layer"}
-        if kind is None or set(given) - set(inspect.signature(kind.__init__).parameters):
+        arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in table.items() if k != "layer"}
+        if kind is None or set(arguments) - set(inspect.signature(kind.__init__).parameters):
             raise BadData(
-                f"a part holds the layer {dict(table)!r:.120}, which is not known here. Known: "
-                f"{', '.join(sorted(KNOWN))}."
+                f"a part contains the unknown layer {dict(table)!r:.120}. Known: {', '.join(sorted(KNOWN))}."
             )
         try:
-            made.append(kind(**given))
+            layers.append(kind(**arguments))
         except (TypeError, ValueError, RuntimeError) as error:
-            raise BadData(f"a part's layer {dict(table)!r:.120} cannot be made: {error}") from None
-    return nn.Sequential(*made)
+            raise BadData(f"a part's layer {dict(table)!r:.120} cannot be built: {error}") from None
+    return nn.Sequential(*layers)
 
 
 def width_of(
     part: nn.Module, shape: Sequence[int], what: str, dtype: torch.dtype = torch.float32
 ) -> tuple[int, ...]:
-    """The shape of one row of what a part makes of rows of this shape; refused where they do not fit."""
+    """Return the shape of a part's output per row; refuse a part that does not accept this shape."""
     was = part.training
-    part.eval()  # a batch norm must not learn from this
+    part.eval()  # keeps batch-norm statistics unchanged
     try:
         with torch.no_grad():
             out = part(torch.zeros((2, *shape), dtype=dtype))
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         raise BadParameter(
-            f"splitnn: {what} cannot take rows of shape {tuple(shape)}: {str(error).splitlines()[0]}"
+            f"splitnn: {what} does not accept rows of shape {tuple(shape)}: {str(error).splitlines()[0]}"
         ) from None
     finally:
         part.train(was)
     if not isinstance(out, Tensor) or len(out) != 2:
-        raise BadParameter(f"splitnn: {what} must make one tensor with a row for each row it is given.")
+        raise BadParameter(f"splitnn: {what} must return one tensor with a row for each input row.")
     return tuple(out.shape[1:])

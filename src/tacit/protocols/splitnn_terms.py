@@ -1,6 +1,4 @@
-"""What a split network's parties say, agree on and bring: messages, routes, terms, and what is one party's
-own. The programs are in splitnn.py.
-"""
+"""Messages, routes, terms and inputs of split learning. The programs are in splitnn.py."""
 
 from __future__ import annotations
 
@@ -64,7 +62,7 @@ class HandedOn(
 
 @dataclass(frozen=True)
 class Route:
-    """The way of a batch: from the sources over the stops; the last one has the labels."""
+    """The path of a batch: from the sources through the stops; the last stop has the labels."""
 
     sources: tuple[str, ...]
     stops: tuple[str, ...]
@@ -76,20 +74,19 @@ class Route:
 
 @dataclass(frozen=True)
 class SplitTerms:
-    """What all parties of a run agree on."""
+    """Settings that all parties of a run agree on."""
 
     routes: tuple[Route, ...]
-    rows: tuple[int, ...]  # to learn from, on each route
+    rows: tuple[int, ...]  # training rows on each route
     tests: tuple[int, ...]  # held out, on each route
     epochs: int = whole(10, least=0, doc="passes over the rows")
     batch_size: int = whole(64, least=1, doc="rows in a step")
     slices: int = whole(
         1,
         least=1,
-        doc="pieces a batch is sent in, so that parties work at once; 1: sums in the very order of one "
-        "network",
+        doc="slices of a batch, so that parties compute concurrently; 1: the summation order of one network",
     )
-    seed: int = whole(0, least=0, doc="the order of the rows follows from it")
+    seed: int = whole(0, least=0, doc="determines the order of the rows")
     loss: str = choice(
         "cross_entropy",
         LOSSES,
@@ -111,7 +108,7 @@ class SplitTerms:
 
 
 class Segment(nn.Module):
-    """What a stop does: merge what came, then its part."""
+    """A stop's module: merge the inputs, then apply its part."""
 
     def __init__(self, merge: nn.Module, body: nn.Module):
         super().__init__()
@@ -123,9 +120,7 @@ class Segment(nn.Module):
 
 @dataclass
 class SplitInputs:
-    """What one party brings: its parts, and its rows by route. `peek` is an extra loss of a source's
-    (columns, activations).
-    """
+    """One party's parts, and its rows by route; `peek` is an extra loss of (columns, activations)."""
 
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
     bottom: nn.Module | None = None
@@ -144,11 +139,11 @@ class SplitInputs:
 
     @property
     def parts(self) -> nn.ModuleDict:
-        made = {f"stop{depth}": part for depth, part in self.stops.items()}
-        return nn.ModuleDict(made if self.bottom is None else {"bottom": self.bottom, **made})
+        modules = {f"stop{depth}": part for depth, part in self.stops.items()}
+        return nn.ModuleDict(modules if self.bottom is None else {"bottom": self.bottom, **modules})
 
 
-def losses(kind: str, out: Tensor, y: Tensor) -> Tensor:
+def compute_loss(kind: str, out: Tensor, y: Tensor) -> Tensor:
     if kind == "mse":
         return F.mse_loss(out.reshape(y.shape), y)
     return (
@@ -159,7 +154,8 @@ def losses(kind: str, out: Tensor, y: Tensor) -> Tensor:
 
 
 def fingerprint(ids: Sequence[str], key: bytes) -> bytes:
-    """Equal for equal lists of ids only. Without the `key`, which those who hold the ids share, no guess at a
-    list can be checked.
+    """Return a keyed fingerprint of a list of ids.
+
+    Without the `key`, which only holders of the ids have, guesses of the list cannot be checked.
     """
     return hmac.digest(key, json.dumps(list(ids)).encode(), "sha256")

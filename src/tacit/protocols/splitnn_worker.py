@@ -1,6 +1,4 @@
-"""One party at its work in a split network: a batch forward and backward over its parts, rows nobody learns
-from, weights handed on.
-"""
+"""One party of a split network: training batches, forward passes, and exchange of weights."""
 
 from __future__ import annotations
 
@@ -19,20 +17,21 @@ from ..parameters import bad
 from ..parties.clock import RealClock
 from ..parties.party import Party
 from .splitnn_guards import QuantizeRows
-from .splitnn_terms import Activations, CutGradients, SplitInputs, SplitTerms, losses
+from .splitnn_terms import Activations, CutGradients, SplitInputs, SplitTerms, compute_loss
 
 ASSUMES = (
     "SEMI-HONEST: every party follows its program. Activations and gradients cross the cut in the clear to "
     "their receiver; only the guards named in the "
     "job weaken what they say."
 )
-CHUNK = 1024  # rows at a time where nothing is learned
+CHUNK = 1024  # rows per forward pass without training
 
 
 class SplitWorker:
-    """One party at its work. Heavy arithmetic leaves the event loop free where there is something to move
-    meanwhile: a slice that was just sent, or the next that may come. To hand work to a thread and wait for it
-    costs as much as a small batch.
+    """One party's computation.
+
+    Arithmetic runs in a thread only if messages can move meanwhile (a slice was just sent, or the next may
+    arrive): a thread switch costs as much as a small batch.
     """
 
     def __init__(self, me: Party, terms: SplitTerms, mine: SplitInputs):
@@ -42,7 +41,7 @@ class SplitWorker:
         weights = list(self.parts.parameters())
         self.optimizer = mine.optimizer(weights) if weights else None
         self.threaded = isinstance(me.clock, RealClock)
-        self.said = False  # something may still be on its way out
+        self.is_sending = False  # a message may still be in transit
         me.ledger.stamp(ASSUMES)
         if mine.guards and isinstance(mine.guards[-1], QuantizeRows):
             self.quantize: QuantizeRows | None = mine.guards[-1]
@@ -58,13 +57,13 @@ class SplitWorker:
             )
 
     async def compute(self, work: Callable[..., Any], *args: Any) -> Any:
-        if self.threaded and (self.said or self.terms.slices > 1):
+        if self.threaded and (self.is_sending or self.terms.slices > 1):
             return await asyncio.to_thread(work, *args)
         return work(*args)
 
     @contextlib.contextmanager
-    def drawn(self, *place: Any) -> Iterator[None]:
-        """Dropout draws from (seed, party, place), and leaves the process's random numbers as they were."""
+    def seeded_dropout(self, *place: Any) -> Iterator[None]:
+        """Seed dropout by (seed, party, place) and restore the process's random state."""
         if not self.random:
             yield
             return
@@ -74,29 +73,28 @@ class SplitWorker:
             yield
 
     async def recv(self, sender: str, kind: type[Any], step: int, rows: int) -> Tensor:
-        came = await self.me.recv(sender, kind, within=self.mine.within)
-        self.said = False  # who answers has heard
-        values = came.values
-        if came.step != step or values.dim() < 1 or len(values) != rows:
+        message = await self.me.recv(sender, kind, within=self.mine.within)
+        self.is_sending = False  # an answer implies delivery
+        values = message.values
+        if message.step != step or values.dim() < 1 or len(values) != rows:
             raise ProtocolError(
-                f"{sender!r} sent {kind.kind} of {tuple(values.shape)} for step {came.step}; "
-                f"{self.me.name!r} is at step {step} "
-                f"with {rows} rows. Do all parties run the same job?"
+                f"{sender!r} sent {kind.kind} of shape {tuple(values.shape)} for step {message.step}; "
+                f"{self.me.name!r} is at step {step} with {rows} rows. Do all parties run the same job?"
             )
-        if kind is Activations and came.grid:
-            if len(came.grid) != 2 or values.is_floating_point():
-                raise ProtocolError(f"{sender!r} sent activations as levels, and not the grid they lie on.")
-            values = QuantizeRows.values(values, *came.grid)
+        if kind is Activations and message.grid:
+            if len(message.grid) != 2 or values.is_floating_point():
+                raise ProtocolError(f"{sender!r} sent quantized activations without their grid.")
+            values = QuantizeRows.values(values, *message.grid)
         if values.dtype != torch.float32:
-            raise ProtocolError(f"{sender!r} sent {kind.kind} of {values.dtype}; float32 is due.")
+            raise ProtocolError(f"{sender!r} sent {kind.kind} of {values.dtype}; expected float32.")
         return values
 
     # --- one batch ------------------------------------------------------------------------------------------
 
-    def leave(self, x: Tensor, place: Sequence[Any]) -> tuple[Tensor, Tensor | None]:
-        """(activations behind the guards, the extra loss)."""
+    def forward_bottom(self, x: Tensor, place: Sequence[Any]) -> tuple[Tensor, Tensor | None]:
+        """Return (guarded activations, extra loss)."""
         assert self.mine.bottom is not None
-        with self.drawn("bottom", *place):
+        with self.seeded_dropout("bottom", *place):
             z = self.mine.bottom(x)
         if not torch.is_grad_enabled() and not self.mine.guards:
             return z, None
@@ -109,102 +107,100 @@ class SplitWorker:
         values, grid = z.detach(), list[float]()
         if self.quantize is not None:
             values, *grid = self.quantize.codes(values)
-        await self.say(to, Activations(step, values, grid))
+        await self.send_message(to, Activations(step, values, grid))
 
-    async def say(self, to: str, message: Activations | CutGradients) -> None:
-        self.said = True
+    async def send_message(self, to: str, message: Activations | CutGradients) -> None:
+        self.is_sending = True
         await self.me.send(to, message)
 
-    def arrive(
-        self, depth: int, came: list[Tensor], y: Tensor | None, share: float, place: Sequence[Any]
+    def forward_stop(
+        self, depth: int, activations: list[Tensor], y: Tensor | None, share: float, place: Sequence[Any]
     ) -> tuple[list[Tensor], Tensor, float]:
-        """(inputs, what goes on, loss). At the last stop the gradients are made at once, and lie with the
-        inputs.
-        """
-        inputs = [v.detach().requires_grad_() for v in came]
-        with self.drawn("stop", depth, *place):
+        """Return (inputs, output, loss). The last stop computes the gradients of the inputs at once."""
+        inputs = [v.detach().requires_grad_() for v in activations]
+        with self.seeded_dropout("stop", depth, *place):
             out = self.mine.stops[depth](inputs)
         if y is None:
             return inputs, out, 0.0
-        loss = losses(self.terms.loss, out, y)
+        loss = compute_loss(self.terms.loss, out, y)
         (loss * share if share != 1 else loss).backward()
         return inputs, out, float(loss.detach()) * share
 
-    async def back(self, to: str, step: int, gradient: Tensor | None, y: Tensor | None) -> None:
+    async def send_gradient(self, to: str, step: int, gradient: Tensor | None, y: Tensor | None) -> None:
         if gradient is None:
             raise ProtocolError(
-                f"{self.me.name!r} uses nothing of what {to!r} sent, so there is no gradient to send back. "
-                "Check the merge and the part behind it."
+                f"the output of {self.me.name!r} does not depend on the activations of {to!r}, so there is "
+                "no gradient to send back. Check the merge and the part behind it."
             )
         if self.mine.protect is not None and y is not None:
             gradient = self.mine.protect.out(gradient, y, self.me.secret)
-        await self.say(to, CutGradients(step, gradient))
+        await self.send_message(to, CutGradients(step, gradient))
 
-    async def learn(self, turn: int, step: int, rows: Tensor) -> float:
-        """One batch: forward over my parts, slice by slice; backward over them; a step. Gives my share of the
-        loss, at the last stop.
-        """
+    async def train_batch(self, turn: int, step: int, rows: Tensor) -> float:
+        """Train one batch: forward slice by slice, backward, optimizer step; return the last stop's loss."""
         route, mine, me = self.terms.routes[turn], self.mine, self.me.name
         last = len(route.stops) - 1
         pieces = list(rows.tensor_split(min(self.terms.slices, len(rows))))
-        left: list[tuple[Tensor, Tensor | None]] = []
+        sources_out: list[tuple[Tensor, Tensor | None]] = []
         total = 0.0
         if me in route.sources:
             for i, piece in enumerate(pieces):
-                left.append(
-                    await self.compute(lambda p=piece, i=i: self.leave(mine.x[turn][p], (turn, step, i)))
+                sources_out.append(
+                    await self.compute(
+                        lambda p=piece, i=i: self.forward_bottom(mine.x[turn][p], (turn, step, i))
+                    )
                 )
                 if route.stops[0] != me:
-                    await self.send(route.stops[0], step, left[-1][0])
-        at: dict[int, list[list[Tensor]]] = {}
-        onward: dict[int, list[Tensor]] = {}
+                    await self.send(route.stops[0], step, sources_out[-1][0])
+        stop_inputs: dict[int, list[list[Tensor]]] = {}
+        stop_outputs: dict[int, list[Tensor]] = {}
         for depth in (d for d, name in enumerate(route.stops) if name == me):
             senders = route.sources if depth == 0 else (route.stops[depth - 1],)
             for i, piece in enumerate(pieces):
-                came = [
-                    left[i][0]
+                activations = [
+                    sources_out[i][0]
                     if name == me and depth == 0
                     else await self.recv(name, Activations, step, len(piece))
                     for name in senders
                 ]
                 y = mine.y[turn][piece] if depth == last else None
                 inputs, out, loss = await self.compute(
-                    self.arrive, depth, came, y, len(piece) / len(rows), (turn, step, i)
+                    self.forward_stop, depth, activations, y, len(piece) / len(rows), (turn, step, i)
                 )
-                at.setdefault(depth, []).append(inputs)
-                onward.setdefault(depth, []).append(out)
+                stop_inputs.setdefault(depth, []).append(inputs)
+                stop_outputs.setdefault(depth, []).append(out)
                 total += loss
                 if depth == last:
-                    await self._gradients(senders, depth, step, inputs, y)
+                    await self._send_gradients(senders, depth, step, inputs, y)
                 else:
-                    await self.say(route.stops[depth + 1], Activations(step, out.detach(), []))
-        for depth in sorted(at, reverse=True):
+                    await self.send_message(route.stops[depth + 1], Activations(step, out.detach(), []))
+        for depth in sorted(stop_inputs, reverse=True):
             if depth == last:
                 continue
             senders = route.sources if depth == 0 else (route.stops[depth - 1],)
             for i, piece in enumerate(pieces):
                 await self.compute(
-                    onward[depth][i].backward,
+                    stop_outputs[depth][i].backward,
                     await self.recv(route.stops[depth + 1], CutGradients, step, len(piece)),
                 )
-                await self._gradients(senders, depth, step, at[depth][i], None)
-        for i, piece in enumerate(pieces if left else ()):
-            z, extra = left[i]
+                await self._send_gradients(senders, depth, step, stop_inputs[depth][i], None)
+        for i, piece in enumerate(pieces if sources_out else ()):
+            z, extra = sources_out[i]
             gradient: Tensor | None
             if route.stops[0] == me:
-                gradient = at[0][i][route.sources.index(me)].grad
+                gradient = stop_inputs[0][i][route.sources.index(me)].grad
             else:
                 gradient = await self.recv(route.stops[0], CutGradients, step, len(piece))
             await self.compute(self._backward, z, extra, gradient, len(piece) / len(rows))
         await self.compute(self._step)
         return total
 
-    async def _gradients(
+    async def _send_gradients(
         self, senders: Sequence[str], depth: int, step: int, inputs: list[Tensor], y: Tensor | None
     ) -> None:
         for name, value in zip(senders, inputs):
-            if not (name == self.me.name and depth == 0):  # my own source has it already
-                await self.back(name, step, value.grad, y)
+            if not (name == self.me.name and depth == 0):  # the own source reads it directly
+                await self.send_gradient(name, step, value.grad, y)
 
     @staticmethod
     def _backward(z: Tensor, extra: Tensor | None, gradient: Tensor | None, share: float) -> None:
@@ -219,10 +215,10 @@ class SplitWorker:
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
 
-    # --- rows nobody learns from ----------------------------------------------------------------------------
+    # --- forward passes without training --------------------------------------------------------------------
 
-    async def outputs(self, turn: int, count: int, x: Tensor | None) -> Tensor | None:
-        """Forward only. The last stop has the network's outputs; the others have nothing."""
+    async def forward_rows(self, turn: int, count: int, x: Tensor | None) -> Tensor | None:
+        """Run forward only; the last stop returns the network's outputs, others None."""
         route, me = self.terms.routes[turn], self.me.name
         self.parts.eval()
         outs: list[Tensor] = []
@@ -232,51 +228,55 @@ class SplitWorker:
                 z = None
                 if me in route.sources:
                     assert x is not None
-                    z = await self.compute(self._quiet, lambda s=start, n=n: self.leave(x[s : s + n], ())[0])
+                    z = await self.compute(
+                        self._without_grad, lambda s=start, n=n: self.forward_bottom(x[s : s + n], ())[0]
+                    )
                     if route.stops[0] != me:
                         await self.send(route.stops[0], step, z)
                 for depth in (d for d, name in enumerate(route.stops) if name == me):
                     senders = route.sources if depth == 0 else (route.stops[depth - 1],)
-                    came = [
+                    activations = [
                         z if name == me and depth == 0 else await self.recv(name, Activations, step, n)
                         for name in senders
                     ]
-                    out = await self.compute(self._quiet, lambda d=depth, c=came: self.mine.stops[d](c))
+                    out = await self.compute(
+                        self._without_grad, lambda d=depth, c=activations: self.mine.stops[d](c)
+                    )
                     if depth == len(route.stops) - 1:
                         outs.append(out)
                     else:
-                        await self.say(route.stops[depth + 1], Activations(step, out, []))
+                        await self.send_message(route.stops[depth + 1], Activations(step, out, []))
         finally:
             self.parts.train()
         return torch.cat(outs) if outs else None
 
     @staticmethod
-    def _quiet(work: Callable[[], Tensor]) -> Tensor:
+    def _without_grad(work: Callable[[], Tensor]) -> Tensor:
         with torch.no_grad():
             return work()
 
     # --- weights of clients that share a part ---------------------------------------------------------------
 
-    def carried(self, memory: bool) -> dict[str, Tensor]:
-        """My parts' weights and buffers; with `memory`, what the optimiser remembers of each, too."""
-        made = {f"w.{k}": v.detach().clone() for k, v in self.parts.state_dict().items()}
+    def export_state(self, memory: bool) -> dict[str, Tensor]:
+        """Return weights and buffers; with `memory`, the optimizer's state as well."""
+        state = {f"w.{k}": v.detach().clone() for k, v in self.parts.state_dict().items()}
         if memory and self.optimizer is not None:
             for i, p in enumerate(self.parts.parameters()):
-                made |= {
+                state |= {
                     f"o.{i}.{k}": torch.as_tensor(v).clone()
                     for k, v in self.optimizer.state.get(p, {}).items()
                     if v is not None
                 }
-        return made
+        return state
 
-    def take(self, vectors: Mapping[str, Tensor], sender: str, memory: bool) -> None:
+    def load_state(self, vectors: Mapping[str, Tensor], sender: str, memory: bool) -> None:
         mine = self.parts.state_dict()
         if {k: v.shape for k, v in mine.items()} != {
             k[2:]: v.shape for k, v in vectors.items() if k.startswith("w.")
         }:
             raise ProtocolError(
-                f"{sender!r} handed on weights that do not fit the part of {self.me.name!r}. All clients of "
-                "a relay need the same part."
+                f"{sender!r} sent weights that do not fit the part of {self.me.name!r}. All clients of a "
+                "relay need the same part."
             )
         self.parts.load_state_dict({k: vectors[f"w.{k}"] for k in mine})
         if memory and self.optimizer is not None:

@@ -1,9 +1,9 @@
-"""What the secret sums (secagg.py, lightsecagg.py, encrypted.py) share: how a server asks many and goes on
-with those that answer, how clients check the keys they are given, and how a round ends early.
+"""Steps that the secret sums share (secagg.py, lightsecagg.py, encrypted.py).
 
-A client that is told that its round is over without it has nothing more to do; that it is aborted, nothing
-was opened. Keys are signed by their owners wherever parties have identities: in one process they are given
-out for an active server, across processes they are the certificates.
+The server gathers answers and continues with the clients that answered; clients check the keys they receive;
+a round may end early. A client whose round continues without it is done. If a round is aborted, nothing was
+opened. Keys are signed wherever parties have identities: certificates across processes, generated keys in one
+process against an active server.
 """
 
 from __future__ import annotations
@@ -27,24 +27,27 @@ class RoundOver(Message, reveals="that the round goes on without the party, or w
 
 
 class SumOutcome(NamedTuple):
-    """The sum, who is in it, and who left at which step."""
+    """The sum, the clients included in it, and the step at which each other client dropped out."""
 
     total: Tensor
     included: tuple[str, ...]
     dropped: dict[str, str]
 
 
-async def hear(me: Party, boss: str, *kinds: Any) -> Any:
-    """The server's next word; None when it goes on without this client. An aborted round is an error."""
-    message = await me.recv(boss, *kinds, RoundOver)
+async def receive_or_end(me: Party, server: str, *kinds: Any) -> Any:
+    """Return the server's next message, or None if the round continues without this client.
+
+    An aborted round raises SumAborted.
+    """
+    message = await me.recv(server, *kinds, RoundOver)
     if isinstance(message, RoundOver):
         if message.aborted:
-            raise SumAborted(f"party {me.name!r} was told that the round is aborted: {message.why:.300}")
+            raise SumAborted(f"the server aborted the round of party {me.name!r}: {message.why:.300}")
         return None
     return message
 
 
-def signed_keys(me: Party, mine: tuple[bytes, ...], about: bytes, identity: Identity | None) -> bytes:
+def sign_keys(me: Party, mine: tuple[bytes, ...], about: bytes, identity: Identity | None) -> bytes:
     return b"" if identity is None else identity.sign(bind(about, "keys", me.name, *mine))
 
 
@@ -57,23 +60,25 @@ def check_keys(
     about: bytes,
     identity: Identity | None,
 ) -> None:
-    """The keys a server gives out: ours as we sent them, nobody's twice, not too few to hide among and no
-    more than agreed; each signed by its owner.
+    """Check the keys a server distributes.
+
+    Our own must be unchanged, no key may occur twice, their number must be within the agreed range, and each
+    must be signed by its owner.
     """
     if tuple(keys.get(me.name, ()))[: len(mine)] != mine:
         raise ProtocolError(
-            f"party {me.name!r} does not find its own keys among those it was given. "
-            "The server mixed them up or changed them; the round is left."
+            f"party {me.name!r} does not find its own keys among those it received. The server mixed them up "
+            "or changed them; the party leaves the round."
         )
     public = [k for entry in keys.values() for k in entry[: len(mine)]]
     if len(set(public)) < len(public) or any(len(k) != PUBLIC for k in public):
         raise ProtocolError(
-            f"party {me.name!r} was given the same public key twice, or one that is none. The round is left."
+            f"party {me.name!r} received a public key twice, or an invalid one. It leaves the round."
         )
     if not least <= len(keys) <= most:
         raise ProtocolError(
-            f"party {me.name!r} was given {len(keys)} parties to mask with, itself included; agreed were "
-            f"{least} to {most}. The round is left."
+            f"party {me.name!r} received the keys of {len(keys)} parties, itself included; {least} to {most} "
+            "were agreed on. It leaves the round."
         )
     for name, entry in keys.items() if identity is not None else ():
         check_owner(me, name, entry[: len(mine)], entry[-1], about, identity)
@@ -84,15 +89,15 @@ def check_owner(
 ) -> None:
     if identity is not None and not identity.verify(name, bind(about, "keys", name, *keys), signature):
         raise ProtocolError(
-            f"party {me.name!r} was given keys of {name!r} that {name!r} did not sign. Someone may be "
-            "posing as it; the round is left."
+            f"party {me.name!r} was given keys of {name!r} that {name!r} did not sign. Another party may "
+            "impersonate it; the party leaves the round."
         )
 
 
 def channels(
     me: Party, about: bytes, private: bytes, public: bytes, others: Mapping[str, bytes]
 ) -> dict[tuple[str, str], bytes]:
-    """A key for each direction between this party and each other."""
+    """Return a key for each direction between this party and each other party."""
     keys = {}
     for name, theirs in others.items():
         if name != me.name:
@@ -101,7 +106,7 @@ def channels(
     return keys
 
 
-def opened(
+def open_share(
     me: Party,
     name: str,
     sealed: bytes,
@@ -110,32 +115,33 @@ def opened(
     size: int | None = None,
 ) -> bytes:
     if (name, me.name) not in lines:
-        raise ProtocolError(f"party {me.name!r} was sent shares of {name!r}, with whom it agreed on no key.")
+        raise ProtocolError(f"party {me.name!r} received shares of {name!r}, with which it has no key.")
     try:
         plain = unseal(lines[name, me.name], sealed, bind(about, name, me.name))
     except ProtocolError as error:
-        raise ProtocolError(f"party {me.name!r} cannot open the shares of {name!r}: {error}") from None
+        raise ProtocolError(f"party {me.name!r} cannot decrypt the shares of {name!r}: {error}") from None
     if size is not None and len(plain) != size:
         raise ProtocolError(
-            f"party {me.name!r} was sent shares of {name!r} of {len(plain)} bytes; they have {size}."
+            f"party {me.name!r} received shares of {name!r} of {len(plain)} bytes; expected {size}."
         )
     return plain
 
 
-def some_of(names: Sequence[str], parties: int, enough: int) -> None:
-    """Fewer than the terms say may be asked: those that are not there count as dropped."""
+def check_participants(names: Sequence[str], parties: int, enough: int) -> None:
+    """Check that enough distinct parties take part; absent parties count as dropped."""
     if not enough <= len(names) <= parties or len(set(names)) < len(names):
         kind = SumAborted if len(names) < enough else ProtocolError
         raise kind(
-            f"{len(names)} parties are asked for a secure sum ({', '.join(map(repr, names[:8]))}); agreed "
-            f"were at most {parties}, all "
-            f"different, of whom {enough} must stay. Wait for more parties, or lower the threshold."
+            f"a secure sum of {len(names)} parties ({', '.join(map(repr, names[:8]))}); the terms allow "
+            f"{enough} to {parties} distinct parties. Wait for more parties, or lower the threshold."
         )
 
 
 class SumSteps:
-    """Asking many, and going on with those that answer. `spent` are parties that refuse because they took
-    part in an earlier sum of the round: shares that arrive late could still open it.
+    """The server's steps: gather answers and continue with the clients that answered.
+
+    `spent` are parties that refuse because they took part in an earlier sum of the round, which late shares
+    could still open.
     """
 
     def __init__(self, me: Party, enough: int, within: float | None):
@@ -152,45 +158,45 @@ class SumSteps:
         enough: int | None = None,
         within: float | None = None,
     ) -> Gathered[Any]:
-        """One message of each; whoever is late, or says what cannot be, is out of this round. Too few left:
-        the round is aborted.
+        """Gather one message from each party.
+
+        Parties that are late or send an invalid message are dropped from the round. If too few remain, the
+        round is aborted.
         """
         names = list(names)
-        got: Gathered[Any] = await self.me.gather(
+        answers: Gathered[Any] = await self.me.gather(
             names, kind, RoundSpent, at_least=0, within=self.within if within is None else within
         )
-        spent = [name for name in got if isinstance(got[name], RoundSpent)]
+        spent = [name for name in answers if isinstance(answers[name], RoundSpent)]
         for name in spent:
             self.dropped[name] = f"{step}: it already took part in a sum of this round"
-            del got[name]
+            del answers[name]
         self.spent |= set(spent)
-        late = [name for name in names if name not in got and name not in spent]
-        wrong = [name for name in got if not valid(name, got[name])]
+        late = [name for name in names if name not in answers and name not in spent]
+        wrong = [name for name in answers if not valid(name, answers[name])]
         for name in (*late, *wrong):
             self.dropped[name] = step
-            got.pop(name, None)
-            why = got.refused.get(
+            answers.pop(name, None)
+            why = answers.refused.get(
                 name,
-                f"its {kind.kind} is not what this round needs"
-                if name in wrong
-                else "it did not answer in time",
+                f"its {kind.kind} is invalid in this round" if name in wrong else "it did not answer in time",
             )
             await self.me.send(name, RoundOver(False, f"{step}: {why}"))
         need = self.enough if enough is None else enough
-        if len(got) < need:
+        if len(answers) < need:
             silent = f"{', '.join(map(repr, (*late, *wrong)[:8]))} did not" if late or wrong else ""
             refused = (
                 f"{', '.join(map(repr, spent[:8]))} already took part in a sum of this round" if spent else ""
             )
             raise await self.abort(
                 names,
-                f"{step}: {len(got)} of {len(names)} parties answered and {need} are needed "
+                f"{step}: {len(answers)} of {len(names)} parties answered and {need} are needed "
                 f"({'; '.join(filter(None, (silent, refused)))})",
             )
-        return got
+        return answers
 
     async def abort(self, names: Iterable[str], why: str) -> SumAborted:
-        """Tell those that are still there; nothing has been opened, and what they sent stays masked."""
+        """Notify the remaining clients. Nothing was opened; what they sent stays masked."""
         for name in names:
             if name not in self.dropped:
                 await self.me.send(name, RoundOver(True, why))
@@ -201,5 +207,5 @@ class SumSteps:
         )
 
 
-def weigh(messages: Iterable[Message]) -> int:
+def message_bytes(messages: Iterable[Message]) -> int:
     return sum(len(part) for m in messages for part in encode_parts(m))

@@ -1,6 +1,4 @@
-"""Several conversations of one party at the same time; the first that fails ends the others, and its error is
-the one that is seen.
-"""
+"""Run several coroutines of one party concurrently; the first that fails cancels the others."""
 
 from __future__ import annotations
 

@@ -1,20 +1,19 @@
-"""Votes that only their sum tells: teachers answer questions about public rows, and nobody sees what one
-of them said.
+"""Count votes with secure aggregation: teachers label public rows, and no single vote is revealed.
 
-N. Papernot and others, ICLR 2017, assume an aggregator that everybody trusts with single votes; the sum by
-Bonawitz and others (`secagg.py`) takes its place.
+N. Papernot and others, ICLR 2017, assume an aggregator that is trusted with single votes. Here secure
+aggregation (`secagg.py`) replaces it.
 
     asker                                                       teacher k
-      |--- Questions(public rows) ------------------------------->|   once: k's model answers, its votes stay with it
-      |--- Tallied(which questions) ----------------------------->|   for each count, first of all questions, then of those that are still open
-      |<== secure sum of (one-hot votes of k [+ k's noise]) ======|   the programs of `secagg.py`, in a scope of their own
+      |--- Questions(public rows) ------------------------------->|   once; k's votes stay with k
+      |--- Tallied(which questions) ----------------------------->|   per count: all questions, then open ones
+      |<== secure sum of (one-hot votes of k [+ k's noise]) ======|   the programs of `secagg.py`
       |--- Tallied(none) ---------------------------------------->|   no more counts
 
-The asker learns the counts, or, where teachers add noise, the counts with all their noise in it; of a
-single vote nothing, on the assumptions of `secagg.py`. Where the asker adds the noise it must be trusted
-with the counts, not with a vote. Where the teachers add it, it need not be: the sum alone carries the
-guarantee, as long as so many teachers add their part as the terms say must stay, and do not tell it to the
-asker. A teacher learns which public rows are asked about, and which of them are counted again.
+The asker learns the counts, or the noisy counts where teachers add noise. It learns nothing about a single
+vote, under the assumptions of `secagg.py`. If the asker adds the noise, it must be trusted with the exact
+counts. If the teachers add it, the guarantee holds without that trust, provided that as many teachers as the
+terms require add their share and keep it secret. A teacher learns which public rows are asked about, and
+which are counted again.
 """
 
 from __future__ import annotations
@@ -47,18 +46,18 @@ async def teacher(
     terms: secagg.SecAggTerms,
     classes: int,
     noise: Noise | None = None,
-    boss: str = "server",
+    server: str = "server",
 ) -> int:
-    """How many counts this teacher took part in. `terms.length` is set anew for each count."""
-    asked = await me.recv(boss, Questions)
-    choices = vote(asked.rows)
-    if tuple(choices.shape) != (len(asked.rows),):
+    """Vote; return the number of counts this teacher took part in. `terms.length` is set for each count."""
+    questions = await me.recv(server, Questions)
+    choices = vote(questions.rows)
+    if tuple(choices.shape) != (len(questions.rows),):
         raise BadData(
-            f"party {me.name!r} gives votes of shape {tuple(choices.shape)} for {len(asked.rows)} "
-            "questions. Give one class a question."
+            f"party {me.name!r} returned votes of shape {tuple(choices.shape)} for {len(questions.rows)} "
+            "questions. Return one class per question."
         )
-    counted = 0
-    while len(which := (await me.recv(boss, Tallied)).which):
+    count = 0
+    while len(which := (await me.recv(server, Tallied)).which):
         if (
             which.dim() != 1
             or int(which.min()) < 0
@@ -66,19 +65,18 @@ async def teacher(
             or len(which.unique()) < len(which)
         ):
             raise ProtocolError(
-                f"party {me.name!r} is asked to count questions that were not asked, or one twice. It takes "
-                "no part."
+                f"party {me.name!r} is asked to count an unknown question, or one twice. It refuses."
             )
-        mine = torch.nn.functional.one_hot(choices[which], classes).flatten()
+        votes = torch.nn.functional.one_hot(choices[which], classes).flatten()
         if noise is not None:
-            # beyond the bound lies less than one draw in 10⁴⁰; a larger number would wrap around in the ring
-            mine = (mine + noise(counted, len(mine))).clamp(-terms.bound, terms.bound)
+            # fewer than one draw in 10⁴⁰ exceeds the bound; a larger number would wrap around in the ring
+            votes = (votes + noise(count, len(votes))).clamp(-terms.bound, terms.bound)
         if not await secagg.client(
-            me.scope(f"count {counted}"), mine, replace(terms, length=len(mine)), boss=boss
+            me.scope(f"count {count}"), votes, replace(terms, length=len(votes)), server=server
         ):
-            break  # the count went on without it, and so will those that follow
-        counted += 1
-    return counted
+            break  # this count continued without the teacher, and so will the next ones
+        count += 1
+    return count
 
 
 async def asker(
@@ -91,14 +89,14 @@ async def asker(
     within: float | None = None,
     first: float | None = None,
 ) -> list[tuple[Tensor, Tensor, tuple[str, ...]]]:
-    """(which questions, their counts [questions, classes], whose votes are in them), one for each count.
+    """Return (questions, counts [questions, classes], teachers included) for each count.
 
-    `still_open[i]` is given the counts of count i and says for which questions there is another; none of
-    them: the counting ends.
+    `still_open[i]` maps the result of count i to a mask of the questions to count again; an empty mask ends
+    the counting.
     """
     names = list(names)
     await me.send(names, Questions(rows))
-    which, done = torch.arange(len(rows)), []
+    which, counts_so_far = torch.arange(len(rows)), []
     for i in range(len(still_open) + 1):
         await me.send(names, Tallied(which))
         outcome = await secagg.server(
@@ -109,20 +107,18 @@ async def asker(
             first=first,
         )
         counts = outcome.total.view(len(which), classes)
-        done.append((which, counts, outcome.included))
+        counts_so_far.append((which, counts, outcome.included))
         names = list(
             outcome.included
-        )  # who left stays away: its model's votes would be missing from some questions only
+        )  # a teacher that left stays out: its votes would be missing from some questions only
         if i < len(still_open):
             which = which[still_open[i](counts)]
             if not len(which):
                 break
     await me.send(names, Tallied(torch.empty(0, dtype=torch.int64)))
-    return done
+    return counts_so_far
 
 
 def ideal(choices: Tensor, classes: int) -> Tensor:
-    """What is computed: for each question how many teachers vote for each class. `choices` is [teachers,
-    questions].
-    """
+    """Count the teachers' votes for each class of each question; `choices` is [teachers, questions]."""
     return torch.nn.functional.one_hot(choices, classes).sum(0)

@@ -1,6 +1,4 @@
-"""Where programs run. Each runtime is fetched when first used: the simulation must start on a machine that
-has torch and numpy only.
-"""
+"""Runtimes for party programs, imported on first use: a simulation needs only torch and numpy."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""A federation's certificates: one authority, one certificate for each party, and a signed list of those that
-no longer count.
+"""A federation's certificates: one authority, one certificate per party, and a revocation list.
 
-The key of a certificate is ECDSA P-256, which every TLS library takes. Its common name is the party, its
-organisation the federation, its organisational unit the role (hub, server, client). Only the hub's carries
-the name `tacit-hub`, so no other party can pose as the hub.
+Keys are ECDSA P-256, which every TLS library supports. The common name is the party, the organization the
+federation, the organizational unit the role (hub, server, client). Only the hub's certificate has the name
+`tacit-hub`, so no other party can impersonate the hub.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ..errors import BadKit, SealBroken
 
-HUB_NAME = "tacit-hub"  # what the hub's certificate is checked against, wherever the hub stands
+HUB_NAME = "tacit-hub"  # the name in the hub's certificate, independent of its address
 ROLES = ("hub", "server", "client")
-YEARS = 2  # a certificate's life
-_EARLY = datetime.timedelta(minutes=5)  # clocks of different organisations differ a little
+YEARS = 2  # validity of a certificate
+_EARLY = datetime.timedelta(minutes=5)  # allows for clock differences between organizations
 
 Key = ec.EllipticCurvePrivateKey
 
 
 @dataclass(frozen=True)
 class Authority:
-    """Whoever holds this can let parties in and shut them out. It reads nothing that parties say."""
+    """The key that admits and revokes parties. It cannot read their messages."""
 
     certificate: x509.Certificate
     key: Key
@@ -45,11 +44,11 @@ class Authority:
     def new(cls, federation: str) -> Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         name = _name(f"authority of {federation}"[:64], federation, "authority")
-        made = _builder(name, name, key.public_key(), 5 * YEARS).add_extension(
+        builder = _builder(name, name, key.public_key(), 5 * YEARS).add_extension(
             x509.BasicConstraints(True, 0), critical=True
         )
-        made = made.add_extension(_usage(signs_certificates=True), critical=True)
-        return cls(made.sign(key, hashes.SHA256()), key)
+        builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
+        return cls(builder.sign(key, hashes.SHA256()), key)
 
     @property
     def federation(self) -> str:
@@ -57,34 +56,36 @@ class Authority:
 
     def issue(self, party: str, role: str) -> tuple[x509.Certificate, Key]:
         key = ec.generate_private_key(ec.SECP256R1())
-        made = _builder(
+        builder = _builder(
             _name(party, self.federation, role), self.certificate.subject, key.public_key(), YEARS
         )
-        made = made.add_extension(x509.BasicConstraints(False, None), critical=True).add_extension(
+        builder = builder.add_extension(x509.BasicConstraints(False, None), critical=True).add_extension(
             _usage(), critical=True
         )
         purpose = ExtendedKeyUsageOID.SERVER_AUTH if role == "hub" else ExtendedKeyUsageOID.CLIENT_AUTH
-        made = made.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
         if role == "hub":
-            made = made.add_extension(x509.SubjectAlternativeName([x509.DNSName(HUB_NAME)]), critical=False)
-        return made.sign(self.key, hashes.SHA256()), key
+            builder = builder.add_extension(
+                x509.SubjectAlternativeName([x509.DNSName(HUB_NAME)]), critical=False
+            )
+        return builder.sign(self.key, hashes.SHA256()), key
 
     def revocations(self, serials: Iterable[int]) -> x509.CertificateRevocationList:
-        """The signed list of the certificates that no longer count."""
+        """Return a signed revocation list."""
         now = datetime.datetime.now(datetime.UTC)
-        made = (
+        builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(self.certificate.subject)
             .last_update(now - _EARLY)
         )
-        made = made.next_update(now + datetime.timedelta(days=3650))
+        builder = builder.next_update(now + datetime.timedelta(days=3650))
         # two lists of the same second differ in their number: microseconds since 1970
-        made = made.add_extension(x509.CRLNumber(int(now.timestamp() * 1_000_000)), critical=False)
+        builder = builder.add_extension(x509.CRLNumber(int(now.timestamp() * 1_000_000)), critical=False)
         for serial in sorted(set(serials)):
-            made = made.add_revoked_certificate(
+            builder = builder.add_revoked_certificate(
                 x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
             )
-        return made.sign(self.key, hashes.SHA256())
+        return builder.sign(self.key, hashes.SHA256())
 
 
 def _name(common: str, federation: str, role: str) -> x509.Name:
@@ -127,8 +128,8 @@ def _usage(signs_certificates: bool = False) -> x509.KeyUsage:
 
 
 def attribute(certificate: x509.Certificate, oid: x509.ObjectIdentifier) -> str:
-    found = certificate.subject.get_attributes_for_oid(oid)
-    return str(found[0].value) if found else ""
+    values = certificate.subject.get_attributes_for_oid(oid)
+    return str(values[0].value) if values else ""
 
 
 def party_of(certificate: x509.Certificate) -> str:
@@ -141,9 +142,7 @@ def role_of(certificate: x509.Certificate) -> str:
 
 @dataclass(frozen=True)
 class Trust:
-    """Who counts as a member of the federation: the authority's certificate and its latest list of
-    revocations.
-    """
+    """The trust root of a federation: the authority's certificate and its latest revocation list."""
 
     authority: x509.Certificate
     revoked: x509.CertificateRevocationList | None = None
@@ -153,20 +152,20 @@ class Trust:
         return attribute(self.authority, NameOID.ORGANIZATION_NAME)
 
     def check(self, certificate: x509.Certificate) -> None:
-        """SealBroken, saying why, unless the certificate is the authority's, in force and not revoked."""
-        who = party_of(certificate)
+        """Raise SealBroken unless the authority issued the certificate, it is valid and not revoked."""
+        party = party_of(certificate)
         try:
             certificate.verify_directly_issued_by(self.authority)
         except (ValueError, TypeError, InvalidSignature):
             raise SealBroken(
-                f"the certificate of {who!r} was not made by the authority of federation "
-                f"{self.federation!r}. "
-                "It belongs to another federation, or was forged."
+                f"the certificate of {party!r} was not issued by the authority of federation "
+                f"{self.federation!r}. It belongs to another federation, or was forged."
             ) from None
         now = datetime.datetime.now(datetime.UTC)
         if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
             raise SealBroken(
-                f"the certificate of {who!r} holds from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} to "
+                f"the certificate of {party!r} is valid from "
+                f"{certificate.not_valid_before_utc:%Y-%m-%d %H:%M} to "
                 f"{certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC, and it is {now:%Y-%m-%d %H:%M}. Set "
                 "the clock, or provision again."
             )
@@ -175,46 +174,49 @@ class Trust:
             and self.revoked.get_revoked_certificate_by_serial_number(certificate.serial_number) is not None
         ):
             raise SealBroken(
-                f"the certificate of {who!r} was revoked by the authority of federation {self.federation!r}."
+                f"the certificate of {party!r} was revoked by the authority of federation "
+                f"{self.federation!r}."
             )
 
     def party(self, der: bytes, name: str) -> ec.EllipticCurvePublicKey:
-        """The public key of party `name` from its certificate, or SealBroken."""
+        """Return the public key of party `name` from its certificate, or raise SealBroken."""
         try:
             certificate = x509.load_der_x509_certificate(der)
-            found = party_of(certificate)
+            owner = party_of(certificate)
         except ValueError:
-            raise SealBroken(f"what {name!r} shows is no certificate.") from None
-        if found != name:
-            raise SealBroken(f"a certificate of {found!r} was shown in the name of {name!r}.")
+            raise SealBroken(f"{name!r} presented an invalid certificate.") from None
+        if owner != name:
+            raise SealBroken(f"{name!r} presented the certificate of {owner!r}.")
         self.check(certificate)
         key = certificate.public_key()
         if not isinstance(key, ec.EllipticCurvePublicKey):
-            raise SealBroken(f"the certificate of {name!r} has a key of another kind than this federation's.")
+            raise SealBroken(f"the certificate of {name!r} has no ECDSA key.")
         return key
 
-    def updated(self, pem: bytes) -> Trust:
-        """With a newer list of revocations, if it is the authority's; an older one, or the same, changes
-        nothing and gives this very object.
+    def update(self, pem: bytes) -> Trust:
+        """Return the trust with a newer revocation list, or this object if the list is not newer.
+
+        Raises SealBroken if the authority did not sign it.
         """
         try:
-            found = x509.load_pem_x509_crl(pem)
+            revoked = x509.load_pem_x509_crl(pem)
         except ValueError:
             raise SealBroken("the list of revocations cannot be read.") from None
-        if not found.is_signature_valid(self.authority.public_key()):  # type: ignore[arg-type]
+        if not revoked.is_signature_valid(self.authority.public_key()):  # type: ignore[arg-type]
             raise SealBroken(
                 f"the list of revocations was not signed by the authority of federation {self.federation!r}."
             )
         if self.revoked is not None:
-            there, here = _issued(found), _issued(self.revoked)
-            if there < here or (there == here and not _serials(found) > _serials(self.revoked)):
+            new, current = _issue_order(revoked), _issue_order(self.revoked)
+            if new < current or (new == current and not _serials(revoked) > _serials(self.revoked)):
                 return self
-        return Trust(self.authority, found)
+        return Trust(self.authority, revoked)
 
 
-def _issued(revoked: x509.CertificateRevocationList) -> tuple[datetime.datetime, int]:
-    """What orders two lists: when they were signed, to the second, and their number. Lists of earlier
-    versions have no number.
+def _issue_order(revoked: x509.CertificateRevocationList) -> tuple[datetime.datetime, int]:
+    """Return the key that orders two lists: time of signature, to the second, and number.
+
+    Lists of earlier versions have no number.
     """
     try:
         number = revoked.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
@@ -240,7 +242,7 @@ def read_certificate(data: bytes, where: str) -> x509.Certificate:
         return x509.load_pem_x509_certificate(data)
     except ValueError:
         raise BadKit(
-            f"{where} is no certificate. Take it again from whoever provisioned the federation."
+            f"{where} is not a certificate. Get the kit again from the person who provisioned the federation."
         ) from None
 
 
@@ -249,11 +251,10 @@ def read_key(data: bytes, where: str) -> Key:
         key = load_pem_private_key(data, None)
     except (ValueError, TypeError):
         raise BadKit(
-            f"{where} is no private key. Take it again from whoever provisioned the federation."
+            f"{where} is not a private key. Get the kit again from the person who provisioned the federation."
         ) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise BadKit(
-            f"{where} is a key of another kind than tacit makes. Take it again from whoever provisioned the "
-            "federation."
+            f"{where} is not an ECDSA key. Get the kit again from the person who provisioned the federation."
         )
     return key

@@ -1,16 +1,14 @@
-"""Two parties' conversation through a hub that may lose, repeat, reorder or change what it carries: sealed,
-in order, exactly once.
+"""An encrypted channel between two parties through an untrusted hub: in order, exactly once.
 
-No I/O here: payloads go in by `receive` and come out by `pull`, time by `tick`, whole messages by the
-function `deliver`. What a message was cut into stays in `records` until the other side has confirmed it, as
-views of the frame itself, so that a lost connection costs sending again and no copy is kept. Counters start
-at 0 for each pair of process lives; a process that was started anew has forgotten what it was told, so what
-was on its way to the old one is dropped: saying it again is the protocol's business, which knows what still
-matters.
+The hub may lose, repeat, reorder or change messages. There is no I/O here: payloads enter by `receive` and
+leave by `pull`, time enters by `tick`, complete messages leave by `deliver`. The records of a message stay in
+`records`, as views of the frame, until the other side has confirmed them; after a lost connection they are
+sent again. Counters start at 0 for each pair of processes. A restarted process has lost what it received, so
+records in transit to the old process are dropped; the protocol decides what to send again.
 
-Flow control: before a message is taken, `reserve` is asked for room. Without room the record is not taken,
-the sender is told to wait (HOLD), and `resume` asks for it again. A sender that goes on all the same sends
-records that are dropped before they are kept anywhere.
+Flow control: before a message is accepted, `reserve` must grant room. Without room the record is not
+accepted, the sender has to wait (HOLD), and `resume` requests it again. Records of a sender that does not
+wait are dropped.
 """
 
 from __future__ import annotations
@@ -30,32 +28,31 @@ HEAD, BODY = 0, 1
 ACK, RESUME, PROBE, HOLD = 0, 1, 2, 3
 WINDOW = (
     8 << 20
-    # bytes under way before the other side must have confirmed some: what the hub may have to hold for one
-    # pair
+    # bytes in flight without a confirmation: what the hub may have to hold for one pair
 )
-INLINE = 64 << 10  # a message up to this goes as one record; of a larger one this much rides with its head
+INLINE = 64 << 10  # bytes of a message that are sent with its head; smaller messages are one record
 ACK_BYTES, ACK_RECORDS = (
     1 << 20,
     64,
-)  # confirm at once after this much; otherwise the link does so a moment later
+)  # confirm at once after this much; otherwise the link confirms soon after
 QUIET = 2.0  # seconds without any confirmation after which the sender asks
-MANY = 1024  # records kept before whoever has more to say waits
-TRIES = 5  # altered records after which a conversation is given up: the hub is hostile or broken
+MANY = 1024  # unconfirmed records after which the sender waits
+TRIES = 5  # altered records after which the channel fails: the hub is hostile or broken
 
 
 class SealedRecord(NamedTuple):
     kind: int
     head: bytes
     body: memoryview
-    ends: bool  # the last of its message
+    ends: bool  # the last record of its message
     starts: bool
 
 
 class Handshake(NamedTuple):
-    """A handshake that has begun: my half of it."""
+    """My half of a handshake in progress."""
 
     ephemeral: Ephemeral
-    mine: bytes  # the payload that carries it, to be sent again if it was lost
+    payload: bytes  # to be sent again if it was lost
 
 
 class Channel:
@@ -81,29 +78,26 @@ class Channel:
         self.reserve, self.cancel = (
             reserve,
             cancel,
-        )  # room for a message of so many bytes in a scope; it is given up
-        self.refused: tuple[str, int] | None = (
-            None  # (scope, size) of the next message, for which there is no room
-        )
-        self.refused_at = 0.0  # since when, on the clock of `tick`; 0: not at the last tick
+        )  # reserve room for a message in a scope; release it
+        self.refused: tuple[str, int] | None = None  # (scope, size) of a message without room
+        self.refused_at = 0.0  # since when, in the time of `tick`; 0: not at the last tick
         self.has_noted = False
-        self.paused = False  # the other side has no room for what comes next
+        self.paused = False  # the other side has no room for the next message
         self.present = True
-        self.gone = 0.0  # since when it is not present
-        self.anew = False  # its process was another one before: what that was told is forgotten
-        # what the link has before every payload: the envelope's head, joined here so that a record is copied
-        # once less
+        self.absent_since = 0.0  # since when it is absent
+        self.has_restarted = False  # it is another process than before, which lost what it received
+        # the envelope's head before every payload, joined here to save a copy
         self.front = b""
         self.greetings: dict[bytes, bytes] = {}  # handshake payloads to send, at most one of each kind
         self.control: dict[
             int, tuple[int, int]
-        ] = {}  # op: (value, number) to send, the latest of each op: a flood of questions gets one answer
+        ] = {}  # op: (value, number) to send, the latest of each op: many requests get one answer
         self.records: deque[SealedRecord] = deque()
-        self.acked = self.cursor = 0  # counters of the first record not confirmed, and of the next to go out
-        self.flying = self.held = 0  # bytes under way, and bytes kept
+        self.acked = self.cursor = 0  # counters of the first unconfirmed record, and of the next to send
+        self.in_flight = self.kept_bytes = 0  # bytes in flight, and bytes not confirmed
         self.expected = 0
         self.seal: Seal | None = None
-        self.confirmed = False  # the other side has shown that it has the keys
+        self.confirmed = False  # the other side has proved that it has the keys
         self.hello: Handshake | None = None
         self.pending: tuple[Seal, bytes, bytes, object, bytes, bytes] | None = (
             None  # as responder: (keys, T, their life, their key, my reply, their hello)
@@ -114,13 +108,12 @@ class Channel:
         self.building: bytearray | None = None
         self.scope, self.total = "", 0
         self.unconfirmed_bytes = self.unconfirmed_records = 0
-        # after a lost connection: the other side may be another process by now, so it is asked before it is
-        # told anything
+        # after a lost connection the other side may be another process, so it is probed first
         self.doubt = False
         self.asked_at = -1  # the counter whose loss was last reported
         self.probe: tuple[int, int] | None = None  # (its number, the cursor then)
         self.probes = 0
-        self.moved = self.tried = 0.0
+        self.last_progress = self.last_tick = 0.0
         self.altered = 0
         self.failure: SealBroken | None = None
 
@@ -128,24 +121,24 @@ class Channel:
 
     @property
     def idle(self) -> bool:
-        """Everything said was confirmed."""
+        """All records were confirmed."""
         return not self.records
 
     @property
     def busy(self) -> bool:
-        """Something is left to send, or to be confirmed."""
+        """Something must be sent or confirmed."""
         return self.failure is None and bool(self.records or self.control or self.greetings)
 
     @property
-    def crowded(self) -> bool:
-        """So much waits that whoever has more to say should wait, too."""
-        return self.held > WINDOW or len(self.records) > MANY
+    def is_full(self) -> bool:
+        """So much is unconfirmed that the sender should wait."""
+        return self.kept_bytes > WINDOW or len(self.records) > MANY
 
     def send(self, scope: str, frame: bytes | bytearray | memoryview) -> None:
         view = memoryview(frame)
         name = scope.encode()
         head = len(name).to_bytes(2, "big") + name + len(view).to_bytes(8, "big")
-        self.held += len(view)
+        self.kept_bytes += len(view)
         size = CHUNK if len(view) > FEW * CHUNK else SMALL_CHUNK
         starts = range(min(INLINE, len(view)), len(view), size)
         self.records.append(SealedRecord(HEAD, head, view[:INLINE], not len(starts), True))
@@ -157,7 +150,7 @@ class Channel:
             self._greet()
 
     def pull(self) -> bytes | None:
-        """The next payload to send, behind `front`, if there is one to send now."""
+        """Return the next payload to send, after `front`, if there is one."""
         if self.greetings:
             return self.front + self.greetings.pop(next(iter(self.greetings)))
         if self.control and self.seal is not None:
@@ -174,25 +167,25 @@ class Channel:
             or self.paused
             or not self.present
             or self.cursor - self.acked >= len(self.records)
-            or self.flying >= WINDOW
+            or self.in_flight >= WINDOW
         ):
             return None
         record, counter = self.records[self.cursor - self.acked], self.cursor
         self.cursor += 1
-        self.flying += len(record.body)
+        self.in_flight += len(record.body)
         return self._record(DATA, counter, record, self.front)
 
     def _record(self, space: int, counter: int, record: SealedRecord, front: bytes = b"") -> bytes:
         assert self.seal is not None
         plain: bytes | memoryview = record.body if record.kind == BODY else record.head + bytes(record.body)
         kind = (record.kind << 1 | record.ends) if space == DATA else 0
-        # the nonce holds kind and counter: a head cannot be taken for a body
+        # the nonce contains kind and counter: a head cannot be used as a body
         sealed = self.seal.close(space << 8 | kind, counter, plain)
         return b"".join(
             (front, RECORD, self.seal.session, bytes((space, kind)), counter.to_bytes(8, "big"), sealed)
         )
 
-    def _say(self, op: int, value: int, number: int = 0) -> None:
+    def _send_control(self, op: int, value: int, number: int = 0) -> None:
         if self.seal is not None:
             _, before = self.control.get(op, (0, 0))
             self.control[op] = (value, number or before)
@@ -201,16 +194,16 @@ class Channel:
         self.greetings[payload[:1]] = payload
 
     def _acknowledge(self, number: int = 0) -> None:
-        """All before `expected` has arrived; whether more may come."""
+        """Confirm all records before `expected`; HOLD if there is no room for more."""
         self.control.pop(ACK, None) if self.refused is not None else self.control.pop(HOLD, None)
-        self._say(HOLD if self.refused is not None else ACK, self.expected, number)
+        self._send_control(HOLD if self.refused is not None else ACK, self.expected, number)
 
     # --- handshake ------------------------------------------------------------------------------------------
 
     def _greet(self) -> None:
         ephemeral = Ephemeral()
         self.hello = Handshake(ephemeral, HELLO + self.life + ephemeral.public + self.kit.der)
-        self._greeting(self.hello.mine)
+        self._greeting(self.hello.payload)
 
     def _transcript(
         self, initiator: bool, mine: bytes, their_life: bytes, theirs: bytes, certificate: bytes
@@ -223,12 +216,12 @@ class Channel:
 
     def _on_hello(self, data: bytes) -> None:
         if self.pending is not None and self.pending[5] == data:
-            self._greeting(self.pending[4])  # it was lost, and is asked for again
+            self._greeting(self.pending[4])  # the reply was lost
             return
         if (
             self.hello is not None and self.kit.name < self.peer
-        ):  # both greeted at once: the first by name goes on, the other answers
-            self._greeting(self.hello.mine)
+        ):  # both started a handshake: the first by name continues, the other answers
+            self._greeting(self.hello.payload)
             return
         their_life, theirs, certificate = data[1:17], data[17:49], data[49:]
         public = self.kit.trust.party(certificate, self.peer)
@@ -249,8 +242,8 @@ class Channel:
         t = self._transcript(True, self.hello.ephemeral.public, their_life, theirs, certificate)
         if not verify_transcript(b"responder", t, signature, public):
             raise SealBroken(
-                f"the handshake of {self.peer!r} is not signed by its key for this conversation: it was "
-                "altered, or repeated from another."
+                f"the handshake of {self.peer!r} is not signed by its key for this session: it was "
+                "altered, or replayed from another."
             )
         seal = Seal(self.hello.ephemeral.agree(theirs), t, True)
         self.finish = FINISH + seal.session + sign_transcript(b"initiator", t, self.kit.sign)
@@ -260,15 +253,15 @@ class Channel:
 
     def _on_finish(self, data: bytes) -> None:
         if self.seal is not None and data[1:9] == self.seal.session:
-            self._acknowledge()  # the other side had no sign yet that we have the keys
+            self._acknowledge()  # the other side does not know yet that we have the keys
             return
         if self.pending is None:
             return
         seal, t, their_life, public, _, _ = self.pending
         if data[1:9] != seal.session or not verify_transcript(b"initiator", t, data[9:], public):  # type: ignore[arg-type]
             raise SealBroken(
-                f"the handshake of {self.peer!r} is not signed by its key for this conversation: it was "
-                "altered, or repeated from another."
+                f"the handshake of {self.peer!r} is not signed by its key for this session: it was "
+                "altered, or replayed from another."
             )
         self.pending, self.finish = None, b""
         self._begin(seal, their_life)
@@ -278,32 +271,30 @@ class Channel:
     def _begin(self, seal: Seal, their_life: bytes) -> None:
         again = (
             self.their_life == their_life
-        )  # both processes are those of before: nothing may be lost or said twice
+        )  # both processes are the same as before: nothing may be lost or repeated
         if not again:
             if self.their_life:
-                self.note(f"{self.peer!r} was started anew")
-                self.anew = True
+                self.note(f"{self.peer!r} was restarted")
+                self.has_restarted = True
             begun = (
                 self.cursor - self.acked
-            )  # of what the old process was told in part, the new one gets nothing
+            )  # messages that the old process received in part are not sent to the new one
             while begun > 0 or (self.records and not self.records[0].starts):
-                self.held -= len(self.records.popleft().body)
+                self.kept_bytes -= len(self.records.popleft().body)
                 begun -= 1
             self.acked = self.expected = 0
             self._abandon()
-        self.cursor, self.flying = self.acked, 0
+        self.cursor, self.in_flight = self.acked, 0
         self.seal, self.their_life, self.confirmed = seal, their_life, False
         self.sent_control = self.seen_control = 0
-        self.control.clear()  # about a session that is over
+        self.control.clear()  # of the old session
         self.paused, self.refused = False, None
         self.asked_at, self.probe, self.altered, self.doubt = -1, None, 0, False
 
     # --- in -------------------------------------------------------------------------------------------------
 
     def receive(self, payload: memoryview) -> None:
-        """What came from the hub in this peer's name. What is wrong with it is noted; it never becomes a
-        message.
-        """
+        """Process a payload from the hub in this peer's name; invalid payloads are logged and dropped."""
         kind = bytes(payload[:1])
         try:
             if kind == RECORD and len(payload) >= 19 + TAG:
@@ -324,56 +315,55 @@ class Channel:
                     self._greet()
             else:
                 raise SealBroken(
-                    f"what came in the name of {self.peer!r} is neither a handshake nor a record."
+                    f"a payload in the name of {self.peer!r} is neither a handshake nor a record."
                 )
         except SealBroken as error:
             self.note(str(error))
             self.altered += 1
             if self.altered >= TRIES:
                 self.failure = SealBroken(
-                    f"{self.altered} times, what came through the hub in the name of {self.peer!r} was not "
-                    "what it sent; the last: "
-                    f"{error} Do not trust this hub, or this party."
+                    f"{self.altered} payloads through the hub in the name of {self.peer!r} were not "
+                    f"authentic; the last: {error} Do not trust this hub, or this party."
                 )
 
     def _on_record(self, payload: memoryview) -> None:
         session, space, kind = bytes(payload[1:9]), payload[9], payload[10]
         counter = int.from_bytes(payload[11:19], "big")
         if self.seal is None or session != self.seal.session:
-            if self.pending is None:  # else: its Finish is still under way, or lost, and will be sent again
+            if self.pending is None:  # else: its Finish is in transit, or will be sent again
                 self._greeting(NO_SESSION + session)
             return
         if space == CONTROL:
             plain = self.seal.open(CONTROL << 8 | kind, counter, payload[19:])
             if counter <= self.seen_control:
-                raise SealBroken(f"an old confirmation of {self.peer!r} was repeated.")
+                raise SealBroken(f"an old confirmation of {self.peer!r} was replayed.")
             self.seen_control, self.confirmed, self.doubt = counter, True, False
             self._on_control(plain[0], int.from_bytes(plain[1:9], "big"), int.from_bytes(plain[9:17], "big"))
             return
         if counter < self.expected:
-            self.note(f"record {counter} of {self.peer!r} came again and was dropped")
+            self.note(f"record {counter} of {self.peer!r} was received twice; the second was dropped")
             self._acknowledge()
             return
         if counter > self.expected:
             if self.asked_at != self.expected and self.refused is None:
                 self.note(
-                    f"record {self.expected} of {self.peer!r} is missing: record {counter} came before it"
+                    f"record {self.expected} of {self.peer!r} is missing: record {counter} was received first"
                 )
                 self.asked_at = self.expected
-                self._say(RESUME, self.expected)
+                self._send_control(RESUME, self.expected)
             return
         try:
             plain = self.seal.open(DATA << 8 | kind, counter, payload[19:])
         except SealBroken:
-            self._say(RESUME, self.expected)
-            raise SealBroken(f"record {counter} of {self.peer!r} was altered on its way.") from None
+            self._send_control(RESUME, self.expected)
+            raise SealBroken(f"record {counter} of {self.peer!r} was altered in transit.") from None
         if kind >> 1 == HEAD and not self._has_room(plain):
             return
         self.expected += 1
         self.confirmed, self.doubt = True, False
         self.unconfirmed_bytes += len(plain)
         self.unconfirmed_records += 1
-        self._take(kind >> 1, bool(kind & 1), plain)
+        self._take_record(kind >> 1, bool(kind & 1), plain)
         if self.unconfirmed_bytes >= ACK_BYTES or self.unconfirmed_records >= ACK_RECORDS:
             self.confirm()
 
@@ -383,14 +373,14 @@ class Channel:
             self._acknowledge()
 
     def _has_room(self, plain: bytes) -> bool:
-        """Whether the message that this head begins can be taken now. If not, its sender is told to wait."""
+        """Return whether there is room for the message of this head; if not, its sender must wait."""
         n = int.from_bytes(plain[:2], "big")
         scope, total = plain[2 : 2 + n].decode(errors="replace"), int.from_bytes(plain[2 + n : 10 + n], "big")
         self._abandon()
         if total <= self.max_bytes and n <= LONGEST_SCOPE:  # else it is dropped
             if not self.reserve(scope, total):
-                if not self.has_noted:  # once: holding a sender back is not a fault
-                    self.note(f"{self.peer!r} has sent more than is read here; its next message waits")
+                if not self.has_noted:  # once: holding a sender back is not an error
+                    self.note(f"{self.peer!r} has sent more than is read here; its next message has to wait")
                     self.has_noted = True
                 self.refused = scope, total
                 self._acknowledge()
@@ -400,17 +390,17 @@ class Channel:
         return True
 
     def resume(self) -> None:
-        """There may be room now for the message that was refused: ask for it again."""
+        """Request the refused message again: there may be room now."""
         self.refused, self.refused_at, self.asked_at = None, 0.0, self.expected
         self.control.pop(HOLD, None)
-        self._say(RESUME, self.expected)
+        self._send_control(RESUME, self.expected)
 
     def _abandon(self) -> None:
         if self.building is not None:
             self.building = None
             self.cancel()
 
-    def _take(self, kind: int, last: bool, plain: bytes) -> None:
+    def _take_record(self, kind: int, last: bool, plain: bytes) -> None:
         if kind == HEAD:
             n = int.from_bytes(plain[:2], "big")
             if self.building is None:
@@ -425,7 +415,7 @@ class Channel:
             return
         self.building += plain
         if len(self.building) > self.total or (last and len(self.building) < self.total):
-            self.note(f"a message of {self.peer!r} has another length than it said; it is dropped")
+            self.note(f"a message of {self.peer!r} does not have its declared length; it is dropped")
             self._abandon()
         elif last:
             frame, self.building = self.building, None
@@ -438,12 +428,12 @@ class Channel:
             return
         if self.acked <= value <= self.acked + len(self.records):
             if value > self.acked:
-                self.moved = self.tried
+                self.last_progress = self.last_tick
             for _ in range(value - self.acked):
                 record = self.records.popleft()
-                self.held -= len(record.body)
+                self.kept_bytes -= len(record.body)
                 if self.acked < self.cursor:
-                    self.flying -= len(record.body)
+                    self.in_flight -= len(record.body)
                 self.acked += 1
             self.cursor = max(self.cursor, self.acked)
             self.paused = op == HOLD
@@ -451,40 +441,38 @@ class Channel:
                 self.probe is not None and number == self.probe[0] and value < self.probe[1]
             )
             if lost and self.cursor > value:
-                self.cursor, self.flying = value, 0
+                self.cursor, self.in_flight = value, 0
             if number and self.probe is not None and number == self.probe[0]:
                 self.probe = None
 
     # --- time -----------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """About once a second: repeat a handshake that got no answer, ask after what was not confirmed."""
-        self.tried = now
+        """Called about once a second: repeat an unanswered handshake, probe for missing confirmations."""
+        self.last_tick = now
         self.refused_at = (self.refused_at or now) if self.refused is not None else 0.0
         if not self.present:
             return
         if self.hello is not None:
-            self._greeting(self.hello.mine)
+            self._greeting(self.hello.payload)
         elif self.seal is not None and self.finish and not self.confirmed:
             self._greeting(self.finish)
-        if self.doubt or self.paused or (self.cursor > self.acked and now - self.moved > QUIET):
+        if self.doubt or self.paused or (self.cursor > self.acked and now - self.last_progress > QUIET):
             self.ask()
         self.confirm()
 
     def ask(self) -> None:
-        """What of all I sent have you got? Whatever is missing in the answer was lost: the hub keeps the
-        order.
-        """
+        """Probe what the other side has received; the hub keeps the order, so the rest was lost."""
         if self.seal is not None:
             self.probes += 1
             self.probe = (self.probes, self.cursor)
-            self._say(PROBE, self.probes)
+            self._send_control(PROBE, self.probes)
 
-    def came_back(self) -> None:
-        """A connection was made again, mine or the other's."""
+    def reconnect(self) -> None:
+        """Continue after a reconnect, mine or the other's."""
         self.present, self.doubt = True, self.seal is not None
         if self.hello is not None:
-            self._greeting(self.hello.mine)
+            self._greeting(self.hello.payload)
         elif self.finish and not self.confirmed:
             self._greeting(self.finish)
         self.ask()

@@ -1,8 +1,8 @@
-"""All clients of a round as one tensor program; several runs beside each other are only more clients.
+"""Simulation of all clients of a round as one tensor program.
 
-A study is one more axis: runs that share a model and an algorithm (seeds, skews, a learning rate, a μ) go
-into one stack, and each comes out as if it had run alone. On a CPU a stack of convolutions gains nothing, so
-there clients go one by one, one on each core.
+Several runs are simulated together as more clients: runs that share a model and an algorithm (seeds, skews,
+a learning rate, a μ) form one stack, and each has the same result as alone. On a CPU, stacking convolutions
+gains nothing, so their clients run one by one, one on each core.
 """
 
 from __future__ import annotations
@@ -29,21 +29,19 @@ from ..engine.stacking import (
     cannot_stack,
     cores,
     differing,
-    of_like_size,
-    one_table,
+    group_by_size,
+    join_tables,
     work,
 )
 from ..engine.task import Task
 from ..guard import Clients, Guard
+from .client_states import ClientStates
 from .fold import FoldEngine, Stacked
-from .kept import Kept
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training run: who takes part, and how each round goes. `members` leaves out parties; None is
-    everyone.
-    """
+    """The settings of one training run."""
 
     fed: Federation
     algorithm: Algorithm
@@ -52,16 +50,15 @@ class Run:
     local_epochs: np.ndarray  # [parties]
     batch_size: int | None
     local_steps: int | None = None
-    members: np.ndarray | None = None
-    choose: Callable[[int], np.ndarray] | None = None  # who takes part, where (seed, round) may not tell
-    corrupt: Callable[[int, np.ndarray, State, State], State] | None = (
-        None  # (round, who, their vectors, down) → what liars among them send
-    )
-    public_sizes: np.ndarray | None = None  # [parties]; None: as many rows as each trains on
+    members: np.ndarray | None = None  # the parties of the run; None: all
+    choose: Callable[[int], np.ndarray] | None = None  # who takes part in a round, if not a uniform draw
+    # (round, parties, their vectors, down) → what they send if some are malicious
+    corrupt: Callable[[int, np.ndarray, State, State], State] | None = None
+    public_sizes: np.ndarray | None = None  # [parties]; None: the rows that each trains on
 
     @property
     def sizes(self) -> np.ndarray:
-        """The rows by which each party plans its steps and weighs."""
+        """The number of rows of each party, for its steps and its weight."""
         return self.fed.train.sizes.numpy() if self.public_sizes is None else self.public_sizes
 
 
@@ -72,7 +69,7 @@ class _Thread(threading.local):
 
 
 class Cohort:
-    """R runs side by side. `round(r)` takes each of them one round further."""
+    """R runs, simulated together. `round(r)` runs one round of each."""
 
     def __init__(
         self,
@@ -85,8 +82,8 @@ class Cohort:
         rule: Rule | None = None,
     ):
         self.runs, self.device = runs, task.x.device
-        self.guards = guards or []  # one for each run, or none at all
-        self.guarded = [Kept(len(r.fed)) for r in runs]  # what clients keep for their guard
+        self.guards = guards or []  # one for each run, or none
+        self.guard_states = [ClientStates(len(r.fed)) for r in runs]
         self.task, self.algorithm = task, runs[0].algorithm
         self.tables: list[Rows] = []
         self.offset: list[int] = []
@@ -97,105 +94,107 @@ class Cohort:
         )
         states = [r.algorithm.server_state(w) for r, w in zip(runs, self.w)]
         self.state: State = {k: torch.stack([s[k] for s in states]) for k in states[0]}
-        self.begins = [
+        # the state of a new client of each run
+        self.initial = [
             {k: v.to(self.device) for k, v in fresh(r.algorithm, s).items()} for r, s in zip(runs, starts)
-        ]  # what a new client of each run keeps
-        self.fresh = self.begins[0]
-        self.kept = [Kept(len(r.fed)) for r in runs]
-        keep = sum(v.numel() * v.element_size() for v in self.fresh.values()) * sum(len(r.fed) for r in runs)
+        ]
+        self.fresh = self.initial[0]
+        self.states = [ClientStates(len(r.fed)) for r in runs]
+        state_bytes = sum(v.numel() * v.element_size() for v in self.fresh.values()) * sum(
+            len(r.fed) for r in runs
+        )
         self.ids = [identify(r.fed.parties) for r in runs]
         self.rule = Mean() if rule is None else rule
-        self.memories: list[State] = [{} for _ in runs]  # what a rule remembers of earlier rounds
+        self.memories: list[State] = [{} for _ in runs]  # the memory of the aggregation rule
         self.notes: list[str] = []
-        self.hears: Callable[[np.ndarray, Tensor, State], None] | None = (
-            None  # told of every upload: (who, weights, vectors)
-        )
-        self.upload_shapes: dict[str, torch.Size] = {}  # of one client: what it sends, for counting bytes
-        if keep > 2e9:
+        # called with every upload: (parties, weights, vectors)
+        self.on_upload: Callable[[np.ndarray, Tensor, State], None] | None = None
+        self.upload_shapes: dict[str, torch.Size] = {}  # of one client's upload, to count bytes
+        if state_bytes > 2e9:
             self.notes.append(
-                f"clients of {type(self.algorithm).__name__} keep state between rounds: once all have taken "
-                f"part, {keep / 1e9:.1f} GB"
+                f"clients of {type(self.algorithm).__name__} keep state between rounds: when all have taken "
+                f"part, it takes {state_bytes / 1e9:.1f} GB"
             )
         self.memory = memory
         self.threads = _Thread()
         self.per_row: int | None = None  # bytes that a row keeps for the backward pass
-        self.cores = (
-            cores() if self.device.type == "cpu" and not task.draws else 1
-        )  # in one order, if the order matters
+        # one core if the model draws random numbers, whose order matters
+        self.cores = cores() if self.device.type == "cpu" and not task.draws else 1
         if task.draws:
             self.notes.append(
-                "this model draws random numbers other than dropout's, so stacking, resuming or running "
-                "real parties changes its result"
+                "this model draws random numbers other than dropout's, so stacking, resuming or a deployment "
+                "changes its result"
             )
         self.pool = ThreadPoolExecutor(self.cores, thread_name_prefix="tacit-cohort")
         self._bind(0)
-        self.engine = self._choose(engine)
+        self.engine = self._choose_engine(engine)
 
     # rounds -------------------------------------------------------------------------------------------------
 
     def round(self, number: int) -> list[np.ndarray]:
-        """One round of every run; returns who took part in each. `number` counts from 0."""
-        self._bind(number + 1)  # data that drifts counts its rounds from 1
-        chosen = [self._chosen(i, number) for i in range(len(self.runs))]
+        """One round of every run, counted from 0; returns the parties that took part in each."""
+        self._bind(number + 1)  # drifting data counts rounds from 1
+        chosen = [self._select(i, number) for i in range(len(self.runs))]
         run_of = np.concatenate([np.full(len(c), i) for i, c in enumerate(chosen)])
         who = np.concatenate(chosen)
         sizes = np.concatenate([r.sizes[c] for r, c in zip(self.runs, chosen)])
         if not len(who) and not any(guard.noise for guard in self.guards):
-            # Poisson sampling may choose nobody; under noise that must not show, so there the round goes on
+            # Poisson sampling may select no party; with noise this must not be visible, so the round goes on
             return chosen
         uploads = self._uploads(number, run_of, who, sizes) if len(who) else iter(())
         if any(run.corrupt is not None for run in self.runs) and len(who):
-            uploads = self._corrupted(number, run_of, who, uploads)
-        if self.hears is not None:
-            uploads = self._overheard(who, uploads, self.hears)
+            uploads = self._corrupt(number, run_of, who, uploads)
+        if self.on_upload is not None:
+            uploads = self._observe(who, uploads, self.on_upload)
         mean = (
-            self._guarded(number, run_of, who, uploads)
+            self._guarded_mean(number, run_of, who, uploads)
             if self.guards
             else self._mean(number, run_of, who, uploads)
         )
         self.upload_shapes = {k: v.shape[1:] for k, v in mean.items()}
+        # runs without a participant do not change
         idle = torch.tensor(
             [not len(c) and not (self.guards and self.guards[i].noise) for i, c in enumerate(chosen)]
-        )  # they stand where they stood
+        )
         if self.buffers is not None:
-            self.buffers = _where(idle, self.buffers, mean.pop("buffers"))
+            self.buffers = _keep_idle(idle, self.buffers, mean.pop("buffers"))
         counted = [guard.expected if guard.noise else len(c) for guard, c in zip(self.guards, chosen)] or [
             len(c) for c in chosen
         ]
-        self.move(
+        self.step(
             mean,
             [n / len(r.fed if r.members is None else r.members) for r, n in zip(self.runs, counted)],
             idle,
         )
         return chosen
 
-    def move(self, mean: State, fraction: list[float], idle: Tensor | None = None) -> None:
-        """The server's step from the mean of what came, [R, …] each; in `idle` runs nothing did."""
+    def step(self, mean: State, fraction: list[float], idle: Tensor | None = None) -> None:
+        """The servers' step with the mean uploads, [R, …] each; `idle` runs do not change."""
         before, state = self.w, self.state
-        self.w, self.state = self._merge(mean, self._there(torch.tensor(fraction)))
+        self.w, self.state = self._merge(mean, self._to_device(torch.tensor(fraction)))
         if idle is not None and idle.any():
             self.w, self.state = (
-                _where(idle, before, self.w),
-                {k: _where(idle, v, self.state[k]) for k, v in state.items()},
+                _keep_idle(idle, before, self.w),
+                {k: _keep_idle(idle, v, self.state[k]) for k, v in state.items()},
             )
         for i, guard in enumerate(self.guards):
             guard.after_step(before[i], self.w[i])
 
-    def _overheard(
-        self, who: np.ndarray, uploads: Iterator[Any], hears: Callable[[np.ndarray, Tensor, State], None]
+    def _observe(
+        self, who: np.ndarray, uploads: Iterator[Any], observer: Callable[[np.ndarray, Tensor, State], None]
     ) -> Iterator[Any]:
         for weights, vectors, rows in uploads:
-            hears(who[rows], weights, vectors)
+            observer(who[rows], weights, vectors)
             yield weights, vectors, rows
 
-    def _corrupted(
+    def _corrupt(
         self,
         number: int,
         run_of: np.ndarray,
         who: np.ndarray,
         uploads: Iterator[tuple[Tensor, State, np.ndarray]],
     ) -> Iterator[Any]:
-        """The same uploads after liars have met over them: all at once, because they look at each other's."""
+        """The uploads, with those of malicious parties replaced; all at once, because these may collude."""
         weights, vectors, rows = zip(*uploads)
         at, sent, down = (
             np.concatenate(rows),
@@ -206,13 +205,13 @@ class Cohort:
             if run.corrupt is not None:
                 here = np.flatnonzero(run_of[at] == i)
                 there = torch.from_numpy(here).to(self.device)
-                lies = run.corrupt(
+                changed = run.corrupt(
                     number,
                     who[at[here]],
                     {k: v[there] for k, v in sent.items()},
                     {k: v[i] for k, v in down.items()},
                 )
-                for k, v in lies.items():
+                for k, v in changed.items():
                     sent[k][there] = v
         yield torch.cat(weights), sent, at
 
@@ -223,7 +222,7 @@ class Cohort:
         who: np.ndarray,
         uploads: Iterator[tuple[Tensor, State, np.ndarray]],
     ) -> State:
-        """The weighted mean of each run's uploads, [R, …] each, or what another rule makes of them."""
+        """The result of the aggregation rule for each run's uploads, [R, …] each."""
         down = self.down(float(number))
         rule = self.rule.at_round(down)
         total, order = rule.start(), []
@@ -231,25 +230,23 @@ class Cohort:
             whose = torch.from_numpy(
                 (run_of[rows] == np.arange(len(self.runs))[:, None]).astype(np.float32)
             )  # [R, S]
-            total = rule.add(total, self._there(whose) * weights, vectors)
+            total = rule.add(total, self._to_device(whose) * weights, vectors)
             order.append(who[rows])
-        parties = self._there(torch.from_numpy(np.concatenate(order)))
+        parties = self._to_device(torch.from_numpy(np.concatenate(order)))
         mean, after = rule.result_with_memory(total, parties, self.memories, down)
         self.memories = [
             m if i in run_of else before for i, (before, m) in enumerate(zip(self.memories, after))
         ]
         return mean
 
-    def _guarded(
+    def _guarded_mean(
         self,
         number: int,
         run_of: np.ndarray,
         who: np.ndarray,
         uploads: Iterator[tuple[Tensor, State, np.ndarray]],
     ) -> State:
-        """The same through each run's guard: what leaves the clients, all at once, then what the server makes
-        of the sum.
-        """
+        """The mean of each run's uploads through its guard, [R, …] each."""
         sent = self.down(float(number))
         downs = [{k: v[i] for k, v in sent.items()} for i in range(len(self.runs))]
         sums: list[Any] = [(0, 0.0) for _ in self.runs]
@@ -261,7 +258,7 @@ class Cohort:
                 me = Clients(
                     tuple(self.runs[i].fed.parties[j] for j in k),
                     number,
-                    self.guarded[i].get(k, fresh) if fresh else {},
+                    self.guard_states[i].get(k, fresh) if fresh else {},
                     guard.state,
                     guard.secret_seed,
                 )
@@ -269,7 +266,7 @@ class Cohort:
                     *guard.out(weights[at], {key: v[at] for key, v in vectors.items()}, downs[i], me), number
                 )
                 if fresh:
-                    self.guarded[i].put(k, me.memory)
+                    self.guard_states[i].put(k, me.memory)
                 sums[i] = total + sums[i][0], n + sums[i][1]
         means = [
             guard.back(total if isinstance(total, Tensor) else guard.empty_sum(number), n, downs[i], number)
@@ -277,7 +274,7 @@ class Cohort:
         ]
         return {k: torch.stack([m[k] for m in means]) for k in means[0]}
 
-    def _chosen(self, i: int, number: int) -> np.ndarray:
+    def _select(self, i: int, number: int) -> np.ndarray:
         run = self.runs[i]
         if run.choose is not None:
             return run.choose(number)
@@ -310,12 +307,12 @@ class Cohort:
 
     # clients ------------------------------------------------------------------------------------------------
 
-    def answers(
+    def train_from(
         self, number: int, who: np.ndarray, works: np.ndarray, down: State
     ) -> Iterator[tuple[int, float, State]]:
-        """What each of these clients sends from one older model, as (place in `who`, weight, vectors): for
-        training that does not go by rounds. `works` are their own counts of work, which stand for the round
-        in their plans.
+        """(index in `who`, weight, vectors) of clients that train from an older model, for asynchronous runs.
+
+        `works` are the clients' own counts of work, which replace the round in their plans.
         """
         self._bind(number + 1)
         sizes = self.runs[0].sizes[who]
@@ -330,10 +327,8 @@ class Cohort:
             for s, row in enumerate(rows):
                 yield int(row), float(weights[s]), {k: v[s] for k, v in vectors.items()}
 
-    def walks(self, number: int, who: np.ndarray, works: np.ndarray, down: State) -> State:
-        """What each of these clients arrives at, [S, …], from a model of its own, [S, …]: for training
-        without a server.
-        """
+    def train_separately(self, number: int, who: np.ndarray, works: np.ndarray, down: State) -> State:
+        """The vectors [S, …] of clients that train from their own models [S, …], for gossip."""
         self._bind(number + 1)
         sizes, out = self.runs[0].sizes[who], State()
         for _, vectors, rows in self._uploads(
@@ -345,12 +340,12 @@ class Cohort:
         return out
 
     def personal(self, i: int) -> list[State]:
-        """The model each party of run i uses for itself, those that have not taken part yet included."""
+        """The model that each party of run i uses, including parties that have not taken part yet."""
         down, n = {k: v[i] for k, v in self.down(0.0).items()}, len(self.runs[i].fed)
-        kept = self.kept[i]
+        states = self.states[i]
         mine = [
-            {k: kept.values[k][int(s)] for k in self.fresh} if s >= 0 else self.begins[i]
-            for s in kept.slot[:n]
+            {k: states.values[k][int(s)] for k in self.fresh} if s >= 0 else self.initial[i]
+            for s in states.slot[:n]
         ]
         return [self.runs[i].algorithm.personal(self.task, down, m) for m in mine]
 
@@ -364,22 +359,22 @@ class Cohort:
         down: State | None = None,
         whose: np.ndarray | None = None,
     ) -> Iterator[tuple[Tensor, State, np.ndarray]]:
-        """(weights [S], vectors [S, …], which rows of `who`) for one chunk of clients after the other.
-        `whose` is which row of `down` each starts from: its run's, if not given.
+        """(weights [S], vectors [S, …], indices of `who`) of one chunk of clients after the other.
+
+        `whose` is the row of `down` from which each client starts; by default its run's.
         """
         first = self.runs[0]
         epochs = np.concatenate([r.local_epochs[who[run_of == i]] for i, r in enumerate(self.runs)])
         seeds = np.array([r.seed for r in self.runs], dtype=np.uint64)[run_of]
         ids = np.concatenate([self.ids[i][who[run_of == i]] for i in range(len(self.runs))])
         steps = count_steps(sizes, epochs, first.batch_size, first.local_steps)
-        alike = (
-            of_like_size(sizes)
+        groups = (
+            group_by_size(sizes)
             if first.batch_size is None and self.engine == "stack"
             else [np.arange(len(who))]
         )
-        parts = [
-            part[np.argsort(-steps[part], kind="stable")] for part in alike
-        ]  # longest first, so that finished clients are at the end of the stack
+        # longest first, so that finished clients are at the end of the stack
+        parts = [part[np.argsort(-steps[part], kind="stable")] for part in groups]
         chunks = [
             chunk
             for part in parts
@@ -389,7 +384,7 @@ class Cohort:
         works = np.full(len(who), number) if works is None else works
         whose = run_of if whose is None else whose
 
-        def play(rows: np.ndarray, mine: State) -> tuple[Tensor, State, State]:
+        def run_chunk(rows: np.ndarray, mine: State) -> tuple[Tensor, State, State]:
             plans = plan(
                 seeds[rows],
                 works[rows],
@@ -404,10 +399,10 @@ class Cohort:
             )
             index = self._global_rows(plans.index, run_of[rows], who[rows])
             plans = Plans(
-                self._there(index),
-                self._there(plans.live),
-                self._there(plans.key),
-                self._there(plans.size),
+                self._to_device(index),
+                self._to_device(plans.live),
+                self._to_device(plans.key),
+                self._to_device(plans.size),
                 plans.steps,
             )
             with torch.no_grad():
@@ -415,35 +410,35 @@ class Cohort:
                     plans, run_of[rows], whose[rows], sent, mine
                 )
 
-        for rows, (weights, vectors, after) in self._side_by_side(play, chunks, run_of, who):
+        for rows, (weights, vectors, after) in self._run_chunks(run_chunk, chunks, run_of, who):
             for i in np.unique(run_of[rows]) if after else ():
                 of_run = run_of[rows] == i
-                self.kept[i].put(
+                self.states[i].put(
                     who[rows][of_run], {k: v[torch.from_numpy(of_run).to(v.device)] for k, v in after.items()}
                 )
             yield weights, vectors, rows
 
-    def _side_by_side(
-        self, play: Any, chunks: list[np.ndarray], run_of: np.ndarray, who: np.ndarray
+    def _run_chunks(
+        self, run_chunk: Any, chunks: list[np.ndarray], run_of: np.ndarray, who: np.ndarray
     ) -> Iterator[Any]:
-        """Play the chunks, on a CPU one a core, and hand them out in order; no more than a few wait at a
-        time.
-        """
+        """Run the chunks, on a CPU one on each core, and yield them in order; only a few wait at a time."""
         if self.device.type != "cpu":
             for rows in chunks:
-                yield rows, play(rows, self._mine(run_of[rows], who[rows]))
+                yield rows, run_chunk(rows, self._client_states(run_of[rows], who[rows]))
             return
         before = torch.get_num_threads()
-        torch.set_num_threads(1)  # a chunk a core; more threads inside would only fight over the cores
+        torch.set_num_threads(1)  # one chunk on each core: more threads inside would compete for the cores
         try:
             if (
                 len(chunks) == 1
-            ):  # on this thread: glibc gives memory back to the system after every step on the others
-                yield chunks[0], play(chunks[0], self._mine(run_of[chunks[0]], who[chunks[0]]))
+            ):  # on this thread: on others glibc returns memory to the system after every step
+                yield chunks[0], run_chunk(chunks[0], self._client_states(run_of[chunks[0]], who[chunks[0]]))
                 return
             waiting: deque[Any] = deque()
             for rows in chunks:
-                waiting.append((rows, self.pool.submit(play, rows, self._mine(run_of[rows], who[rows]))))
+                waiting.append(
+                    (rows, self.pool.submit(run_chunk, rows, self._client_states(run_of[rows], who[rows])))
+                )
                 if len(waiting) > 2 * self.cores:
                     rows, done = waiting.popleft()
                     yield rows, done.result()
@@ -453,20 +448,20 @@ class Cohort:
         finally:
             torch.set_num_threads(before)
 
-    def _mine(self, run_of: np.ndarray, who: np.ndarray) -> State:
+    def _client_states(self, run_of: np.ndarray, who: np.ndarray) -> State:
         if not self.fresh:
             return {}
-        got = [
-            (np.flatnonzero(run_of == i), self.kept[i].get(who[run_of == i], self.begins[i]))
+        parts = [
+            (np.flatnonzero(run_of == i), self.states[i].get(who[run_of == i], self.initial[i]))
             for i in np.unique(run_of)
         ]
-        back = torch.from_numpy(np.argsort(np.concatenate([rows for rows, _ in got]), kind="stable")).to(
+        back = torch.from_numpy(np.argsort(np.concatenate([rows for rows, _ in parts]), kind="stable")).to(
             self.device
         )
-        return {k: torch.cat([state[k] for _, state in got])[back] for k in self.fresh}
+        return {k: torch.cat([state[k] for _, state in parts])[back] for k in self.fresh}
 
     def down(self, number: float) -> State:
-        """What every run's server sends, [R, …] each."""
+        """What the server of each run sends, [R, …] each."""
         sent = {
             "w": self.w,
             "round": torch.full((len(self.runs),), number, device=self.device),
@@ -478,13 +473,13 @@ class Cohort:
         self, plans: Plans, run_of: np.ndarray, whose: np.ndarray, down: State, mine: State
     ) -> tuple[Tensor, State, State]:
         shared = len(down["w"]) == 1
-        at, start = self._there(torch.from_numpy(run_of)), self._there(torch.from_numpy(whose))
+        at, start = self._to_device(torch.from_numpy(run_of)), self._to_device(torch.from_numpy(whose))
         down = {k: v[0] if shared else v[start] for k, v in down.items()}
         if self.threads.tools is None:
             self.threads.tools = self.task.for_stacking(), FoldEngine(graphs=self.device.type == "cuda")
         task, folds = self.threads.tools
         task.x, task.y = self.task.x, self.task.y
-        folds.over((task.x.data_ptr(), task.y.data_ptr(), task.x.shape, task.y.shape))
+        folds.use_rows((task.x.data_ptr(), task.y.data_ptr(), task.x.shape, task.y.shape))
         folds.lengths = plans.steps.tolist()
 
         def one(
@@ -522,46 +517,40 @@ class Cohort:
         return torch.stack([upload.weight for upload, _ in done]), vectors, after
 
     def _global_rows(self, index: Tensor, run_of: np.ndarray, who: np.ndarray) -> Tensor:
-        """Positions in a client's own rows → rows of the stack's table."""
-        place = index.numpy()
-        out = np.empty_like(place)
+        """Indices of a client's own rows → rows of the common table."""
+        own = index.numpy()
+        out = np.empty_like(own)
         for i in np.unique(run_of):
             here = np.flatnonzero(run_of == i)
-            held = self.runs[i].fed.train
-            first = held.start.numpy()[who[here]]
-            out[here] = held.index.numpy()[first[:, None, None] + place[here]] + self.offset[i]
+            train = self.runs[i].fed.train
+            first = train.start.numpy()[who[here]]
+            out[here] = train.index.numpy()[first[:, None, None] + own[here]] + self.offset[i]
         return torch.from_numpy(out)
 
-    def _there(self, t: Tensor) -> Tensor:
-        """Bring to the device without waiting for it: on a GPU the next round is planned while this one is
-        still computed.
-        """
+    def _to_device(self, t: Tensor) -> Tensor:
+        """Copy to the device asynchronously: the next round is planned while a GPU computes this one."""
         return t if self.device.type == "cpu" else t.pin_memory().to(self.device, non_blocking=True)
 
-    # what it runs on ----------------------------------------------------------------------------------------
+    # data, engine and memory --------------------------------------------------------------------------------
 
     def _bind(self, number: int) -> None:
-        """Lay the runs' rows under the task; runs that share a table share it here too. Only drifting data is
-        laid anew.
-        """
+        """Give the task the rows of all runs in this round; nothing is done unless the rows have changed."""
         tables = [r.fed.at(number) for r in self.runs]
         if self.tables and all(a.x is b.x and a.y is b.y for a, b in zip(tables, self.tables)):
             return
         first = not self.tables
         self.tables = tables
-        x, y, self.offset = one_table(tables, self.device)
+        x, y, self.offset = join_tables(tables, self.device)
         if first:
             self.task = self.task.on(x, y)
         self.task.x, self.task.y = x, y
 
-    def _choose(self, engine: str) -> str:
-        """Stack, or one by one: by rule and not by stopwatch, so that the same seed gives the same bits on
-        every run.
-        """
+    def _choose_engine(self, engine: str) -> str:
+        """Choose between "stack" and "each" by fixed rules, so that the same seed gives the same bits."""
         if self.task.mixes:
             self.notes.append(
-                "what this model gives for a row depends on the rows beside it, so short batches are not "
-                "padded and clients run one by one"
+                "the model's output for one row depends on the other rows in the batch, so short batches are "
+                "not padded and clients run one by one"
             )
             return "each"
         if engine == "auto":
@@ -578,20 +567,15 @@ class Cohort:
         return engine
 
     def _chunk(self, sizes: np.ndarray, steps: np.ndarray) -> int:
-        """How many clients go side by side: as many as their weights, gradients and what a batch keeps for
-        the backward pass allow.
-        """
+        """How many clients fit a stack, by the memory of their weights, gradients and activations."""
         if self.engine != "stack":
             return 1
         batch = min(self.runs[0].batch_size or int(sizes.max()), int(sizes.max()))
         if self.per_row is None:
             self.per_row = self.task.bytes_kept()
-        each = (
-            4 * self.task.dim * (8 + 2 * len(self.fresh)) + 2 * batch * self.per_row
-        )  # ×2: gradients of what was kept
-        each += (
-            16 * batch * int(steps.max())
-        )  # the plan: a row number, a mark and its share of keys for every place
+        # ×2: the gradients of the activations
+        each = 4 * self.task.dim * (8 + 2 * len(self.fresh)) + 2 * batch * self.per_row
+        each += 16 * batch * int(steps.max())  # the plan: index, mark and key for every row of a batch
         room = self.memory or (
             0.6 * torch.cuda.mem_get_info(self.device)[1] if self.device.type == "cuda" else CPU_STACK
         )
@@ -600,23 +584,22 @@ class Cohort:
     # state --------------------------------------------------------------------------------------------------
 
     def save(self, i: int = 0) -> State:
-        """Everything the next round of run i depends on; a run that was one of several can go on alone."""
+        """The state of run i, from which it can be resumed, also alone."""
         out = {"w": self.w[i], **{f"server.{k}": v[i] for k, v in self.state.items()}}
         if self.buffers is not None:
             out["buffers"] = self.buffers[i]
         out |= {f"rule.{k}": v for k, v in self.memories[i].items()}
         if self.fresh:
-            out |= {f"kept.{k}": v for k, v in self.kept[i].save().items()}
+            out |= {f"kept.{k}": v for k, v in self.states[i].save().items()}
         if self.guards:
             out |= {f"guard.{k}": v for k, v in self.guards[i].state.items()} | {
-                f"guarded.{k}": v for k, v in self.guarded[i].save().items()
+                f"guarded.{k}": v for k, v in self.guard_states[i].save().items()
             }
-        return {
-            k: v.detach().cpu().clone(memory_format=torch.contiguous_format) for k, v in out.items()
-        }  # clone: safetensors refuses shared memory
+        # clone, because safetensors does not accept shared memory
+        return {k: v.detach().cpu().clone(memory_format=torch.contiguous_format) for k, v in out.items()}
 
     def load(self, saved: list[State]) -> None:
-        """The reverse, a state for each run."""
+        """Load a state for each run."""
         self.w = torch.stack([s["w"] for s in saved]).to(self.device)
         self.buffers = (
             torch.stack([s["buffers"] for s in saved]).to(self.device) if "buffers" in saved[0] else None
@@ -625,22 +608,22 @@ class Cohort:
         self.memories = [
             {k[5:]: v.to(self.device) for k, v in s.items() if k.startswith("rule.")} for s in saved
         ]
-        for kept, s in zip(self.kept, saved):
+        for states, s in zip(self.states, saved):
             if self.fresh:
-                kept.load(
+                states.load(
                     {
                         k[5:]: v if k == "kept.slot" else v.to(self.device)
                         for k, v in s.items()
                         if k.startswith("kept.")
                     }
                 )
-        for guard, kept, s in zip(self.guards, self.guarded, saved):
+        for guard, states, s in zip(self.guards, self.guard_states, saved):
             guard.state = {k[6:]: v for k, v in s.items() if k.startswith("guard.")}
-            kept.load({k[8:]: v for k, v in s.items() if k.startswith("guarded.")})
+            states.load({k[8:]: v for k, v in s.items() if k.startswith("guarded.")})
 
 
-def _where(idle: Tensor, before: Tensor, after: Tensor) -> Tensor:
-    """[R, …]: as before in the runs that are idle."""
+def _keep_idle(idle: Tensor, before: Tensor, after: Tensor) -> Tensor:
+    """[R, …]: the old values in idle runs."""
     return (
         torch.where(idle.view(-1, *[1] * (after.dim() - 1)).to(after.device), before, after)
         if idle.any()

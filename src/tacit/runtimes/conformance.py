@@ -1,6 +1,6 @@
-"""What every runtime must pass, so that a program written once runs on all of them.
+"""Conformance checks for runtimes: a program runs unchanged on each of them.
 
-The programs below are plain functions of a module: a runtime may have to start them in another process.
+The programs are module-level functions, because a runtime may start them in another process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..parties.message import Message
 from ..parties.party import Party, Program, Runtime
 
 PATIENCE = 120.0  # seconds of real time for one check, process start-up included
-LATE = 1.0  # seconds a gather waits for a party that stays silent
+LATE = 1.0  # seconds a gather waits for a silent party
 
 
 class CheckNumber(Message, reveals="a number made for the check of a runtime"):
@@ -35,7 +35,7 @@ class CheckWord(Message, reveals="a word made for the check of a runtime"):
 
 
 def check_runtime(runtime: Runtime) -> None:
-    """Raise AssertionError, saying what is wrong, unless the runtime keeps every promise in CHECKS."""
+    """Raise AssertionError with the reason unless the runtime passes all CHECKS."""
     for check in CHECKS:
         check(runtime)
 
@@ -69,11 +69,11 @@ def ping_pong_is_answered_and_recorded(runtime: Runtime) -> None:
     results, ledger = _run(runtime, {"server": _serve, "returner": _return})
     demand(results == {"server": 42, "returner": "returner"}, f"{runtime!r}: ping-pong gave {results}.")
     seen = {(line.party, line.sender, line.kind): (line.count, line.bytes > 0) for line in ledger.seen}
-    wanted = {
+    expected = {
         ("server", "returner", "CheckNumber"): (1, True),
         ("returner", "server", "CheckNumber"): (1, True),
     }
-    demand(seen == wanted, f"{runtime!r}: the ledger of a ping-pong is {seen}.")
+    demand(seen == expected, f"{runtime!r}: the ledger of a ping-pong is {seen}.")
 
 
 async def _count(me: Party) -> None:
@@ -91,15 +91,13 @@ def each_senders_messages_arrive_in_order(runtime: Runtime) -> None:
     demand(in_order, f"{runtime!r} changes the order of one sender's messages.")
 
 
-async def _tell(me: Party) -> None:
+async def _send_word(me: Party) -> None:
     await me.send("server", CheckWord(me.name))
     await me.scope("told").send("server", CheckWord(me.name))
 
 
-async def _told(me: Party, *names: str) -> None:
-    """What these had to say is here: a process may take long to start, and what is looked at is the waiting
-    for one that never speaks.
-    """
+async def _await_words(me: Party, *names: str) -> None:
+    """Wait until these parties' messages have arrived: a process may take long to start."""
     await me.scope("told").gather(names, CheckWord)
 
 
@@ -108,26 +106,28 @@ async def _silent(me: Party) -> None:
 
 
 async def _collect(me: Party) -> tuple[dict[str, str], tuple[str, ...]]:
-    await _told(me, "a", "b", "c")
-    came = await me.gather(["c", "silent", "a", "b"], CheckWord, at_least=3, within=LATE)
-    return {name: message.value for name, message in came.items()}, came.missing
+    await _await_words(me, "a", "b", "c")
+    messages = await me.gather(["c", "silent", "a", "b"], CheckWord, at_least=3, within=LATE)
+    return {name: message.value for name, message in messages.items()}, messages.missing
 
 
 async def _collect_all(me: Party) -> None:
-    await _told(me, "a")
+    await _await_words(me, "a")
     await me.gather(["a", "silent"], CheckWord, within=LATE)
 
 
 def gather_goes_on_without_a_silent_party(runtime: Runtime) -> None:
-    results, _ = _run(runtime, {"server": _collect, "a": _tell, "b": _tell, "c": _tell, "silent": _silent})
-    came, missing = results["server"]
+    results, _ = _run(
+        runtime, {"server": _collect, "a": _send_word, "b": _send_word, "c": _send_word, "silent": _silent}
+    )
+    words, missing = results["server"]
     demand(
-        list(came.items()) == [("c", "c"), ("a", "a"), ("b", "b")],
-        f"{runtime!r}: gather gave {came}, not c, a, b in the order asked.",
+        list(words.items()) == [("c", "c"), ("a", "a"), ("b", "b")],
+        f"{runtime!r}: gather gave {words}, not c, a, b in the order asked.",
     )
     demand(tuple(missing) == ("silent",), f"{runtime!r}: gather names {missing} as missing.")
     try:
-        _run(runtime, {"server": _collect_all, "a": _tell, "silent": _silent})
+        _run(runtime, {"server": _collect_all, "a": _send_word, "silent": _silent})
     except PartyFailed as failed:
         demand(
             failed.party == "server"
@@ -176,9 +176,9 @@ async def _send_large(me: Party) -> bool:
 
 
 async def _read_large(me: Party) -> bool:
-    got = (await me.recv("writer", CheckTensor)).value
-    same = torch.equal(got, _large())
-    got.zero_()  # what was received is the receiver's to change, and nobody else's
+    value = (await me.recv("writer", CheckTensor)).value
+    same = torch.equal(value, _large())
+    value.zero_()  # a received tensor belongs to the receiver alone
     await me.send("writer", CheckWord("changed"))
     return same
 
@@ -208,7 +208,7 @@ def a_failing_party_is_named_and_ends_the_run(runtime: Runtime) -> None:
             f"{runtime!r}: 'faulty' failed, the error says: {failed}",
         )
     else:
-        raise AssertionError(f"{runtime!r}: a party failed and the run ended as if nothing had happened.")
+        raise AssertionError(f"{runtime!r}: a party failed and the run ended without an error.")
 
 
 async def _draw(me: Party) -> list[float]:
@@ -228,7 +228,7 @@ async def _close_round(me: Party) -> int:
 
 
 async def _talk_late(me: Party) -> None:
-    for value in (1, 2):  # the second comes when nobody listens in that round any more
+    for value in (1, 2):  # the second arrives after the round was closed
         await me.scope("round 1").send("server", CheckNumber(value))
     await me.scope("round 2").send("server", CheckNumber(3))
 

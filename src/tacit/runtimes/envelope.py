@@ -1,9 +1,9 @@
-"""What the hub reads: from whom, to whom, and how much. The rest it carries.
+"""Envelopes: the part of the traffic that the hub reads (sender, receiver, size).
 
     envelope = kind, 1 byte | length of sender's name, 1 byte | length of receiver's | both names | payload
 
-The sender writes its own name, and the hub holds it to the certificate of the connection: so it can pass the
-bytes on as they are.
+The sender writes its own name, and the hub checks it against the certificate of the connection, so it can
+forward the bytes unchanged.
 """
 
 from __future__ import annotations
@@ -14,18 +14,16 @@ from ..errors import BadFrame
 
 MAIL, ABSENT, PRESENT, WELCOME = range(
     4
-)  # ABSENT and PRESENT: the hub says whether the party named as sender is connected
-CHUNK = (
-    1 << 19
-)  # plaintext bytes a record carries at most: each costs all three processes some Python, whatever its size
-SMALL_CHUNK = 1 << 18  # of a message of few records: so that parties and hub work on it at once
-FEW = 8  # records of CHUNK; up to this a message is cut into small ones
-MAX_ENVELOPE = CHUNK + 4096  # names, record header, certificate and tag included
+)  # ABSENT and PRESENT: whether the party named as sender is connected
+CHUNK = 1 << 19  # the most plaintext bytes in a record: each record has a fixed cost in all three processes
+SMALL_CHUNK = 1 << 18  # for messages of few records, so that parties and hub process them concurrently
+FEW = 8  # up to this many records of CHUNK, a message is sent in small ones
+MAX_ENVELOPE = CHUNK + 4096  # including names, record header, certificate and tag
 METHOD = "/tacit.Hub/Relay"
 CHECK = "/tacit.Hub/Check"
-VERSION = "tacit-version"  # in a connection's metadata: what its party runs
+VERSION = "tacit-version"  # in a connection's metadata: the party's version of tacit
 LONGEST_NAME = 255
-LONGEST_SCOPE = 1024  # bytes: as parties.quota.MAX_SCOPE, of which a channel knows nothing
+LONGEST_SCOPE = 1024  # bytes: equal to parties.quota.MAX_SCOPE, which this module does not import
 
 
 class Envelope(NamedTuple):
@@ -44,11 +42,11 @@ def unpack(data: bytes) -> Envelope:
     if len(data) > MAX_ENVELOPE:
         raise BadFrame(f"an envelope of {len(data)} bytes, more than the {MAX_ENVELOPE} allowed.")
     if len(data) < 3 or data[0] > WELCOME:
-        raise BadFrame("these bytes are no envelope.")
+        raise BadFrame("not an envelope.")
     a, b = 3 + data[1], 3 + data[1] + data[2]
     if b > len(data):
         raise BadFrame("an envelope's names are longer than the envelope.")
     try:
         return Envelope(data[0], data[3:a].decode(), data[a:b].decode(), memoryview(data)[b:])
     except UnicodeDecodeError:
-        raise BadFrame("an envelope's names are no UTF-8.") from None
+        raise BadFrame("an envelope's names are not UTF-8.") from None

@@ -1,10 +1,9 @@
-"""`Batches.fold` for a stack of clients: one step for all of them at once, or recorded once as a CUDA graph
-and replayed.
+"""`Batches.fold` for a stack of clients: one step for all of them, or a CUDA graph that is replayed.
 
-`local` is written for one client and run under `vmap`. Its loop is the one place where the stack must be seen
-as a whole: there finished clients leave, and on a GPU a step's few hundred small kernels are launched as one
-graph. An `autograd.Function` with its own vmap rule is torch's public way to be handed the whole stack inside
-a vmapped function.
+`local` is written for one client and run under `vmap`. Only its loop must see the whole stack: finished
+clients leave the stack, and on a GPU the few hundred small kernels of a step are launched as one graph. An
+`autograd.Function` with a vmap rule is torch's public way to access the whole stack inside a vmapped
+function.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from ..algorithms.types import Batch, Batches
 
 
 class Stacked(Batches):
-    """A client's plan inside a stack: `fold` is handed to the engine that runs the stack."""
+    """A client's plan inside a stack: its `fold` is run by the engine."""
 
     engine: FoldEngine
 
@@ -46,20 +45,20 @@ _LEAF = _Leaf()
 
 
 def _flatten(thing: Any, leaves: list[Tensor]) -> Any:
-    """The shape of a nest of dicts, tuples and dataclasses, with its tensors moved to `leaves`. Anything else
-    is a constant.
+    """The structure of nested dicts, tuples and dataclasses, with its tensors appended to `leaves`.
+
+    Anything else is a constant.
     """
     if isinstance(thing, Tensor):
         leaves.append(thing)
         return _LEAF
     if isinstance(thing, dict):
-        return {
-            k: _flatten(thing[k], leaves) for k in sorted(thing)
-        }  # by name: a step may build its memory in another order
+        # sorted, because a step may build its memory in another order
+        return {k: _flatten(thing[k], leaves) for k in sorted(thing)}
     if isinstance(thing, list):
         raise TypeError(
-            "a fold's carry and arguments are tensors, dicts, tuples and dataclasses; a list was given. "
-            "Make it a tuple."
+            "the carry and arguments of a fold must be tensors, dicts, tuples and dataclasses, not lists. "
+            "Use a tuple."
         )
     if isinstance(thing, tuple):
         parts = [_flatten(v, leaves) for v in thing]
@@ -88,9 +87,7 @@ def _rebuild(shape: Any, leaves: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _Parts:
-    """A dataclass some of whose fields are tensors: an algorithm whose learning rate differs from client to
-    client.
-    """
+    """A dataclass with tensor fields, such as an algorithm whose learning rate differs between clients."""
 
     thing: Any
     fields: dict[str, Any]
@@ -100,7 +97,7 @@ class _Parts:
 
 
 class _Call:
-    """One fold: the step, and how to take its arguments apart."""
+    """One fold: the step and the structure of its arguments."""
 
     def __init__(
         self,
@@ -120,7 +117,7 @@ class _Call:
         self.n_carry, self.method = n_carry, method
 
     def one(self, index: Tensor, live: Tensor, key: Tensor, *leaves: Tensor) -> tuple[Tensor, ...]:
-        """A step of one client, tensors in, tensors out: what vmap stacks."""
+        """The step of one client as a function of tensors."""
         carry = _rebuild(self.shape_carry, iter(leaves[: self.n_carry]))
         owner, fixed = _rebuild(self.shape_fixed, iter(leaves[self.n_carry :]))
         arguments = ((owner,) if self.method else ()) + (carry, Batch(index, live, key)) + fixed
@@ -128,9 +125,8 @@ class _Call:
         shape = _flatten(self.function(*arguments), out)
         if repr(shape) != repr(self.shape_carry):
             raise TypeError(
-                f"{self.function.__qualname__} was given a carry of the form {self.shape_carry} and gives "
-                f"one of the form {shape}. "
-                "A step must give back what it was given, with other values."
+                f"{self.function.__qualname__} gets a carry of the form {self.shape_carry} and returns one "
+                f"of the form {shape}. A step must return a carry of the same form."
             )
         return tuple(out)
 
@@ -154,7 +150,7 @@ class _Fold(torch.autograd.Function):
         front = [t if d is None else t.movedim(d, 0) for t, d in zip(tensors, in_dims[1:])]
         index, live, key, leaves = front[0], front[1], front[2], front[3:]
         dims = list(in_dims[4:])
-        for i in range(call.n_carry):  # every client has its own carry from the first step on
+        for i in range(call.n_carry):  # after the first step every client has its own carry
             if dims[i] is None:
                 leaves[i] = leaves[i].expand(info.batch_size, *leaves[i].shape)
                 dims[i] = 0
@@ -171,24 +167,20 @@ class _Fold(torch.autograd.Function):
 
 
 class FoldEngine:
-    """Runs folds. `lengths[s]` is the number of steps of client s; clients stand in the stack longest
-    first.
-    """
+    """Runs folds. `lengths[s]` is the number of steps of client s, in descending order."""
 
     def __init__(self, graphs: bool = False):
         self.lengths: list[int] = []
         self.graphs = graphs
-        self.recorded: dict[Any, _Graph] = {}  # in order of use, the latest last
+        self.graph_cache: dict[Any, _Graph] = {}  # the most recently used last
         self.seen: set[Any] = set()
         self.pool: Any = None
         self.rows: Any = None
 
-    def over(self, rows: Any) -> None:
-        """The memory the steps read their rows from. A recording has its addresses in it, so other rows need
-        other recordings.
-        """
+    def use_rows(self, rows: Any) -> None:
+        """Set the memory from which the steps read rows; graphs contain its addresses and are discarded."""
         if rows != self.rows:
-            self.recorded.clear()
+            self.graph_cache.clear()
             self.seen.clear()
             self.rows = rows
 
@@ -206,7 +198,7 @@ class FoldEngine:
         t = 0
         while carry[0].shape[0]:
             s = carry[0].shape[0]
-            until = self.lengths[s - 1]  # the shortest client still here
+            until = self.lengths[s - 1]  # the steps of the shortest remaining client
             mine = [f[:s] if o else f for f, o in zip(fixed, own)]
             carry = self._steps(
                 call, index[:s, t:until], live[:s, t:until], key[:s, t:until], carry, mine, own
@@ -252,57 +244,48 @@ class FoldEngine:
         fixed: list[Tensor],
         own: list[bool],
     ) -> list[Tensor] | None:
-        """None the first time that a stack has this shape: whole batches of other clients have another every
-        round, and a recording takes three steps.
+        """Run the steps as a graph; None the first time a stack has this shape.
+
+        Recording takes three steps, and full batches of other clients have another shape in every round.
         """
         s = len(index)
-        room = (
-            1 << (self.lengths[0] - 1).bit_length()
-        )  # plans of similar length share a recording, and so do the pieces of one
-        size = (
-            s if s == len(self.lengths) else _rounded(s)
-        )  # so do stacks of similar size: ragged clients leave one by one
+        # plans of similar length share a graph, and stacks of similar size, because ragged clients leave
+        # one by one
+        room = 1 << (self.lengths[0] - 1).bit_length()
+        size = s if s == len(self.lengths) else _round_up(s)
 
-        def filled(t: Tensor) -> Tensor:
-            return (
-                t if size == s else torch.cat([t, t[:1].expand(size - s, *t.shape[1:])])
-            )  # company for the last ones; nobody reads it
+        def pad(t: Tensor) -> Tensor:
+            return t if size == s else torch.cat([t, t[:1].expand(size - s, *t.shape[1:])])
 
-        index, live, key, carry = filled(index), filled(live), filled(key), [filled(c) for c in carry]
-        fixed = [filled(f) if o else f for f, o in zip(fixed, own)]
+        index, live, key, carry = pad(index), pad(live), pad(key), [pad(c) for c in carry]
+        fixed = [pad(f) if o else f for f, o in zip(fixed, own)]
         shapes = tuple((tuple(x.shape), x.dtype) for x in (*carry, *fixed))
-        name = (
-            call.signature(),
-            size,
-            index.shape[2],
-            room,
-            shapes,
-            tuple(own),
-        )  # not how many steps: a recording has room for all of them
+        # without the number of steps: a graph has room for all of them
+        name = (call.signature(), size, index.shape[2], room, shapes, tuple(own))
         if name not in self.seen:
             self.seen.add(name)
             return None
-        graph = self.recorded.pop(name, None) or _Graph(self, call, index, live, key, room, carry, fixed, own)
-        self.recorded[name] = graph
-        if len(self.recorded) > RECORDINGS:
-            del self.recorded[next(iter(self.recorded))]
-        return [c[:s] for c in graph.play(index, live, key, carry, fixed)]
+        graph = self.graph_cache.pop(name, None) or _Graph(
+            self, call, index, live, key, room, carry, fixed, own
+        )
+        self.graph_cache[name] = graph
+        if len(self.graph_cache) > GRAPHS:
+            del self.graph_cache[next(iter(self.graph_cache))]
+        return [c[:s] for c in graph.replay(index, live, key, carry, fixed)]
 
 
-RECORDINGS = 64  # graphs kept; each holds a copy of its stack, and 250 ragged clients leave through 48 sizes
+GRAPHS = 64  # cached graphs, each with a copy of its stack; 250 ragged clients need 48 sizes
 
 
-def _rounded(s: int) -> int:
-    """Up to the next of eight sizes between two powers of two: at most an eighth is computed in vain."""
+def _round_up(s: int) -> int:
+    """The next of eight sizes between two powers of two: at most an eighth of the work is padding."""
     step = 1 << max(0, s.bit_length() - 4)
     return -(-s // step) * step
 
 
 @contextmanager
-def _nothing_collected() -> Iterator[None]:
-    """While a graph is recorded no other may be destroyed, and those of an earlier run are, whenever Python's
-    collector finds them.
-    """
+def _no_garbage_collection() -> Iterator[None]:
+    """Disable garbage collection: while a graph is recorded, no other graph may be destroyed."""
     on = gc.isenabled()
     gc.disable()
     try:
@@ -313,9 +296,7 @@ def _nothing_collected() -> Iterator[None]:
 
 
 class _Graph:
-    """One stacked step as a CUDA graph over buffers that stay where they are; a counter on the device walks
-    through the plan.
-    """
+    """One stacked step as a CUDA graph over fixed buffers; a counter on the device selects the batch."""
 
     def __init__(
         self,
@@ -352,7 +333,7 @@ class _Graph:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(
             stream
-        ):  # libraries choose their kernels and allocate their workspaces before the recording
+        ):  # libraries choose kernels and allocate workspaces before the recording
             for _ in range(2):
                 step()
                 self.t.zero_()
@@ -360,18 +341,18 @@ class _Graph:
         if engine.pool is None:
             engine.pool = torch.cuda.graph_pool_handle()
         self.graph = torch.cuda.CUDAGraph()
-        with _nothing_collected(), torch.cuda.graph(self.graph, pool=engine.pool):
+        with _no_garbage_collection(), torch.cuda.graph(self.graph, pool=engine.pool):
             step()
 
-    def play(
+    def replay(
         self, index: Tensor, live: Tensor, key: Tensor, carry: list[Tensor], fixed: list[Tensor]
     ) -> list[Tensor]:
         steps = index.shape[1]
         self.index[:, :steps].copy_(index)
         self.live[:, :steps].copy_(live)
         self.key[:, :steps].copy_(key)
-        for mine, theirs in zip((*self.carry, *self.fixed), (*carry, *fixed)):
-            mine.copy_(theirs)
+        for buffer, value in zip((*self.carry, *self.fixed), (*carry, *fixed)):
+            buffer.copy_(value)
         self.t.zero_()
         for _ in range(steps):
             self.graph.replay()

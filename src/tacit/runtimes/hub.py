@@ -1,12 +1,11 @@
-"""The hub: parties dial out to it, and it relays what they say to each other. It reads envelopes, never
-letters.
+"""The hub: parties connect to it, and it relays their encrypted messages. It reads only envelopes.
 
-Who someone is, the connection's certificate says (mutual TLS); an envelope in another's name ends the
-connection. Nothing is kept for a party that is not there, and nothing on disk: parties hold what was not
-confirmed and send it again, so a hub may be killed and started at any time. A sender whose mail waits for
-slow readers is not read from until they have caught up: it holds at most QUOTA bytes here, and stops nobody
-else. What the hub itself has to say is bounded, too: of each party a desk holds one note, whether it is
-there, and a note about a party that is not counts as its sender's mail.
+A party is identified by the certificate of its connection (mutual TLS); an envelope in another name ends the
+connection. Nothing is stored for absent parties or on disk: parties keep unconfirmed messages and send them
+again, so a hub may be killed and restarted at any time. A sender whose messages wait for slow readers is not
+read from until they catch up: it can occupy at most QUOTA bytes here, and does not block others. The hub's
+own notes are bounded as well: at most one presence note per party and connection, and a note about an absent
+party counts on the quota of its sender.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from .envelope import ABSENT, CHECK, MAIL, MAX_ENVELOPE, METHOD, PRESENT, VERSIO
 from .kits import Kit, keep_revocations
 
 log = logging.getLogger("tacit.hub")
-QUOTA = 64 << 20  # bytes of one sender that may wait here
-ENTRY = 256  # bytes that count beside an envelope's own: about what Python takes for a waiting one
+QUOTA = 64 << 20  # queued bytes of one sender
+ENTRY = 256  # bytes counted in addition to an envelope's size: the overhead of a queued one in Python
 HEARTBEAT = 10.0  # seconds; half-open connections are noticed after about twice this
-LOOK_AGAIN = 2.0  # seconds between looks at the list of revocations
+LOOK_AGAIN = 2.0  # seconds between checks of the revocation list
 OPTIONS = [
     ("grpc.max_receive_message_length", MAX_ENVELOPE),
     ("grpc.max_send_message_length", MAX_ENVELOPE),
@@ -45,23 +44,23 @@ OPTIONS = [
 
 
 class QueuedFrame(NamedTuple):
-    payer: str  # on whose quota it counts; "": nobody's
+    payer: str  # the party on whose quota it counts, or ""
     size: int  # what it counts
     data: bytes
-    about: str | None = None  # a note whether this party is here; what it says is in the desk's notes
+    about: str | None = None  # a note about the presence of this party; see Connection.notes
 
 
 class Connection:
-    """A connected party: what waits to be written to it."""
+    """A connected party, and the frames to write to it."""
 
     def __init__(self, name: str, certificate: x509.Certificate, version: str = ""):
         self.name, self.certificate, self.version = (
             name,
             certificate,
             version,
-        )  # the version is what it says, for preflight; the server asks by itself
+        )  # the version is declared by the party, for preflight only
         self.waiting: deque[QueuedFrame] = deque()
-        self.notes: dict[str, int] = {}  # ABSENT or PRESENT, by party: one for each, the latest
+        self.notes: dict[str, int] = {}  # ABSENT or PRESENT: the latest for each party
         self.news, self.ended = asyncio.Event(), asyncio.Event()
         self.closed = ""
 
@@ -70,7 +69,7 @@ class Connection:
         self.news.set()
 
     def next(self) -> tuple[QueuedFrame, bytes]:
-        """The entry to be written now, taken out, and its bytes."""
+        """Remove and return the next entry, and its bytes."""
         entry = self.waiting.popleft()
         return entry, pack(
             self.notes.pop(entry.about), entry.about, self.name
@@ -83,8 +82,9 @@ class Connection:
 
 
 class Hub:
-    """`tap(sender, to, data)`, for tests, sees all the hub sees and may give other bytes, or several, or
-    none.
+    """A relay between parties; it cannot read their messages.
+
+    `tap(sender, to, data)`, for tests, sees all the hub sees and may replace, repeat or drop the bytes.
     """
 
     def __init__(self, kit: Kit, tap: Callable[[str, str, bytes], list[bytes]] | None = None):
@@ -92,7 +92,7 @@ class Hub:
             raise BadKit(f"this is the kit of {kit.name!r} (a {kit.role}); a hub needs the hub's own kit.")
         self.kit, self.trust, self.tap = kit, kit.trust, tap
         self.connections: dict[str, Connection] = {}
-        self.asked: dict[str, set[str]] = {}  # who wants to know when a party comes and goes
+        self.watchers: dict[str, set[str]] = {}  # who is notified when a party connects or disconnects
         self.held: dict[str, int] = {}
         self.room: dict[str, asyncio.Event] = {}
         self.relayed = self.relayed_bytes = 0
@@ -127,7 +127,7 @@ class Hub:
                 "Stop whoever uses it, or set `listen` in party.toml."
             )
         await self._server.start()
-        self._watch = asyncio.create_task(self._look_at_revocations())
+        self._watch = asyncio.create_task(self._watch_revocations())
         log.info(
             "hub of federation %r listens on %s (port %d)", self.kit.federation, self.kit.listen, self.port
         )
@@ -155,51 +155,47 @@ class Hub:
         return name, certificate
 
     async def _check(self, _: bytes, context: Any) -> bytes:
-        """For a party that looks before it takes part: whether its certificate counts, and who is here, with
-        which version. It disturbs nobody.
-        """
+        """Answer a preflight check: whether the certificate is valid, and who is connected."""
         await self._admit(context)
         return json.dumps(
             {
                 "federation": self.kit.federation,
-                "present": {desk.name: desk.version for desk in self.connections.values()},
+                "present": {connection.name: connection.version for connection in self.connections.values()},
             }
         ).encode()
 
     async def _relay(self, requests: AsyncIterator[bytes], context: Any) -> None:
         name, certificate = await self._admit(context)
-        said = dict(context.invocation_metadata() or ()).get(VERSION, "")
-        desk = Connection(name, certificate, said[:64] if isinstance(said, str) else "")
+        version = dict(context.invocation_metadata() or ()).get(VERSION, "")
+        connection = Connection(name, certificate, version[:64] if isinstance(version, str) else "")
         old = self.connections.get(name)
-        if (
-            old is not None
-        ):  # a party that lost its connection comes back before we noticed, or its kit is used twice
+        if old is not None:  # a party reconnects before the loss was noticed, or its kit is used twice
             log.info("%r connects again; its older connection is closed", name)
             old.close("another process connected with this party's certificate.")
-        self.connections[name] = desk
+        self.connections[name] = connection
         log.info("%r is here (%s)", name, context.peer())
-        desk.put(self._welcome(name))
-        self._tell(name, PRESENT)
-        reader = asyncio.create_task(self._read(name, requests, context, desk))
-        writer = asyncio.create_task(self._write(desk, context, reader))
-        ended = asyncio.create_task(desk.ended.wait())
+        connection.put(self._welcome(name))
+        self._notify(name, PRESENT)
+        reader = asyncio.create_task(self._read(name, requests, context, connection))
+        writer = asyncio.create_task(self._write(connection, context, reader))
+        ended = asyncio.create_task(connection.ended.wait())
         try:
             await asyncio.wait((writer, ended), return_when=asyncio.FIRST_COMPLETED)
-            if not desk.closed:
+            if not connection.closed:
                 await writer
         finally:
-            # before the connection ends, which a party that does not read can put off: nothing more is taken
-            # from it, and what waited for it is forgotten
+            # before the connection ends, which a party that does not read can delay: accept nothing more from
+            # it, and drop what was queued for it
             for task in (reader, writer, ended):
                 task.cancel()
-            while desk.waiting:
-                self._release(desk.waiting.popleft())
-            if self.connections.get(name) is desk:
+            while connection.waiting:
+                self._release(connection.waiting.popleft())
+            if self.connections.get(name) is connection:
                 del self.connections[name]
-                self._tell(name, ABSENT)
+                self._notify(name, ABSENT)
                 log.info("%r has gone", name)
-        if desk.closed:
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, desk.closed)
+        if connection.closed:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, connection.closed)
 
     def _welcome(self, name: str) -> QueuedFrame:
         revoked = pem(self.trust.revoked).decode() if self.trust.revoked else ""
@@ -218,71 +214,70 @@ class Hub:
     def _certificate(context: Any) -> x509.Certificate:
         return x509.load_pem_x509_certificate(context.auth_context()["x509_pem_cert"][0])
 
-    async def _read(self, name: str, requests: AsyncIterator[bytes], context: Any, desk: Connection) -> None:
+    async def _read(
+        self, name: str, requests: AsyncIterator[bytes], context: Any, connection: Connection
+    ) -> None:
         room = self.room.setdefault(name, asyncio.Event())
         try:
             async for data in requests:
                 try:
                     envelope = unpack(data)
                     if envelope.kind != MAIL:
-                        raise BadFrame("only the hub says who is there.")
+                        raise BadFrame("only the hub sends presence messages.")
                     if envelope.sender != name:
                         raise SealBroken(
-                            f"the certificate is that of {name!r}, and an envelope says it is from "
-                            f"{envelope.sender!r}. "
-                            "A party speaks under its own name only."
+                            f"the certificate is that of {name!r}, but an envelope is from "
+                            f"{envelope.sender!r}. A party can send only in its own name."
                         )
                 except (BadFrame, SealBroken) as error:
                     log.warning("refused %r: %s", name, error)
-                    desk.close(str(error))
+                    connection.close(str(error))
                     return
                 for each in (data,) if self.tap is None else self.tap(name, envelope.to, data):
-                    self._pass_on(desk, envelope.to, each)
+                    self._pass_on(connection, envelope.to, each)
                 while self.held.get(name, 0) > QUOTA:
                     room.clear()
                     await room.wait()
         except (grpc.aio.UsageError, asyncio.CancelledError, grpc.RpcError):
             return
 
-    def _pass_on(self, desk: Connection, to: str, data: bytes) -> None:
-        sender, there = desk.name, self.connections.get(to)
-        if there is not None or to in self.kit.parties:  # no list of names nobody has
-            self.asked.setdefault(to, set()).add(sender)
-        if there is None or there.closed:
-            self._note(desk, to, ABSENT, sender)
+    def _pass_on(self, connection: Connection, to: str, data: bytes) -> None:
+        sender, receiver = connection.name, self.connections.get(to)
+        if receiver is not None or to in self.kit.parties:  # only known names are stored
+            self.watchers.setdefault(to, set()).add(sender)
+        if receiver is None or receiver.closed:
+            self._note(connection, to, ABSENT, sender)
             return
         self.relayed += 1
         self.relayed_bytes += len(data)
-        self._enter(there, QueuedFrame(sender, ENTRY + len(data), data))
+        self._enter(receiver, QueuedFrame(sender, ENTRY + len(data), data))
 
-    def _enter(self, desk: Connection, entry: QueuedFrame) -> None:
+    def _enter(self, connection: Connection, entry: QueuedFrame) -> None:
         if entry.payer:
             self.held[entry.payer] = self.held.get(entry.payer, 0) + entry.size
-        desk.put(entry)
+        connection.put(entry)
 
-    def _note(self, desk: Connection, about: str, what: int, payer: str = "") -> None:
-        """Tell a party who is here and who is not. A note that still waits is changed, so that there is never
-        more than one about a party.
-        """
-        is_new = about not in desk.notes
-        desk.notes[about] = what
+    def _note(self, connection: Connection, about: str, state: int, payer: str = "") -> None:
+        """Notify a party of another's presence; an unsent note is replaced, so there is at most one."""
+        is_new = about not in connection.notes
+        connection.notes[about] = state
         if is_new:
-            self._enter(desk, QueuedFrame(payer, ENTRY + len(about), b"", about))
+            self._enter(connection, QueuedFrame(payer, ENTRY + len(about), b"", about))
 
-    async def _write(self, desk: Connection, context: Any, reader: asyncio.Task[None]) -> None:
-        reader.add_done_callback(lambda _: desk.news.set())
-        while not desk.closed:
-            while desk.waiting and not desk.closed:
-                entry, data = desk.next()
+    async def _write(self, connection: Connection, context: Any, reader: asyncio.Task[None]) -> None:
+        reader.add_done_callback(lambda _: connection.news.set())
+        while not connection.closed:
+            while connection.waiting and not connection.closed:
+                entry, data = connection.next()
                 try:
                     await context.write(data)
                 finally:
                     self._release(entry)
-            if reader.done() and not desk.closed:
+            if reader.done() and not connection.closed:
                 return
-            desk.news.clear()
-            if not desk.waiting and not desk.closed and not reader.done():
-                await desk.news.wait()
+            connection.news.clear()
+            if not connection.waiting and not connection.closed and not reader.done():
+                await connection.news.wait()
 
     def _release(self, entry: QueuedFrame) -> None:
         if entry.payer:
@@ -290,50 +285,47 @@ class Hub:
             if self.held[entry.payer] <= QUOTA // 2 and entry.payer in self.room:
                 self.room[entry.payer].set()
 
-    def _tell(self, name: str, what: int) -> None:
-        for other in self.asked.get(name, ()):
+    def _notify(self, name: str, state: int) -> None:
+        for other in self.watchers.get(name, ()):
             if other in self.connections and other != name:
-                self._note(self.connections[other], name, what)
+                self._note(self.connections[other], name, state)
 
     # --- revocations ----------------------------------------------------------------------------------------
 
-    async def _look_at_revocations(self) -> None:
-        """A new list laid into the hub's kit takes effect within seconds, for those who are connected too."""
+    async def _watch_revocations(self) -> None:
+        """Apply a new revocation list in the hub's kit within seconds, also to connected parties."""
         file = None if self.kit.directory is None else Path(self.kit.directory) / "revoked.crl"
-        seen = file.stat().st_mtime_ns if file is not None and file.exists() else 0
+        last_change = file.stat().st_mtime_ns if file is not None and file.exists() else 0
         while file is not None:
             await asyncio.sleep(LOOK_AGAIN)
             try:
-                if file.stat().st_mtime_ns != seen:
-                    seen = (
+                if file.stat().st_mtime_ns != last_change:
+                    last_change = (
                         file.stat().st_mtime_ns
-                    )  # before it is read: a change while it is read is seen at the next look
-                    self.renew(self.trust.updated(file.read_bytes()))
+                    )  # before reading: a change during reading is seen next time
+                    self.renew(self.trust.update(file.read_bytes()))
                     if keep_revocations(
                         replace(self.kit, trust=self.trust)
-                    ):  # an older list was copied over the one this hub knows
+                    ):  # an older list had replaced the one in use
                         log.warning(
-                            "%s was older than the list of revocations in use; the newer one was written "
-                            "back",
+                            "%s was older than the revocation list in use; the newer one was written back",
                             file,
                         )
-                        seen = file.stat().st_mtime_ns
+                        last_change = file.stat().st_mtime_ns
             except (OSError, SealBroken) as error:
-                log.error("the list of revocations was not taken over: %s", error)
+                log.error("the revocation list was refused: %s", error)
 
     def renew(self, trust: Trust) -> None:
-        """Use this list of revocations from now on: send those away who are on it, and the list to all
-        others.
-        """
+        """Use a new revocation list: disconnect revoked parties and send the list to all others."""
         is_new, self.trust = trust is not self.trust, trust
-        for desk in self.connections.values():
+        for connection in self.connections.values():
             try:
-                trust.check(desk.certificate)
+                trust.check(connection.certificate)
                 if is_new:
-                    desk.put(self._welcome(desk.name))
+                    connection.put(self._welcome(connection.name))
             except SealBroken as error:
-                log.warning("%r is sent away: %s", desk.name, error)
-                desk.close(str(error))
+                log.warning("%r is disconnected: %s", connection.name, error)
+                connection.close(str(error))
 
 
 async def serve(kit: Kit, ready: Callable[[int], None] = lambda port: None) -> None:

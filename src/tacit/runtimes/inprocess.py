@@ -1,11 +1,11 @@
-"""All parties in one process: for tests, simulation, and trying a protocol out.
+"""All parties in one process: for tests, simulation and development.
 
-Every message is written out and read back as it would be over a network, so its bytes are the wire's and no
-party can reach into another's memory. A failed party ends the run and is named. When nobody can go on, that
-is an error saying who waits for what; nothing hangs.
+Every message is encoded and decoded as over a network, so byte counts are real and no party can access
+another's memory. A failed party ends the run and is named. A deadlock raises an error that says who waits for
+what.
 
-The run has an event loop of its own, because only the loop knows that nothing is left to do: then virtual
-time moves on, or the run is stuck.
+The run has its own event loop, because only the loop knows when nothing is left to do: then virtual time
+advances, or the run is deadlocked.
 """
 
 from __future__ import annotations
@@ -49,24 +49,23 @@ class InProcess:
     )
 
     def run_sync(self, programs: Mapping[str, Program], *, ledger: Ledger | None = None) -> dict[str, Any]:
-        """What each party's program returned. What the parties saw is added to `ledger`, also when the run
-        fails.
+        """Run the programs and return what each returned.
+
+        What the parties saw is added to `ledger`, also if the run fails.
         """
         return drain(self.stream(programs, Emitter(), ledger=ledger))
 
     def stream(
         self, programs: Mapping[str, Program], emitter: Emitter[T], *, ledger: Ledger | None = None
     ) -> Generator[T, None, dict[str, Any]]:
-        """The same, step by step: yields what a program emits through `emitter`, while all parties wait."""
+        """Run step by step: yield what a program emits through `emitter`, while all parties wait."""
         return _Run(check(self), programs, ledger).stream(emitter)
 
     async def run(self, programs: Mapping[str, Program], *, ledger: Ledger | None = None) -> dict[str, Any]:
-        """The same from async code. The parties live on a thread of their own; cancelling this stops them all
-        first.
-        """
+        """Run from async code, in a separate thread; cancelling this stops all parties first."""
         run = _Run(check(self), programs, ledger)
         pool = ThreadPoolExecutor(1, "tacit")
-        job = asyncio.get_running_loop().run_in_executor(pool, contextvars.copy_context().run, run.here)
+        job = asyncio.get_running_loop().run_in_executor(pool, contextvars.copy_context().run, run.run_here)
         try:
             return await asyncio.shield(job)
         except asyncio.CancelledError:
@@ -79,7 +78,7 @@ class InProcess:
 
 
 class _Selector(selectors.DefaultSelector):
-    """Asked to wait without end, it first tells `idle`: the loop has nothing ready and no timer."""
+    """Calls `idle` before waiting without a timeout: the loop has nothing ready and no timer."""
 
     idle: Callable[[], bool] | None = None
 
@@ -90,34 +89,30 @@ class _Selector(selectors.DefaultSelector):
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop that knows when it is quiet. `away` counts the work handed to threads, which may still
-    come back.
-    """
+    """An event loop that knows when it is idle; `thread_jobs` counts jobs in threads."""
 
     def __init__(self) -> None:
         self.selector = _Selector()
-        self.away = 0
+        self.thread_jobs = 0
         super().__init__(self.selector)
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
         future = super().run_in_executor(executor, func, *args)
-        self.away += 1
-        future.add_done_callback(self._back)
+        self.thread_jobs += 1
+        future.add_done_callback(self._on_done)
         return future
 
-    def _back(self, _: object) -> None:
-        self.away -= 1
+    def _on_done(self, _: object) -> None:
+        self.thread_jobs -= 1
 
-    def alone(self) -> bool:
-        """Nothing outside can wake this loop: no thread is at work and no socket is open but the loop's
-        own.
-        """
-        return self.away == 0 and len(self.selector.get_map()) <= 1
+    def is_isolated(self) -> bool:
+        """Return whether nothing outside can wake this loop: no thread works and no socket is open."""
+        return self.thread_jobs == 0 and len(self.selector.get_map()) <= 1
 
 
 @dataclass(frozen=True)
 class _Wire:
-    """One party's way out. It speaks for its owner only: the name a mailbox gets is the wire's."""
+    """One party's transport. It sends only in its owner's name."""
 
     owner: str
     boxes: Mapping[str, Mailbox]
@@ -125,13 +120,13 @@ class _Wire:
     async def deliver(self, sender: str, to: str, scope: str, frame: bytes) -> None:
         if sender != self.owner:
             raise ProtocolError(
-                f"party {self.owner!r} tried to send to {to!r} as {sender!r}. A party speaks under its own "
-                "name only."
+                f"party {self.owner!r} tried to send to {to!r} as {sender!r}. A party can send only in its "
+                "own name."
             )
         box = self.boxes.get(to)
         if box is None:
             raise ProtocolError(
-                f"party {self.owner!r} sends to {to!r}, which takes no part in this run. "
+                f"party {self.owner!r} sends to {to!r}, which is not a party of this run. "
                 f"{nearest(to, list(self.boxes))}"
             )
         if to != self.owner and not box.fits(self.owner, scope, len(frame)):
@@ -178,8 +173,8 @@ class _Run:
     def _secret(runtime: InProcess, name: str) -> Secret:
         return Secret() if runtime.secret_seed is None else SeededSecret(f"{runtime.secret_seed}/{name}")
 
-    def here(self) -> dict[str, Any]:
-        """Run to the end on this thread."""
+    def run_here(self) -> dict[str, Any]:
+        """Run to the end in this thread."""
         return drain(self.stream(Emitter()))
 
     def stream(self, emitter: Emitter[T]) -> Generator[T, None, dict[str, Any]]:
@@ -191,24 +186,24 @@ class _Run:
                     self.ledger.merge(box.ledger)
 
     def stop(self) -> None:
-        """From another thread: cancel everything."""
+        """Cancel everything, from another thread."""
         self.stopped = True
         if self.task is not None:
-            with suppress(RuntimeError):  # the loop has just closed: there is nothing left to cancel
+            with suppress(RuntimeError):  # the loop has just closed
                 self.task.get_loop().call_soon_threadsafe(self.task.cancel)
 
     async def main(self) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, _Loop)
         self.task = asyncio.current_task()
-        if self.stopped:  # asked to stop before there was a task to cancel
+        if self.stopped:  # stopped before there was a task to cancel
             raise asyncio.CancelledError
         over: asyncio.Future[None] = loop.create_future()
-        loop.selector.idle = lambda: self.quiet(loop, over)
+        loop.selector.idle = lambda: self.on_idle(loop, over)
         try:
             async with asyncio.TaskGroup() as group:
                 for name, party in self.parties.items():
-                    group.create_task(self.life(name, party, over), name=f"party {name}")
+                    group.create_task(self.run_party(name, party, over), name=f"party {name}")
                 if self.live:
                     await over
         except BaseExceptionGroup as failures:
@@ -217,7 +212,7 @@ class _Run:
             for other in failures.exceptions:
                 if other is not first:
                     first.add_note(f"while the run was being stopped: {other}")
-            raise first  # noqa: B904  # its own cause is the party's error, which is what the reader needs
+            raise first  # noqa: B904  # its cause is the party's error
         finally:
             loop.selector.idle = None
         for name in self.programs:
@@ -225,7 +220,7 @@ class _Run:
                 raise PartyFailed(name, asyncio.CancelledError("its program cancelled itself"))
         return {name: self.results[name] for name in self.programs}
 
-    async def life(self, name: str, party: Party, over: asyncio.Future[None]) -> None:
+    async def run_party(self, name: str, party: Party, over: asyncio.Future[None]) -> None:
         try:
             self.results[name] = await self.programs[name](party)
         except Exception as error:
@@ -236,11 +231,9 @@ class _Run:
             if not self.live and not over.done():
                 over.set_result(None)
 
-    def quiet(self, loop: _Loop, over: asyncio.Future[None]) -> bool:
-        """Nobody has anything to do. Let time pass, or say that it never will; False leaves the loop waiting
-        for the outside world.
-        """
-        if not loop.alone():
+    def on_idle(self, loop: _Loop, over: asyncio.Future[None]) -> bool:
+        """Advance virtual time, or report a deadlock; False: something outside can still wake the loop."""
+        if not loop.is_isolated():
             return False
         if isinstance(self.clock, VirtualClock) and self.clock.advance():
             return True
@@ -251,14 +244,14 @@ class _Run:
         who = [f"{name!r} waits for {' and for '.join(wants)}" for name, wants in waits.items()]
         over.set_exception(
             ProtocolError(
-                "no party can go on: "
+                "no party can continue: "
                 f"{'; '.join(who[:8])}{f'; and {len(who) - 8} more' if len(who) > 8 else ''}."
                 + (
                     f" Already finished: {', '.join(done[:8])}{', …' if len(done) > 8 else ''}."
                     if done
                     else ""
                 )
-                + " Someone must send what is waited for, or the wait needs a deadline (within=…)."
+                + " Send the missing message, or give the wait a deadline (within=…)."
             )
         )
         return True

@@ -1,9 +1,9 @@
-"""Start kits: a folder for each party with all it needs to take part, and nothing that is anyone else's.
+"""Start kits: a folder for each party with all it needs to take part.
 
 party.key         its private key (readable by its owner only)
 party.crt         its certificate
-authority.crt     the federation's authority: whom to believe
-revoked.crl       who no longer counts, signed by the authority
+authority.crt     the certificate of the federation's authority
+revoked.crl       revoked certificates, signed by the authority
 party.toml        the federation, its name and role, the hub's address, the other parties
 """
 
@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from ..errors import BadKit, SealBroken
 from .certificates import Authority, Key, Trust, key_pem, party_of, pem, read_certificate, read_key
 
-# what a certificate signs in a protocol can be taken for nothing it signs in a handshake
+# separates signatures in protocols from those in handshakes
 SIGNED = b"tacit signed 1 "
 FILES = ("party.key", "party.crt", "authority.crt", "revoked.crl", "party.toml")
 
@@ -66,23 +66,23 @@ class Kit:
 
 
 class CertificateIdentity:
-    """A party's signatures, by its certificate, which comes along: whoever checks one needs to know the
-    federation's authority and nobody else.
+    """Signatures of a party with its certificate, which is part of the signature.
 
-    A signature is the certificate's length (two bytes), the certificate (DER) and ECDSA P-256 over SIGNED and
-    the message.
+    A verifier needs only the federation's authority. A signature is the certificate's length (two bytes), the
+    certificate (DER) and ECDSA P-256 over SIGNED and the message.
     """
 
     def __init__(self, kit: Callable[[], Kit]):
-        self.kit = kit  # asked every time: its list of revocations may have grown
+        self.kit = kit  # called every time: its revocation list may have grown
 
     def sign(self, message: bytes) -> bytes:
         kit = self.kit()
         return len(kit.der).to_bytes(2, "big") + kit.der + kit.sign(SIGNED + message)
 
     def verify(self, name: str, message: bytes, signature: bytes) -> bool:
-        """Whether party `name` signed this: with a certificate of this federation that is in force, and made
-        out to that name. The server never stands in for a client, and a stranger for nobody.
+        """Return whether party `name` signed this with a valid certificate of this federation.
+
+        The server's certificate never verifies as a client's.
         """
         kit, size = self.kit(), int.from_bytes(signature[:2], "big")
         if name not in kit.parties or name == kit.server:
@@ -97,24 +97,22 @@ class CertificateIdentity:
 
 
 def temporary(federation: str, names: tuple[str, ...]) -> tuple[Kit, dict[str, Kit]]:
-    """(the hub's kit, the parties' kits) of a federation that lives in memory, for one run on one machine."""
+    """Return (hub's kit, parties' kits) of an in-memory federation, for one run on one machine."""
     authority = Authority.new(federation)
     trust = Trust(authority.certificate, authority.revocations(()))
 
-    def made(name: str, role: str) -> Kit:
+    def make_kit(name: str, role: str) -> Kit:
         return Kit(
             name, role, "127.0.0.1:0", *authority.issue(name, role), trust, names, listen="127.0.0.1:0"
         )
 
-    return made("hub", "hub"), {
-        name: made(name, "server" if name == "server" else "client") for name in names
+    return make_kit("hub", "hub"), {
+        name: make_kit(name, "server" if name == "server" else "client") for name in names
     }
 
 
 def save(kit: Kit, directory: Path, extra: dict[str, Any] | None = None) -> None:
-    """Write a kit into its folder. A key that is there already stays: its file is made only if there is
-    none.
-    """
+    """Write a kit into its folder; an existing key is never overwritten."""
     import tomli_w
 
     from ..files import write_atomic
@@ -141,11 +139,10 @@ def save(kit: Kit, directory: Path, extra: dict[str, Any] | None = None) -> None
 
 
 def keep_revocations(kit: Kit) -> bool:
-    """Write the kit's list of revocations into its folder, if it is newer than the one there: a restarted
-    party then still knows it.
+    """Write the kit's revocation list into its folder if it is newer than the stored one.
 
-    Returns whether it was written. A list is never replaced by an older one. Raises OSError if the folder
-    cannot be written to.
+    So a restarted party still knows it. Returns whether it was written. Raises OSError if the folder is not
+    writable.
     """
     from fcntl import LOCK_EX, flock
 
@@ -156,15 +153,13 @@ def keep_revocations(kit: Kit) -> bool:
     file, nothing = kit.directory / "revoked.crl", Trust(kit.trust.authority)
     folder = os.open(kit.directory, os.O_RDONLY)
     try:
-        flock(
-            folder, LOCK_EX
-        )  # several processes may use one kit: nobody writes between reading and writing here
+        flock(folder, LOCK_EX)  # several processes may use one kit
         try:
-            there = nothing.updated(file.read_bytes())
+            stored = nothing.update(file.read_bytes())
         except (FileNotFoundError, SealBroken):
-            there = nothing
-        newest = there.updated(pem(kit.trust.revoked))
-        if newest is there or newest.revoked is None:
+            stored = nothing
+        newest = stored.update(pem(kit.trust.revoked))
+        if newest is stored or newest.revoked is None:
             return False
         write_atomic(file, pem(newest.revoked))
         return True
@@ -173,25 +168,22 @@ def keep_revocations(kit: Kit) -> bool:
 
 
 def load(directory: str | os.PathLike[str]) -> Kit:
-    """The kit in a folder, every part checked against the others."""
+    """Load the kit in a folder and check its parts against each other."""
     folder = Path(directory)
     if not folder.is_dir():
-        raise BadKit(
-            f"there is no kit at {folder}. Give the folder you were handed, the one with party.toml in it."
-        )
+        raise BadKit(f"there is no kit at {folder}. Give the folder that contains party.toml.")
     absent = [name for name in FILES if not (folder / name).is_file()]
     if absent:
         raise BadKit(
-            f"the kit {folder} lacks {', '.join(absent)}. Take it again from whoever provisioned the "
+            f"the kit {folder} lacks {', '.join(absent)}. Get it again from the person who provisioned the "
             "federation."
         )
     mode = stat.S_IMODE((folder / "party.key").stat().st_mode)
     if mode & 0o077:
         raise BadKit(
-            f"{folder / 'party.key'} can be read by others than its owner (mode {mode:03o}). Set it right "
-            "with: "
-            f"chmod 600 {folder / 'party.key'}; if anyone may have copied it, have this party provisioned "
-            "anew."
+            f"{folder / 'party.key'} is readable by other users (mode {mode:03o}). Fix it with: chmod 600 "
+            f"{folder / 'party.key'}. If someone may have copied it, revoke this party and provision it "
+            "again."
         )
     try:
         table = tomllib.loads((folder / "party.toml").read_text(encoding="utf-8"))
@@ -199,26 +191,24 @@ def load(directory: str | os.PathLike[str]) -> Kit:
         parties, server = tuple(str(p) for p in table["parties"]), str(table["server"])
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise BadKit(
-            f"{folder / 'party.toml'} cannot be read: {type(error).__name__}: {error}. Take it again from "
-            "whoever provisioned the "
-            "federation."
+            f"{folder / 'party.toml'} cannot be read: {type(error).__name__}: {error}. Get the kit again "
+            "from the person who provisioned the federation."
         ) from None
     certificate = read_certificate((folder / "party.crt").read_bytes(), str(folder / "party.crt"))
     authority = read_certificate((folder / "authority.crt").read_bytes(), str(folder / "authority.crt"))
     key = read_key((folder / "party.key").read_bytes(), str(folder / "party.key"))
     if key.public_key() != certificate.public_key():
         raise BadKit(
-            f"in {folder}, party.key and party.crt do not belong together. Take both again from whoever "
+            f"in {folder}, party.key and party.crt do not match. Get the kit again from the person who "
             "provisioned the federation."
         )
     if party_of(certificate) != name:
         raise BadKit(
-            f"in {folder}, the certificate is that of {party_of(certificate)!r}, and party.toml says "
-            f"{name!r}. A name cannot be chosen: "
-            "it is the certificate's."
+            f"in {folder}, the certificate is that of {party_of(certificate)!r}, but party.toml says "
+            f"{name!r}. The name must be the certificate's."
         )
     try:
-        trust = Trust(authority).updated((folder / "revoked.crl").read_bytes())
+        trust = Trust(authority).update((folder / "revoked.crl").read_bytes())
         trust.check(certificate)
     except SealBroken as error:
         raise BadKit(f"the kit {folder} cannot be used: {error}") from None

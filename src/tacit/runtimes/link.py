@@ -1,10 +1,9 @@
-"""A party's connection: it dials out to the hub, keeps dialling when the connection is lost, and holds one
-sealed channel to each other party.
+"""A party's connection to the hub, with one encrypted channel to each other party.
 
-A program on top of it notices nothing of a lost connection or a restarted hub but the time it takes. It does
-notice, as an error, when the hub turns this party away, cannot be reached for `patience` seconds, or alters
-what it carries. With `away`, for protocols that nobody can leave and join again, it also notices when a party
-it waits for was there and has gone for so many seconds, or is another process than the one it spoke with.
+It reconnects when the connection is lost. A program notices a lost connection or a restarted hub only by the
+delay. It gets an error if the hub refuses this party, cannot be reached for `patience` seconds, or alters
+messages. With `away`, for protocols that no party can leave and rejoin, it also gets an error if an awaited
+party has disconnected for that many seconds, or has restarted.
 """
 
 from __future__ import annotations
@@ -35,15 +34,14 @@ from .hub import OPTIONS
 from .kits import CertificateIdentity, Kit, keep_revocations
 
 log = logging.getLogger("tacit.party")
-# seconds until a confirmation goes out by itself: longer than an answer usually takes, which makes it
-# unnecessary to hurry
+# seconds until a separate confirmation is sent: longer than an answer usually takes, which confirms as well
 SOON = 0.02
 TICK = 0.5
 WAIT = (
     0.05,
     2.0,
-)  # seconds between attempts to connect: doubling, with jitter, so that parties do not all come back at once
-LINGER = 10.0  # seconds a party that has finished waits for others to take what it still has for them
+)  # seconds between attempts to connect: doubling, with jitter, so that parties do not reconnect at once
+LINGER = 10.0  # seconds a finished party waits for others to receive its messages
 CLIENT_OPTIONS = [
     *OPTIONS,
     ("grpc.ssl_target_name_override", HUB_NAME),
@@ -56,7 +54,7 @@ CLIENT_OPTIONS = [
 
 
 class Link:
-    """The transport of one party. Use it as `async with Link(kit) as link: await link.run(program)`."""
+    """The transport of one party: `async with Link(kit) as link: await link.run(program)`."""
 
     def __init__(
         self,
@@ -70,8 +68,10 @@ class Link:
         version: str = "",
         away: float | None = None,
         limits: MailLimits | None = None,
+        start_wait: float = 0.0,
     ):
         self.kit, self.patience, self.linger, self.version, self.away = kit, patience, linger, version, away
+        self.start_wait = start_wait  # seconds `drain` waits for a receiver that has not connected yet
         self.life = new_life()
         self.mailbox = Mailbox(kit.name, Ledger(), max_bytes, limits)
         self.mailbox.on_room.append(self._resume)
@@ -85,11 +85,11 @@ class Link:
             identity=CertificateIdentity(lambda: self.kit),
         )
         self.channels: dict[str, Channel] = {}
-        self.noticed: list[str] = []  # what was wrong, and healed or refused: for logs and tests
+        self.notes: list[str] = []  # problems that were repaired or refused: for logs and tests
         self.connections = 0
         self.connected = asyncio.Event()
-        self._news, self._eased = asyncio.Event(), asyncio.Event()
-        self._crowded: set[str] = set()  # whom the program cannot tell more before they have confirmed some
+        self._news, self._room = asyncio.Event(), asyncio.Event()
+        self._crowded: set[str] = set()  # receivers for which the program waits to confirm
         self._soon: asyncio.TimerHandle | None = None
         self._failed: asyncio.Future[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -118,20 +118,18 @@ class Link:
     def _fail(self, error: BaseException) -> None:
         if self._failed is not None and not self._failed.done():
             self._failed.set_exception(error)
-            self._failed.exception()  # asked for below, or by nobody if the program ends first
-        self._eased.set()
+            self._failed.exception()  # marks it as retrieved, in case the program ends first
+        self._room.set()
 
     def note(self, text: str) -> None:
         log.warning("party %r: %s", self.kit.name, text)
-        self.noticed.append(text)
-        del self.noticed[:-1000]  # a long run's memory stays flat
+        self.notes.append(text)
+        del self.notes[:-1000]  # bounds the memory of a long run
 
-    # --- what a party's program uses ------------------------------------------------------------------------
+    # --- used by the party's program ------------------------------------------------------------------------
 
     async def run(self, program: Program) -> Any:
-        """The program to its end, and what it still had to say delivered; or whatever made the connection
-        impossible.
-        """
+        """Run the program to its end and deliver its messages, or raise why the connection failed."""
         assert self._failed is not None
         task = asyncio.ensure_future(program(self.party))
         await asyncio.wait([task, self._failed], return_when=asyncio.FIRST_COMPLETED)
@@ -144,32 +142,30 @@ class Link:
             return await task
         finally:
             if not self._failed.done():
-                # also of a program that failed: what it said before, such as why it cannot take part, must
-                # arrive
+                # also after a failure: messages such as the reason why it cannot take part must arrive
                 await self.drain()
 
     async def deliver(self, sender: str, to: str, scope: str, frame: bytes) -> None:
         if sender != self.kit.name:
             raise ProtocolError(
-                f"party {self.kit.name!r} tried to send to {to!r} as {sender!r}. A party speaks under its "
-                "own name only."
+                f"party {self.kit.name!r} tried to send to {to!r} as {sender!r}. A party can send only in "
+                "its own name."
             )
         if len(scope.encode()) > MAX_SCOPE:
             raise ProtocolError(
                 f"party {self.kit.name!r} sends in a scope whose name has {len(scope.encode())} bytes; at "
-                f"most {MAX_SCOPE} are allowed. "
-                "Use shorter tags."
+                f"most {MAX_SCOPE} are allowed. Use shorter tags."
             )
         if to == self.kit.name:
             self.mailbox.put(to, scope, frame)
             return
         channel = self._channel(to)
         try:
-            while channel.crowded:
+            while channel.is_full:
                 self._crowded.add(to)
                 self._check()
-                self._eased.clear()
-                await self._eased.wait()
+                self._room.clear()
+                await self._room.wait()
         finally:
             self._crowded.discard(to)
         self._check()
@@ -177,22 +173,30 @@ class Link:
         self._news.set()
 
     async def drain(self) -> None:
-        """Wait until others have what was said to them, those who are still there."""
-        end = time.monotonic() + self.linger
+        """Wait until connected receivers have confirmed all messages."""
+        began = time.monotonic()
+        until = began + self.linger
         for channel in self.channels.values():
             channel.confirm()
         self._news.set()
-        gone = 0.0  # since when nobody who should still hear something is there
-        last = time.monotonic() + max(self.patience, self.linger)
-        moved = 0
-        while any(c.busy for c in self.channels.values()) and time.monotonic() < end:
+        absent_since = 0.0  # since when no receiver with undelivered messages is connected
+        last = began + max(self.patience, self.linger)
+        last_acked = 0
+
+        def awaits_first_contact() -> bool:
+            still_starting = time.monotonic() < began + self.start_wait
+            return still_starting and any(c.busy and not c.their_life for c in self.channels.values())
+
+        while any(c.busy for c in self.channels.values()) and (
+            time.monotonic() < until or awaits_first_contact()
+        ):
             acked = sum(c.acked for c in self.channels.values())
-            if acked != moved or any(c.paused and c.present for c in self.channels.values()):
+            if acked != last_acked or any(c.paused and c.present for c in self.channels.values()):
                 # somebody is taking what we have, or is there and has no room yet
-                moved, end = acked, min(time.monotonic() + self.linger, last)
-            there = any(c.busy and c.present for c in self.channels.values())
-            gone = 0.0 if there else gone or time.monotonic()
-            if gone and time.monotonic() - gone > self.linger / 10:
+                last_acked, until = acked, min(time.monotonic() + self.linger, last)
+            is_present = awaits_first_contact() or any(c.busy and c.present for c in self.channels.values())
+            absent_since = 0.0 if is_present else absent_since or time.monotonic()
+            if absent_since and time.monotonic() - absent_since > self.linger / 10:
                 break
             self._check()
             await asyncio.sleep(0.005)
@@ -242,13 +246,12 @@ class Link:
                     why = error.details() or str(error.code())
                     if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
                         raise NoHub(
-                            f"the hub at {self.kit.address} turned party {self.kit.name!r} away: {why}"
+                            f"the hub at {self.kit.address} refused party {self.kit.name!r}: {why}"
                         ) from None
                     if error.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED):
                         raise NoHub(
-                            f"the hub at {self.kit.address} cannot be spoken with: {error.code().name}: "
-                            f"{why}. Is it a tacit hub of the same "
-                            "version?"
+                            f"the server at {self.kit.address} does not answer as a hub: "
+                            f"{error.code().name}: {why}. Is it a tacit hub of the same version?"
                         ) from None
                 finally:
                     self.connected.clear()
@@ -257,11 +260,11 @@ class Link:
                 self.note(f"the connection to the hub was lost: {why}")
             elif time.monotonic() - lost > min(
                 2.0, self.patience
-            ):  # not a hub that is just being restarted: find out why, for the message
+            ):  # longer than a restart of the hub: find out the reason
                 from .preflight import reach
 
-                fatal, found = await asyncio.to_thread(reach, self.kit)
-                why = found or why
+                fatal, reason = await asyncio.to_thread(reach, self.kit)
+                why = reason or why
                 if fatal or time.monotonic() - lost > self.patience:
                     raise NoHub(f"{why} Party {self.kit.name!r} tried for {time.monotonic() - lost:.0f} s.")
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))
@@ -271,9 +274,9 @@ class Link:
         writer: asyncio.Task[None] | None = None
         try:
             async for data in call:
-                if writer is None:  # the hub's welcome: the certificate was taken
+                if writer is None:  # the hub's welcome: it accepted the certificate
                     writer = asyncio.create_task(self._write(call))
-                    self._welcomed()
+                    self._on_welcome()
                 self._read(data)
             code = await call.code()
             if code is not grpc.StatusCode.OK:
@@ -285,34 +288,33 @@ class Link:
                 writer.cancel()
             call.cancel()
 
-    def _welcomed(self) -> None:
+    def _on_welcome(self) -> None:
         self.connections += 1
         self.connected.set()
         for channel in self.channels.values():
-            channel.came_back()
+            channel.reconnect()
         self._news.set()
 
     async def _write(self, call: Any) -> None:
         try:
             while True:
-                self._news.clear()  # first: whatever comes while we write sets it again
+                self._news.clear()  # first: an event during writing sets it again
                 busy = [c for c in self.channels.values() if c.failure is None]
-                # a record of each channel in turn, so that a large message to one does not keep others
-                # waiting
+                # one record per channel in turn, so that a large message does not block others
                 while busy:
-                    left = []
+                    remaining = []
                     for channel in busy:
                         payload = channel.pull()
                         if payload is not None:
                             await call.write(payload)
-                            left.append(channel)
+                            remaining.append(channel)
                     if self._news.is_set():
                         self._news.clear()
-                        left = [c for c in self.channels.values() if c.failure is None]
-                    busy = left
+                        remaining = [c for c in self.channels.values() if c.failure is None]
+                    busy = remaining
                 await self._news.wait()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
-            return  # the reading side says why
+            return  # the reading side reports the reason
 
     def _read(self, data: bytes) -> None:
         try:
@@ -325,37 +327,38 @@ class Link:
                 channel = self._channel(sender)
             except ProtocolError:
                 self.note(
-                    f"mail from {sender!r}, which is not in federation {self.kit.federation!r}, was dropped"
+                    f"a message from {sender!r}, which is not in federation {self.kit.federation!r}, was "
+                    "dropped"
                 )
                 return
             if channel.failure is not None:
-                return  # given up: nothing more is read in this party's name
+                return  # the channel failed: nothing more is read from this party
             before = channel.their_life
             channel.receive(payload)
             if channel.their_life != before:
-                log.info("party %r: sealed words with %r have begun", self.kit.name, sender)
+                log.info("party %r: the encrypted channel with %r is open", self.kit.name, sender)
             if channel.failure is not None:
                 self.mailbox.cancel(sender)
-                self._look_who_is_broken()
+                self._check_broken()
             if channel.unconfirmed_records and self._soon is None:
                 self._soon = asyncio.get_running_loop().call_later(SOON, self._confirm)
-            self._eased.set()
+            self._room.set()
             if channel.busy:  # a confirmation may have made room
                 self._news.set()
         elif kind in (ABSENT, PRESENT) and sender in self.channels:
             if kind == PRESENT:
-                self.channels[sender].came_back()
+                self.channels[sender].reconnect()
                 self._news.set()
             elif self.channels[sender].present:
-                self.channels[sender].present, self.channels[sender].gone = False, time.monotonic()
+                self.channels[sender].present, self.channels[sender].absent_since = False, time.monotonic()
         elif kind == WELCOME:
             self._renew(payload)
 
     def _renew(self, payload: memoryview) -> None:
         try:
-            said = json.loads(bytes(payload))
-            if said.get("revoked"):
-                trust = self.kit.trust.updated(said["revoked"].encode())
+            welcome = json.loads(bytes(payload))
+            if welcome.get("revoked"):
+                trust = self.kit.trust.update(welcome["revoked"].encode())
                 if trust is not self.kit.trust:
                     self.kit = replace(self.kit, trust=trust)
                     for channel in self.channels.values():
@@ -363,12 +366,12 @@ class Link:
                     keep_revocations(self.kit)
         except OSError as error:
             self.note(
-                "the hub's newer list of revocations is used, but cannot be written to "
-                f"{self.kit.directory}: {error.strerror or error}. "
-                "After a restart it has to come from the hub again."
+                "the hub's newer revocation list is in use, but cannot be written to "
+                f"{self.kit.directory}: {error.strerror or error}. After a restart the hub must send it "
+                "again."
             )
         except (ValueError, AttributeError, SealBroken) as error:
-            self.note(f"the hub's list of revocations was not taken over: {error}")
+            self.note(f"the hub's revocation list was refused: {error}")
 
     def _confirm(self) -> None:
         self._soon = None
@@ -382,31 +385,30 @@ class Link:
             for channel in self.channels.values():
                 if self.connected.is_set():
                     channel.tick(time.monotonic())
-            self._look_who_is_broken()
-            self._look_who_is_held()
+            self._check_broken()
+            self._check_held()
             if self.away is not None and self.connected.is_set():
-                self._look_who_is_missing(self.away)
+                self._check_missing(self.away)
             self._news.set()
 
     def _resume(self) -> None:
-        """The program has read some of its mail: those who were told to wait go on, where there is room."""
+        """Resume held senders for which there is room again."""
         for name, channel in self.channels.items():
             if channel.refused is not None and self.mailbox.has_room(name, *channel.refused):
                 channel.resume()
                 self._news.set()
 
-    def _look_who_is_broken(self) -> None:
-        """A conversation that was given up ends the program only if it waits for that party: a member cannot
-        end another's run by sending garbage.
+    def _check_broken(self) -> None:
+        """Fail if the program waits for a party whose channel failed.
+
+        Otherwise a party could end another's run by sending garbage.
         """
         for name in (*self.mailbox.awaited(), *self._crowded):
             if name in self.channels and (failure := self.channels[name].failure) is not None:
                 self._fail(failure)
 
-    def _look_who_is_held(self) -> None:
-        """A program that waits for a message of a party whose other messages it does not read would wait
-        forever.
-        """
+    def _check_held(self) -> None:
+        """Fail if the awaited message cannot arrive because other messages of that party are unread."""
         for name, wants in self.mailbox.awaited().items():
             channel = self.channels.get(name)
             if (
@@ -418,38 +420,34 @@ class Link:
                 self._fail(
                     ProtocolError(
                         f"party {self.kit.name!r} waits for {wants}, but {used.letters if used else 0} "
-                        f"other messages of {name!r} "
-                        f"({used.bytes if used else 0} bytes) have not been read, and there is no room for "
-                        "more. Do both run the same "
-                        "version and job? If so, do not trust this party."
+                        f"other messages of {name!r} ({used.bytes if used else 0} bytes) are unread, and "
+                        "there "
+                        "is no room for more. Do both run the same version and job? If so, do not trust this "
+                        "party."
                     )
                 )
 
-    def _look_who_is_missing(self, away: float) -> None:
-        """One who never came is waited for as long as the program says; one with whom we have spoken is
-        missed.
-        """
+    def _check_missing(self, away: float) -> None:
+        """Fail if an awaited party that was connected has restarted or disconnected for too long."""
         for name, wants in (
-            dict.fromkeys(self._crowded, "a sign that it reads") | self.mailbox.awaited()
+            dict.fromkeys(self._crowded, "a confirmation that it reads") | self.mailbox.awaited()
         ).items():
             channel = self.channels.get(name)
             if channel is None or not channel.their_life:
                 continue
-            if channel.anew:
+            if channel.has_restarted:
                 self._fail(
                     ProtocolError(
-                        f"party {name!r} was started anew while party {self.kit.name!r} waited for {wants}; "
-                        "what it knew before is lost. "
-                        "Start again at all parties."
+                        f"party {name!r} was restarted while party {self.kit.name!r} waited for {wants}; its "
+                        "state is lost. Start again at all parties."
                     )
                 )
-            elif not channel.present and time.monotonic() - channel.gone > away:
+            elif not channel.present and time.monotonic() - channel.absent_since > away:
                 self._fail(
                     ProtocolError(
-                        f"party {name!r} has been gone for {time.monotonic() - channel.gone:.0f} s (its "
-                        "process ended, or it lost its "
-                        f"connection to the hub), and party {self.kit.name!r} waits for {wants}. See what "
-                        "happened there, and start "
-                        "again at all parties."
+                        f"party {name!r} has been disconnected for "
+                        f"{time.monotonic() - channel.absent_since:.0f} s (its process ended, or it lost its "
+                        f"connection to the hub), and party {self.kit.name!r} waits for {wants}. Check that "
+                        "party, and start again at all parties."
                     )
                 )

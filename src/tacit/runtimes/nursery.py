@@ -1,9 +1,8 @@
-"""Where the processes of a run come from: one small process that has loaded what all of them need, and forks
-each of them.
+"""Start the processes of a run: one small process imports what all of them need and forks each of them.
 
-Started by `Processes` as a program. It reads a JSON line for each process to start, and writes one when it
-has started or ended. When whoever started it goes away, it ends all of them. It opens no connection and
-starts no thread itself, so that forking is safe.
+`Processes` starts it as a program. It reads a JSON line for each process to start, and writes one when a
+process has started or ended. When its parent exits, it ends all of them. It opens no connection and starts no
+thread, so that forking is safe.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import Any
 def main(reply: int, modules: list[str]) -> None:
     import importlib
 
-    import torch  # noqa: F401  # loaded once, here, for all of them
+    import torch  # noqa: F401  # imported once, for all processes
 
     from .. import parties  # noqa: F401
     from . import channel, kits, values  # noqa: F401
@@ -32,10 +31,10 @@ def main(reply: int, modules: list[str]) -> None:
         importlib.import_module(name)
     names: dict[int, str] = {}
     waiting = b""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started us: it ends us in order
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent, which ends us
 
-    def say(**what: Any) -> None:
-        os.write(reply, json.dumps(what).encode() + b"\n")
+    def report(**fields: Any) -> None:
+        os.write(reply, json.dumps(fields).encode() + b"\n")
 
     while True:
         readable, _, _ = select.select([0], [], [], 0.02 if names else None)
@@ -52,17 +51,17 @@ def main(reply: int, modules: list[str]) -> None:
                     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
                     _live(order)
                 names[pid] = order["name"]
-                say(started=order["name"], pid=pid)
+                report(started=order["name"], pid=pid)
         for pid in list(names):
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
-                say(ended=names.pop(pid), pid=pid, status=os.waitstatus_to_exitcode(status))
+                report(ended=names.pop(pid), pid=pid, status=os.waitstatus_to_exitcode(status))
     for pid in names:
         os.kill(pid, signal.SIGKILL)
 
 
 def _live(order: dict[str, Any]) -> None:
-    """A process of its own, to its end."""
+    """Run one process to its end."""
     code = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -79,7 +78,7 @@ def _live(order: dict[str, Any]) -> None:
 
 
 async def _orphans(work: Any) -> int:
-    """Do the work, but not for longer than the nursery lives."""
+    """Run the work, and exit if the nursery process ends."""
     parent, task = os.getppid(), asyncio.ensure_future(work)
     while not task.done():
         await asyncio.wait([task], timeout=1.0)
@@ -111,7 +110,7 @@ async def _party(order: dict[str, Any]) -> int:
     kit = kits.load(folder / "kit")
     ledger: Any = None
     try:
-        program = found(order["program"])
+        program = find_program(order["program"])
         async with Link(
             kit,
             seed=order["seed"],
@@ -119,27 +118,28 @@ async def _party(order: dict[str, Any]) -> int:
             patience=order["patience"],
             linger=order["linger"],
             away=order["away"],
+            start_wait=order["start_wait"],
         ) as link:
             ledger = link.mailbox.ledger
-            said = {"result": pack(await link.run(program), f"what the program of {kit.name!r} returned")}
+            outcome = {"result": pack(await link.run(program), f"what the program of {kit.name!r} returned")}
     except Exception as error:
         traceback_text = (
             "" if type(error).__module__ == "tacit.errors" else "".join(traceback.format_exception(error))
         )
-        said = {
+        outcome = {
             "error": pack(
                 [type(error).__module__, type(error).__name__, str(error), traceback_text], "an error"
             )
         }
     _write(
         folder / "result",
-        pack({**said, "ledger": json.dumps(ledger.to_dict()) if ledger is not None else ""}, "a result"),
+        pack({**outcome, "ledger": json.dumps(ledger.to_dict()) if ledger is not None else ""}, "a result"),
     )
     return 0
 
 
-def found(spec: dict[str, Any]) -> Any:
-    """The program a specification names, with the arguments it brings."""
+def find_program(spec: dict[str, Any]) -> Any:
+    """Import the program of a specification, with its arguments."""
     import importlib
     import importlib.util
 
@@ -147,19 +147,19 @@ def found(spec: dict[str, Any]) -> Any:
 
     if spec["file"]:
         sys.path.insert(0, str(Path(spec["file"]).parent))
-        made = importlib.util.spec_from_file_location("__tacit_main__", spec["file"])
-        assert made is not None
-        assert made.loader is not None
-        module = importlib.util.module_from_spec(made)
+        spec_of_file = importlib.util.spec_from_file_location("__tacit_main__", spec["file"])
+        assert spec_of_file is not None
+        assert spec_of_file.loader is not None
+        module = importlib.util.module_from_spec(spec_of_file)
         sys.modules["__tacit_main__"] = module
-        made.loader.exec_module(module)
+        spec_of_file.loader.exec_module(module)
     else:
         module = importlib.import_module(spec["module"])
-    thing: Any = module
+    target: Any = module
     for part in spec["qualname"].split("."):
-        thing = getattr(thing, part)
+        target = getattr(target, part)
     args, kwargs = unpack(bytes.fromhex(spec["given"]))
-    return partial(thing, *args, **kwargs) if args or kwargs else thing
+    return partial(target, *args, **kwargs) if args or kwargs else target
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""One operating-system process a party, and a hub between them, on this machine: real sockets, real
-certificates, made for one run.
+"""One process per party and a hub between them, on this machine, with real sockets and certificates.
 
-A program must be something another process can find by itself: a function of a module or of the script that
-is being run, or `functools.partial` of one with plain values. No code and no object is sent; what cannot be
-found there is refused before anything starts. What a program returns must be plain values, too (values.py).
+Another process must be able to import a program: a function of a module or of the running script, or
+`functools.partial` of one with plain values. No code or object is sent; a program that cannot be imported is
+refused before anything starts. Programs must return plain values (values.py).
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
     from .kits import Kit
 
 T = TypeVar("T")
-PATIENCE = 60.0  # seconds to go on trying when the hub, or a party that is waited for, has gone
-LINGER = 5.0  # seconds one that has finished waits for others to take what it said
+PATIENCE = 60.0  # seconds to retry when the hub, or an awaited party, has disconnected
+LINGER = 5.0  # seconds a finished party waits for others to receive its messages
 
 
 @dataclass(frozen=True)
@@ -73,9 +72,10 @@ class Processes:
         here: Collection[str] = (),
         may_leave: Collection[str] = (),
     ) -> dict[str, Any]:
-        """What each party's program returned. Those named in `here` run in this process, and may be any
-        function. With a deadline, the end of those in `may_leave` ends nothing: the others' programs go on
-        without them, and what they returned is None.
+        """Run the programs and return what each returned.
+
+        Parties in `here` run in this process, and their programs may be any function. With a deadline, the
+        run continues if a party in `may_leave` ends early; its result is then None.
         """
         return drain(self.stream(programs, Emitter(), ledger=ledger, here=here, may_leave=may_leave))
 
@@ -88,7 +88,7 @@ class Processes:
         here: Collection[str] = (),
         may_leave: Collection[str] = (),
     ) -> Generator[T, None, dict[str, Any]]:
-        """The same, step by step: yields what a program in this process emits through `emitter`."""
+        """Run step by step: yield what a program in this process emits through `emitter`."""
         return emitter.stream(lambda: self.run(programs, ledger=ledger, here=here, may_leave=may_leave))
 
     async def run(
@@ -113,22 +113,24 @@ class Processes:
             raise BadParameter(
                 "Processes: this system cannot fork processes. Use Linux or macOS, or InProcess()."
             )
-        specs = {name: specification(program, name) for name, program in programs.items() if name not in here}
+        specs = {
+            name: specify_program(program, name) for name, program in programs.items() if name not in here
+        }
         if not programs:
             return {}
         with tempfile.TemporaryDirectory(prefix="tacit-") as folder:
-            stage = _Stage(
+            run = _ProcessRun(
                 self, Path(folder), programs, specs, ledger if ledger is not None else Ledger(), may_leave
             )
             try:
-                await stage.open()
-                return await stage.play()
+                await run.open()
+                return await run.play()
             finally:
-                await stage.close()
+                await run.close()
 
 
 def need_net(what: str) -> None:
-    """MissingExtra unless what a network needs is installed."""
+    """Raise MissingExtra unless the network packages are installed."""
     try:
         import cryptography  # noqa: F401
     except ImportError:
@@ -139,8 +141,8 @@ def need_net(what: str) -> None:
         raise MissingExtra(what, "net", "grpcio") from None
 
 
-def specification(program: Any, name: str) -> dict[str, Any]:
-    """How another process finds this program, or a refusal that says how to write it."""
+def specify_program(program: Any, name: str) -> dict[str, Any]:
+    """Describe how another process imports this program, or raise an error that says how to write it."""
     from .values import pack
 
     args: tuple[Any, ...] = ()
@@ -158,10 +160,9 @@ def specification(program: Any, name: str) -> dict[str, Any]:
         thing = getattr(thing, part, None)
     if thing is not program or not inspect.isroutine(program) or (module == "__main__" and not file):
         raise BadParameter(
-            f"the program of {name!r} is {program!r:.120}, which another process cannot find. Give a "
-            "function of a module or of the script "
-            "being run, or functools.partial of one with plain values; what is made inside a function or a "
-            "notebook cannot be found."
+            f"the program of {name!r} is {program!r:.120}, which another process cannot import. Give a "
+            "function of a module or of the running script, or functools.partial of one with plain values. "
+            "Functions defined inside functions or notebooks cannot be imported."
         )
     return {
         "module": module,
@@ -171,8 +172,8 @@ def specification(program: Any, name: str) -> dict[str, Any]:
     }
 
 
-class _Stage:
-    """One run: the nursery, the hub, and everybody."""
+class _ProcessRun:
+    """One run: the nursery process, the hub and the parties."""
 
     def __init__(
         self,
@@ -191,8 +192,10 @@ class _Stage:
             ledger,
         )
         self.may_leave = may_leave if runtime.deadline is not None else ()
-        # one that was killed we are told of at once; this is for one that hangs
+        # a killed party is reported at once; this limit is for a party that hangs
         self.away = None if runtime.restart or self.may_leave else PATIENCE
+        # processes start at different speeds: a party that finishes early keeps its messages for slower ones
+        self.start_wait = 0.0 if self.may_leave else PATIENCE
         self.results: dict[str, Any] = {}
         self.failed: PartyFailed | None = None
         self.pids: dict[str, int] = {}
@@ -223,36 +226,37 @@ class _Stage:
         self.pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read, "rb")
         )
-        self.tasks.append(asyncio.create_task(self._follow(reader)))
-        kits.save(hub, self._place("hub") / "kit")
+        self.tasks.append(asyncio.create_task(self._follow_nursery(reader)))
+        kits.save(hub, self._folder("hub") / "kit")
         self.orders: dict[str, dict[str, Any]] = {
-            "hub": {"name": "hub", "role": "hub", "folder": str(self._place("hub"))}
+            "hub": {"name": "hub", "role": "hub", "folder": str(self._folder("hub"))}
         }
         self._start("hub")
         port = await self._port()
         from dataclasses import replace
 
         kits.save(
-            replace(hub, listen=f"127.0.0.1:{port}"), self._place("hub") / "again"
-        )  # a hub that is started again must be where it was
-        os.replace(self._place("hub") / "again" / "party.toml", self._place("hub") / "kit" / "party.toml")
+            replace(hub, listen=f"127.0.0.1:{port}"), self._folder("hub") / "again"
+        )  # a restarted hub must listen on the same port
+        os.replace(self._folder("hub") / "again" / "party.toml", self._folder("hub") / "kit" / "party.toml")
         self.kits = {name: kit.at(f"127.0.0.1:{port}") for name, kit in self.kits.items()}
         for name, spec in self.specs.items():
-            kits.save(self.kits[name], self._place(name) / "kit")
+            kits.save(self.kits[name], self._folder(name) / "kit")
             self.orders[name] = {
                 "name": name,
                 "role": "party",
-                "folder": str(self._place(name)),
+                "folder": str(self._folder(name)),
                 "program": spec,
                 "seed": self.runtime.seed,
                 "max_bytes": self.runtime.max_bytes,
                 "patience": PATIENCE,
                 "linger": LINGER,
                 "away": self.away,
+                "start_wait": self.start_wait,
             }
 
-    def _place(self, name: str) -> Path:
-        """A folder of its own; the names of parties are anything, those of folders not."""
+    def _folder(self, name: str) -> Path:
+        """Return a party's folder; party names may contain characters that folder names cannot."""
         place = self.folder / ("hub" if name == "hub" else f"party-{list(self.programs).index(name)}")
         place.mkdir(exist_ok=True)
         return place
@@ -263,17 +267,17 @@ class _Stage:
 
     async def _port(self) -> int:
         for _ in range(6000):
-            if (self._place("hub") / "port").exists():
-                return int((self._place("hub") / "port").read_text())
+            if (self._folder("hub") / "port").exists():
+                return int((self._folder("hub") / "port").read_text())
             if self.failed is not None:
                 raise self.failed
             await asyncio.sleep(0.01)
-        raise ProtocolError("the hub's process did not start within a minute. Is this machine overloaded?")
+        raise ProtocolError("the hub's process did not start within a minute. Is the machine overloaded?")
 
     async def play(self) -> dict[str, Any]:
         for name in self.specs:
             self._start(name)
-        here = [asyncio.create_task(self._here(name)) for name in self.programs if name not in self.specs]
+        here = [asyncio.create_task(self._run_here(name)) for name in self.programs if name not in self.specs]
         self.tasks += here
         while self.failed is None and len(self.results) < len(self.programs):
             self.news.clear()
@@ -282,7 +286,7 @@ class _Stage:
             raise self.failed
         return {name: self.results[name] for name in self.programs}
 
-    async def _here(self, name: str) -> None:
+    async def _run_here(self, name: str) -> None:
         from .link import Link
 
         try:
@@ -293,6 +297,7 @@ class _Stage:
                 patience=PATIENCE,
                 linger=LINGER,
                 away=self.away,
+                start_wait=self.start_wait,
             ) as link:
                 self.link = link
                 try:
@@ -306,57 +311,57 @@ class _Stage:
         finally:
             self.news.set()
 
-    async def _follow(self, reader: asyncio.StreamReader) -> None:
+    async def _follow_nursery(self, reader: asyncio.StreamReader) -> None:
         while line := await reader.readline():
-            said = json.loads(line)
-            if "started" in said:
-                self.pids[said["started"]] = said["pid"]
-            elif self.pids.get(said["ended"]) == said["pid"]:
-                self._ended(said["ended"], said["status"])
+            message = json.loads(line)
+            if "started" in message:
+                self.pids[message["started"]] = message["pid"]
+            elif self.pids.get(message["ended"]) == message["pid"]:
+                self._on_exit(message["ended"], message["status"])
             self.news.set()
         if self.failed is None and len(self.results) < len(self.programs):
-            self.failed = PartyFailed("hub", ProtocolError("the process that keeps the others was ended"))
+            self.failed = PartyFailed("hub", ProtocolError("the process that starts the parties was ended"))
             self.news.set()
 
-    def _ended(self, name: str, status: int) -> None:
+    def _on_exit(self, name: str, status: int) -> None:
         del self.pids[name]
-        file = self._place(name) / "result"
+        file = self._folder(name) / "result"
         if file.exists():
-            self._result(name, file.read_bytes())
+            self._read_result(name, file.read_bytes())
         elif status < 0 and self.runtime.restart:
             self._start(name)
         elif name in self.may_leave:
-            self.results[name] = None  # a round goes on without it, and the events name it
+            self.results[name] = None  # rounds continue without it, and the events name it
         else:
             how = f"was killed by signal {-status}" if status < 0 else f"ended with code {status}"
             why = (
-                " If nobody meant to end it, this machine may be short of memory."
+                " If nobody ended it on purpose, the machine may be out of memory."
                 if status == -signal.SIGKILL
                 else ""
             )
             self.failed = self.failed or PartyFailed(
                 name,
                 ProtocolError(
-                    f"its process {how} before it had a result.{why} Start again: what this run had is "
-                    "given up."
+                    f"its process {how} before it returned a result.{why} Start again; the results of this "
+                    "run are lost."
                 ),
             )
 
-    def _result(self, name: str, data: bytes) -> None:
+    def _read_result(self, name: str, data: bytes) -> None:
         from .values import unpack
 
-        said = unpack(data)
-        if said["ledger"]:
-            self.ledger.merge(Ledger.from_dict(json.loads(said["ledger"])))
-        if "result" in said:
-            self.results[name] = unpack(said["result"])
+        outcome = unpack(data)
+        if outcome["ledger"]:
+            self.ledger.merge(Ledger.from_dict(json.loads(outcome["ledger"])))
+        if "result" in outcome:
+            self.results[name] = unpack(outcome["result"])
             return
-        module, kind, text, trace = unpack(said["error"])
+        module, kind, text, trace = unpack(outcome["error"])
         if name in self.may_leave:
-            self.results[name] = None  # in training: named in the events, and the others go on
+            self.results[name] = None  # in training: named in the events, and the others continue
             return
         if self.failed is None:
-            self.failed = PartyFailed(name, _error(module, kind, text))
+            self.failed = PartyFailed(name, _rebuild_error(module, kind, text))
             if trace:
                 self.failed.add_note(f"where it happened, in the process of {name!r}:\n{trace}")
 
@@ -378,10 +383,8 @@ class _Stage:
             await asyncio.gather(*self.tasks, return_exceptions=True)
 
 
-def _error(module: str, kind: str, text: str) -> BaseException:
-    """The error another process reported: of its own class where that is ours or Python's and takes a
-    sentence, else as one that says its kind.
-    """
+def _rebuild_error(module: str, kind: str, text: str) -> BaseException:
+    """Rebuild an error of another process: its class if it is tacit's or Python's, else RuntimeError."""
     known = (
         getattr(errors, kind, None)
         if module == "tacit.errors"

@@ -1,13 +1,13 @@
-"""`tacit provision`: from a list of parties to a folder for each of them.
+"""`tacit provision`: create a start kit for each party of a federation file.
 
     federation.toml                        kits/
-      name = "hearts"                        authority/   the federation's key: keep it where nobody else comes
+      name = "hearts"                        authority/   the federation's key: keep it secret
       hub = "hub.example.org:8443"           hub/         for whoever runs the hub
       server = "server"                      server/      for whoever coordinates
       clients = ["hospital-a", "b"]          hospital-a/ b/
 
-Running it again keeps every key and certificate that is there, makes those that are missing, and writes
-the list of parties and of revocations anew.
+Running it again keeps existing keys and certificates, creates missing ones, and rewrites the lists of parties
+and revocations.
 """
 
 from __future__ import annotations
@@ -51,12 +51,10 @@ def read_federation_file(path: str | os.PathLike[str]) -> FederationFile:
             '["hospital-a", "hospital-b"].'
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadJob(
-            f"{file} is not TOML: {error}. Text values stand in quotes, lists in [brackets]."
-        ) from None
+        raise BadJob(f"{file} is not TOML: {error}. Put text in quotes and lists in [brackets].") from None
     for key in table:
         if key not in KNOWN:
-            raise BadJob(f"{file}: {key!r} is not known here. {nearest(key, list(KNOWN))}")
+            raise BadJob(f"{file}: unknown key {key!r}. {nearest(key, list(KNOWN))}")
 
     def text(key: str, default: str | None = None) -> str:
         value = table.get(key, default)
@@ -65,7 +63,7 @@ def read_federation_file(path: str | os.PathLike[str]) -> FederationFile:
         return value
 
     name, hub, server = text("name"), text("hub"), text("server", "server")
-    if len(name) > 48:  # with "authority of " before it, it stands in a field of 64 characters
+    if len(name) > 48:  # "authority of NAME" must fit in a certificate field of 64 characters
         raise BadJob(f"{file}: name has {len(name)} characters; it must have at most 48.")
     host, _, port = hub.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
@@ -79,13 +77,12 @@ def read_federation_file(path: str | os.PathLike[str]) -> FederationFile:
     for party in (server, *clients):
         if not NAME.fullmatch(party) or party in RESERVED:
             raise BadJob(
-                f"{file}: a party is called {party!r}; a name has letters, digits, '.', '_' and '-', at "
-                "most 63 of them, and is not "
-                f"{' or '.join(map(repr, RESERVED))}."
+                f"{file}: a party has the name {party!r}; use at most 63 letters, digits, '.', '_' and "
+                f"'-', and not {' or '.join(map(repr, RESERVED))}."
             )
     if len({p.lower() for p in (server, *clients)}) < 1 + len(clients):
         raise BadJob(
-            f"{file}: two parties have the same name (capitals do not tell them apart). Give each its own."
+            f"{file}: two parties have the same name (case is ignored). Give each party its own name."
         )
     return FederationFile(name, hub, text("listen", f"0.0.0.0:{port}"), server, tuple(clients))
 
@@ -93,20 +90,21 @@ def read_federation_file(path: str | os.PathLike[str]) -> FederationFile:
 def provision(
     federation: FederationFile, out: str | os.PathLike[str], revoke: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """Make or complete the kits in `out`: {"made": [...], "kept": [...], "revoked": [...]}. `revoke` shuts
-    parties out, for good under this certificate.
+    """Create or update the kits in `out`; return {"made": [...], "kept": [...], "revoked": [...]}.
+
+    `revoke` excludes parties: their certificates are invalid from then on.
     """
     root = Path(out)
     authority = _authority(federation, root / "authority")
     everyone = {"hub": "hub", federation.server: "server", **{c: "client" for c in federation.clients}}
-    serials = _revoked(root / "authority" / "revoked.toml")
+    serials = _read_revoked(root / "authority" / "revoked.toml")
     for name in revoke:
         if name not in everyone:
             raise BadKit(
                 f"{name!r} cannot be revoked: it is not in the federation. {nearest(name, list(everyone))}"
             )
         if name not in serials and not (root / name / "party.crt").is_file():
-            raise BadKit(f"{name!r} cannot be revoked: {root / name} holds no certificate of it.")
+            raise BadKit(f"{name!r} cannot be revoked: {root / name} contains no certificate.")
     for name in revoke:
         if name not in serials:
             serials[name] = [
@@ -114,19 +112,19 @@ def provision(
                     (root / name / "party.crt").read_bytes(), str(root / name / "party.crt")
                 ).serial_number
             ]
-    _keep_revoked(root / "authority" / "revoked.toml", serials)
+    _write_revoked(root / "authority" / "revoked.toml", serials)
     trust = Trust(
         authority.certificate, authority.revocations(s for several in serials.values() for s in several)
     )
     parties = tuple(p for p in (federation.server, *federation.clients) if p not in serials)
-    made, kept = [], []
+    new, existing = [], []
     for name, role in everyone.items():
         folder = root / name
         if name in serials:
             continue
         if (folder / "party.key").exists():
             _refresh(folder, federation, trust, parties)
-            kept.append(name)
+            existing.append(name)
         else:
             save(
                 Kit(
@@ -142,12 +140,12 @@ def provision(
                 ),
                 folder,
             )
-            made.append(name)
+            new.append(name)
     return {
         "federation": federation.name,
         "kits": str(root),
-        "made": made,
-        "kept": kept,
+        "made": new,
+        "kept": existing,
         "revoked": sorted(serials),
     }
 
@@ -155,28 +153,25 @@ def provision(
 def _authority(federation: FederationFile, folder: Path) -> Authority:
     if (folder / "authority.key").exists():
         certificate = read_certificate((folder / "authority.crt").read_bytes(), str(folder / "authority.crt"))
-        found = Authority(
+        existing = Authority(
             certificate, read_key((folder / "authority.key").read_bytes(), str(folder / "authority.key"))
         )
-        if found.federation != federation.name:
+        if existing.federation != federation.name:
             raise BadKit(
-                f"{folder} is the authority of federation {found.federation!r}, not of {federation.name!r}. "
-                "Give another folder with -o, "
-                "or correct `name`."
+                f"{folder} is the authority of federation {existing.federation!r}, not of "
+                f"{federation.name!r}. Use another folder (-o), or correct `name`."
             )
-        return found
-    made = Authority.new(federation.name)
+        return existing
+    authority = Authority.new(federation.name)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
-    write_atomic(folder / "authority.crt", pem(made.certificate))
-    write_atomic(folder / "authority.key", key_pem(made.key), mode=0o600, replace=False)
-    return made
+    write_atomic(folder / "authority.crt", pem(authority.certificate))
+    write_atomic(folder / "authority.key", key_pem(authority.key), mode=0o600, replace=False)
+    return authority
 
 
 def _refresh(folder: Path, federation: FederationFile, trust: Trust, parties: tuple[str, ...]) -> None:
-    """What may have changed in a kit that is there: the hub's address, who takes part, who was revoked. Its
-    key and certificate stay.
-    """
+    """Update the hub's address, parties and revocations of an existing kit; its key stays the same."""
     import tomli_w
 
     write_atomic(folder / "authority.crt", pem(trust.authority))
@@ -190,11 +185,11 @@ def _refresh(folder: Path, federation: FederationFile, trust: Trust, parties: tu
         "server": federation.server,
         "parties": list(parties),
         **listen,
-    }  # a party's own lines in it stay
+    }  # other keys in the file stay
     write_atomic(folder / "party.toml", tomli_w.dumps(table))
 
 
-def _revoked(file: Path) -> dict[str, list[int]]:
+def _read_revoked(file: Path) -> dict[str, list[int]]:
     if not file.exists():
         return {}
     return {
@@ -203,7 +198,7 @@ def _revoked(file: Path) -> dict[str, list[int]]:
     }
 
 
-def _keep_revoked(file: Path, serials: dict[str, list[int]]) -> None:
+def _write_revoked(file: Path, serials: dict[str, list[int]]) -> None:
     import tomli_w
 
     # serial numbers have up to 160 bits, TOML's integers 64

@@ -1,7 +1,7 @@
-"""Plain values as bytes and back: what may go to another process as an argument and come back as a result.
+"""Encode plain values, as arguments and results of programs in other processes.
 
 None, bool, int, float, str, bytes, tensors, numpy's numbers and arrays, and lists, tuples and dicts of these.
-No code, so no functions and no objects.
+Functions and other objects are refused.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from ..parties.forms import DTYPES, NAMES, raw
 
 
 def pack(value: Any, where: str) -> bytes:
-    return msgpack.packb(_down(value, where))
+    return msgpack.packb(_to_plain(value, where))
 
 
 def unpack(data: bytes) -> Any:
     try:
-        return _up(msgpack.unpackb(data, strict_map_key=False))
+        return _from_plain(msgpack.unpackb(data, strict_map_key=False))
     except (ValueError, KeyError, TypeError) as error:
         raise ProtocolError(f"a value from another process cannot be read: {error}") from None
 
 
-def _down(value: Any, where: str) -> Any:
+def _to_plain(value: Any, where: str) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, np.ndarray):
@@ -44,19 +44,18 @@ def _down(value: Any, where: str) -> Any:
             raw(value).numpy().tobytes() if value.numel() else b"",
         ]
     if isinstance(value, tuple):
-        return ["u", *(_down(v, where) for v in value)]
+        return ["u", *(_to_plain(v, where) for v in value)]
     if isinstance(value, list):
-        return ["l", *(_down(v, where) for v in value)]
+        return ["l", *(_to_plain(v, where) for v in value)]
     if isinstance(value, dict):
-        return ["d", *([_down(k, where), _down(v, where)] for k, v in value.items())]
+        return ["d", *([_to_plain(k, where), _to_plain(v, where)] for k, v in value.items())]
     raise BadParameter(
-        f"{where} holds a {type(value).__name__}, which cannot go to another process. Plain values can: "
-        "numbers, text, bytes, tensors, and "
-        "lists, tuples and dicts of these."
+        f"{where} contains a {type(value).__name__}, which cannot be sent to another process. Use plain "
+        "values: numbers, text, bytes, tensors, and lists, tuples and dicts of these."
     )
 
 
-def _up(value: Any) -> Any:
+def _from_plain(value: Any) -> Any:
     if not isinstance(value, list):
         return value
     tag, *rest = value
@@ -71,7 +70,7 @@ def _up(value: Any) -> Any:
             )
             return flat.reshape(rest[1])
         case "u":
-            return tuple(_up(v) for v in rest)
+            return tuple(_from_plain(v) for v in rest)
         case "l":
-            return [_up(v) for v in rest]
-    return {_up(k): _up(v) for k, v in rest}
+            return [_from_plain(v) for v in rest]
+    return {_from_plain(k): _from_plain(v) for k, v in rest}

@@ -25,7 +25,6 @@ from ...private.pate import AGGREGATOR, ALL, UNANSWERED, Aggregator, ConfidentGN
 from ...private.pate_student import Lessons, Student
 from ...runs import check_unused
 from ..devices import device_for
-from ..programs import chosen
 from .teachers import Ensemble, train
 
 CONFIDENTIAL = "computed from the votes, which it reveals: do not publish it"
@@ -150,6 +149,10 @@ def pate(
     lessons, student = check(lessons or Lessons()), check(student or Student())
     aggregator = _make_aggregator(aggregator, len(fed))
     device = device_for("pate", device)
+    if runtime is not None:
+        from ...runtimes.choose import choose_runtime
+
+        runtime = choose_runtime("pate", runtime)
     split = _settings(fed, aggregator, queries, len(x), epsilon, delta, noise, runtime, seed, teachers)
     directory = None if out is None else check_unused(out, "ledger.json")
     notes = list(fed.notes)
@@ -436,8 +439,6 @@ def _settings(
         raise bad(
             "pate", "runtime", runtime, "None with the teachers of an earlier run, which are in one process"
         )
-    if runtime is not None:
-        chosen("pate", runtime)
     if isinstance(aggregator, ConfidentGNMax) and aggregator.threshold > len(fed):
         raise bad(
             "ConfidentGNMax",

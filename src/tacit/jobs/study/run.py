@@ -27,8 +27,8 @@ from torch import Tensor
 
 from ... import algorithms
 from ...data.federation import Dataset, Federation, Holdings, Rows
-from ...engine.evaluation import reported
-from ...engine.stacking import stackable
+from ...engine.evaluation import reported_rows
+from ...engine.stacking import can_share_stack
 from ...errors import BadJob, BadParameter
 from ...parameters import bad
 from ...runs import load_stack, save_stack
@@ -210,7 +210,7 @@ def _stacks(plans: list[tuple[Cell, Plan]]) -> list[list[tuple[Cell, Plan]]]:
     for cell, p in plans:
         for group in groups:
             q = group[0][1]
-            if shape(p) == shape(q) and stackable(leashed(p.algorithm), leashed(q.algorithm)):
+            if shape(p) == shape(q) and can_share_stack(leashed(p.algorithm), leashed(q.algorithm)):
                 group.append((cell, p))
                 break
         else:
@@ -256,7 +256,7 @@ class _Stack:
             # −1: it diverged
         ] = []
         self.samples = np.zeros(len(plans), dtype=np.int64)
-        self.held = {(id(p.fed), p.min_rows): reported(p.fed, p.min_rows) for p in plans}
+        self.held = {(id(p.fed), p.min_rows): reported_rows(p.fed, p.min_rows) for p in plans}
         asked = {
             (id(p.fed), p.min_rows): [
                 int((y >= 0).sum()) for y in (p.fed.test.y, p.fed.rows.y[self.held[id(p.fed), p.min_rows]])
@@ -322,7 +322,7 @@ class _Stack:
             at = torch.tensor(group, device=cohort.device)
             buffers = None if cohort.buffers is None else cohort.buffers[at]
             if cohort.engine == "stack" and cohort.device.type == "cuda":
-                out[at] = cohort.task.right_stack(cohort.w[at], x, y, buffers)
+                out[at] = cohort.task.count_correct(cohort.w[at], x, y, buffers)
             else:
                 out[at] = torch.stack(
                     [

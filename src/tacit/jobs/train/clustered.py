@@ -160,7 +160,7 @@ class Clustered(Simulated):
         def add(who: np.ndarray, weights: Tensor, vectors: State) -> None:
             self.clusters.add(who.tolist(), weights.tolist(), list(vectors["delta"]))
 
-        self.cohort.hears = add
+        self.cohort.on_upload = add
         who = np.sort(np.concatenate(self.cohort.round(r)))
         sources, self.facts[0] = self.clusters.split(who.tolist())
         if len(sources) > len(self.cohort.runs):

@@ -24,9 +24,9 @@ from ...results import Result
 from ...runs import Event
 from ...runtimes.kits import Kit
 from ...runtimes.link import Link
-from ...runtimes.preflight import admitted, reach
+from ...runtimes.preflight import check_admission, reach
 from ..devices import device_for
-from ..ledger_file import recorded
+from ..ledger_file import record_command
 from .contract import Agreement, Contract
 from .elsewhere import Deployed, Elsewhere
 from .member import member, read_layout, read_rows
@@ -92,7 +92,7 @@ def coordinate(
     layout, told = read(job, changes)
     runtime = check(Deployed(kit, layout, deadline, at_least, patience))
     seen = Ledger()
-    with toml.named(job), recorded(kit.directory, seen, "party", kit.name):
+    with toml.named(job), record_command(kit.directory, seen, "party", kit.name):
         result = train(
             federation(kit, layout),
             **told,
@@ -161,7 +161,7 @@ def take_part(
                 seen.merge(link.mailbox.ledger)
             return link
 
-    with recorded(kit.directory, seen, "party", kit.name):
+    with record_command(kit.directory, seen, "party", kit.name):
         link = asyncio.run(connected())
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / "ledger.json", json.dumps(seen.to_dict(), indent=1))
@@ -169,7 +169,7 @@ def take_part(
         "party": kit.name,
         "state": str(folder),
         "connections": link.connections,
-        "noticed": link.noticed,
+        "noticed": link.notes,
         "ledger": seen.to_dict(),
     }
 
@@ -180,7 +180,7 @@ def check_party(kit: Kit, job: str | Path | None, data: str | Path | None) -> li
     fatal, why = reach(kit) if kit.role != "hub" else (False, "")
     found.append((f"hub at {kit.address}", why))
     if not why and kit.role != "hub":
-        why, present = admitted(kit)
+        why, present = check_admission(kit)
         found.append((f"certificate of {kit.name}", why))
         other = present.get(kit.server, "")
         if kit.server in present and kit.name != kit.server:

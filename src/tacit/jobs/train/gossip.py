@@ -14,19 +14,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ... import algorithms
 from ...algorithms.types import State
 from ...config.gossip import GOSSIP, SHARED
 from ...config.signature import with_options
 from ...data.federation import Federation
 from ...engine.task import Task
 from ...graphs import Graph
-from ...parameters import bad, from_table, to_table
+from ...parameters import bad, to_table
 from ...parties.ledger import Ledger
 from ...protocols import gossip as protocol
 from ...results import Result
 from ...runs import Event
-from ...topologies import Gossip, heard
+from ...topologies import Gossip, senders
 from .plan import Plan
 from .simulated import Simulated
 from .traffic import MessageSizes, round_sizes
@@ -197,7 +196,7 @@ class Gossiping(Simulated):
     def _train_nodes(self, r: int, who: np.ndarray, works: np.ndarray, theta: State) -> State:
         """Return the models after local training from these; an update is added to its starting point."""
         down = {**theta, "round": torch.full((len(who),), float(r), device=self.cohort.device)}
-        models = self.cohort.walks(r, who, works, down)
+        models = self.cohort.train_separately(r, who, works, down)
         if "delta" in models:
             models["w"] = theta["w"] + models.pop("delta")
         return models
@@ -237,7 +236,7 @@ class Gossiping(Simulated):
             return ledger
         graph, names, one = self.topology.graph, p.fed.parties, self._model_size()
         pairs = sorted(
-            {(k, j) for g in (graph.turns or (graph,)) for k in range(g.nodes) for j in heard(g, k)}
+            {(k, j) for g in (graph.turns or (graph,)) for k in range(g.nodes) for j in senders(g, k)}
         )
         hidden = (
             "the weighted sum of a node's neighbours' models, and no single one"
@@ -257,7 +256,7 @@ class Gossiping(Simulated):
             return ledger
         exchanges = max((e["round"] for e in events), default=0) // self.topology.period
         for k, j in pairs:
-            times = sum(j in heard(graph.at(t), k) for t in range(exchanges)) if graph.turns else exchanges
+            times = sum(j in senders(graph.at(t), k) for t in range(exchanges)) if graph.turns else exchanges
             ledger.record(
                 names[k], names[j], protocol.Model, hidden, count=times, bytes=times * one, how="ideal"
             )
@@ -267,7 +266,7 @@ class Gossiping(Simulated):
 def links(graph: Graph) -> int:
     """Return the messages of one exchange (of graphs that alternate, of the first)."""
     first = graph.at(0)
-    return sum(len(heard(first, k)) for k in range(first.nodes))
+    return sum(len(senders(first, k)) for k in range(first.nodes))
 
 
 def schedule_of(p: Plan, k: int, cycles: range) -> protocol.WakeSchedule:
@@ -366,69 +365,62 @@ class Programs:
 
 
 async def node(me: Any, *, place: str, job: str, share: float, works: int, vectors: State) -> dict[str, Any]:
-    """The program of a node, wherever it runs: its own rows, its own model, its neighbours' names."""
-    from .member import load_rows, task_from_job
-    from .messages import Member
+    """Run the program of a node: its own rows, its own model, its neighbors' names."""
+    from .member import member_from_job
 
-    said = json.loads(job)
-    fed = load_rows(Path(place))
-    task = task_from_job(said, fed.at(0))
-    algorithm = from_table(said["algorithm"], algorithms.ALL, "algorithm")
-    mine = Member(
-        me.name, fed, task, algorithm, said["seed"], said["epochs"], said["batch_size"], said["local_steps"]
-    )
+    settings = json.loads(job)
+    member = member_from_job(me.name, place, settings)
     steps: list[tuple[float, State]] = []
 
-    def walk(r: int, here: State, work: int | None = None) -> State:
-        _, there, _ = mine.local(r, {**here, "round": torch.tensor(float(r))}, {}, work)
-        if "delta" in there:
-            there["w"] = here["w"] + there.pop("delta")
-        return there
+    def train_locally(r: int, model: State, work: int | None = None) -> State:
+        _, vectors, _ = member.local(r, {**model, "round": torch.tensor(float(r))}, {}, work)
+        if "delta" in vectors:
+            vectors["w"] = model["w"] + vectors.pop("delta")
+        return vectors
 
-    rounds = range(said["first"], said["stop"])
-    if said["mode"] == "push":
-        book = protocol.wake_schedule(
-            said["seed"], said["k"], said["neighbours"], rounds, said["wait"], said["churn"]
+    rounds = range(settings["first"], settings["stop"])
+    if settings["mode"] == "push":
+        wait, neighbors, names = settings["wait"], settings["neighbours"], settings["names"]
+        schedule = protocol.wake_schedule(
+            settings["seed"], settings["k"], neighbors, rounds, wait, settings["churn"]
         )
-        names = said["names"]
         sent = 0
 
-        def count(r: int, here: State) -> State:
+        def count(r: int, model: State) -> State:
             nonlocal sent
             sent += 1
-            return walk(min(said["stop"] - 1, int(me.clock.now() / said["wait"])), here, works + r)
+            return train_locally(min(settings["stop"] - 1, int(me.clock.now() / wait)), model, works + r)
 
         age, vectors = await protocol.pusher(
             me,
-            book,
+            schedule,
             names,
-            said["wait"],
-            said["first"],
+            wait,
+            settings["first"],
             count,
             (share, vectors),
-            [names[j] for j in said["neighbours"]],
-            said["hears"],
+            [names[j] for j in neighbors],
+            settings["hears"],
         )
         return {"steps": [(age, vectors)] * len(rounds), "works": works + sent, "sent": sent}
 
     def exchange(t: int) -> protocol.Exchange:
-        e = said["exchanges"][t % len(said["exchanges"])]
+        e = settings["exchanges"][t % len(settings["exchanges"])]
         return protocol.Exchange(e["to"], e["takes"])
 
     async def mix(me: Any, t: int, e: protocol.Exchange, share: float, vectors: State) -> tuple[float, State]:
-        if not said["secure"]:
+        if not settings["secure"]:
             return await protocol.average(me, t, e, share, vectors)
-        around = said["exchanges"][t % len(said["exchanges"])]["around"]
-        return await protocol.hidden_average(
-            me, t, e, around, vectors, protocol.FixedPoint(said["federation"])
-        )
+        around = settings["exchanges"][t % len(settings["exchanges"])]["around"]
+        grid = protocol.FixedPoint(settings["federation"])
+        return await protocol.hidden_average(me, t, e, around, vectors, grid)
 
     await protocol.node(
         me,
         rounds,
-        said["period"],
+        settings["period"],
         exchange,
-        walk,
+        train_locally,
         (share, vectors),
         mix,
         lambda r, s, v: steps.append((s, v)),

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ... import aggregate, algorithms
 from ...aggregate.mean import combine
-from ...algorithms.types import State, fresh
+from ...algorithms.types import State
 from ...data.federation import Rows
 from ...engine.task import Task
 from ...errors import BadData, SumAborted
@@ -34,7 +34,9 @@ from .traffic import round_sizes
 from .trainer import Records, RoundRecord, RunContext, evaluates
 
 if TYPE_CHECKING:
+    from ...guard import Guard
     from ...runtimes.processes import Processes
+    from .hidden_sums import HiddenSum
 
 SERVER = "server"
 
@@ -325,59 +327,47 @@ def _above(groups: list[list[int]], names: list[str], k: int) -> str:
 
 
 async def client(me: Any, *, place: str, job: str, boss: str) -> None:
-    """The program of a client: that of rounds.py, with its edge as the server."""
-    from .hidden_sums import HiddenSum
-    from .member import load_rows, task_from_job
-    from .messages import Member
+    """Run the program of a client: that of rounds.py, with its edge as the server."""
+    from .member import member_from_job
 
-    said = json.loads(job)
-    fed = load_rows(Path(place))
-    task, algorithm = (
-        task_from_job(said, fed.at(0)),
-        from_table(said["algorithm"], algorithms.ALL, "algorithm"),
-    )
-    guard = guarding.from_message(said["guard"], task, algorithm, said["seed"])
-    hidden = None if guard is None or guard.hiding is None else HiddenSum(guard, said["guard"]["federation"])
-    mine = Member(
-        me.name,
-        fed,
-        task,
-        algorithm,
-        said["seed"],
-        said["epochs"],
-        said["batch_size"],
-        said["local_steps"],
-        guard,
-    )
-    kept = fresh(algorithm, task.initial()) | ({} if guard is None else guard.client_state())
+    settings = json.loads(job)
+    member = member_from_job(me.name, place, settings)
+    hidden, state = _hidden_sum(member.guard, settings), member.fresh_state()
 
     def local(r: int, down: State) -> tuple[float, State]:
-        nonlocal kept
-        weight, vectors, kept = mine.local(r, down, kept)
+        nonlocal state
+        weight, vectors, state = member.local(r, down, state)
         return weight, vectors
 
-    await below.client(me, local, mine.test, boss, hidden=lambda: hidden)
+    await below.client(me, local, member.test, boss, hidden=lambda: hidden)
+
+
+def _hidden_sum(guard: Guard | None, settings: dict[str, Any]) -> HiddenSum | None:
+    from .hidden_sums import HiddenSum
+
+    if guard is None or guard.hiding is None:
+        return None
+    return HiddenSum(guard, settings["guard"]["federation"])
 
 
 async def edge(
     me: Any, *, boss: str, blocks: list[list[int]], job: str, server: State, chosen: list[list[str]]
 ) -> None:
-    """The program of an edge: a server to its clients, and one of those below the level above."""
-    from .hidden_sums import HiddenSum
+    """Run the program of an edge: a server to its clients, and a client of the level above."""
     from .member import task_from_job
+    from .messages import server_step
 
-    said = json.loads(job)
-    algorithm, rule = (
-        from_table(said["algorithm"], algorithms.ALL, "algorithm"),
-        from_table(said["rule"], aggregate.ALL, "aggregate"),
+    settings = json.loads(job)
+    algorithm = from_table(settings["algorithm"], algorithms.ALL, "algorithm")
+    x = torch.zeros(2, *settings["features"], dtype=torch.int64 if settings["tokens"] else torch.float32)
+    y = torch.zeros(2, *settings["labels"], dtype=torch.int64 if settings["classes"] else torch.float32)
+    task = task_from_job(settings, Rows(x, y))  # an edge has no rows: it needs the model's layers alone
+    rule = from_table(settings["rule"], aggregate.ALL, "aggregate").with_layers(
+        tuple(s.stop - s.start for s in task.parameters)
     )
-    x = torch.zeros(2, *said["features"], dtype=torch.int64 if said["tokens"] else torch.float32)
-    nobody = Rows(x, torch.zeros(2, *said["labels"], dtype=torch.int64 if said["classes"] else torch.float32))
-    task = task_from_job(said, nobody)  # an edge has no rows: it needs the model's layers alone
-    guard = guarding.from_message(said["guard"], task, algorithm, said["seed"])
-    hidden = None if guard is None or guard.hiding is None else HiddenSum(guard, said["guard"]["federation"])
-    state, behind, clients = dict(server), 0.0, said["clients"]
-    rule = rule.with_layers(tuple(s.stop - s.start for s in task.parameters))
+    guard = guarding.from_message(settings["guard"], task, algorithm, settings["seed"])
+    hidden = _hidden_sum(guard, settings)
+    state, weight, clients = dict(server), 0.0, settings["clients"]  # weight: since the last exchange
 
     def down(r: int) -> State:
         return (
@@ -386,28 +376,27 @@ async def edge(
             | ({} if guard is None else guard.server_message())
         )
 
-    async def merge(r: int, ups: Any) -> None:
-        nonlocal state, behind
-        if ups is None:
+    async def merge(r: int, uploads: Any) -> None:
+        nonlocal state, weight
+        if uploads is None:
             raise SumAborted(
                 f"round {r + 1} was lost at {me.name!r} after updates had been masked. Start the run again.",
                 spent=True,
             )
-        if isinstance(ups, below.SumResult):
+        if isinstance(uploads, below.SumResult):
             assert guard is not None
-            mean, n = guard.back(ups.total, float(len(ups.included)), down(r), r), len(ups.included)
-        elif ups:
-            mean, n = (
-                combine(list(ups.values()), rule) if guard is None else guard.decode_uploads(ups, down(r), r),
-                len(ups),
+            n = len(uploads.included)
+            mean, weight = guard.back(uploads.total, float(n), down(r), r), weight + n
+        elif uploads:
+            n, weight = len(uploads), weight + float(sum(w for w, _ in uploads.values()))
+            mean = (
+                combine(list(uploads.values()), rule)
+                if guard is None
+                else guard.decode_uploads(uploads, down(r), r)
             )
         else:
             return
-        behind += float(n) if isinstance(ups, below.SumResult) else float(sum(w for w, _ in ups.values()))
-        buffers = {"buffers": mean.pop("buffers")} if "buffers" in mean else {}
-        rest = {k: v for k, v in state.items() if k not in ("w", "buffers")}
-        w, rest = algorithm.merge(state["w"], rest, mean, torch.tensor(n / len(clients)))
-        state = {"w": w, **buffers, **rest}
+        state = server_step(algorithm, state, mean, n / len(clients))
 
     async def no_model(r: int) -> None:
         """An edge has no model tested."""
@@ -420,19 +409,19 @@ async def edge(
             me,
             clients,
             block,
-            lambda r: chosen[r - said["first"]],
+            lambda r: chosen[r - settings["first"]],
             down,
             merge,
             no_model,
             untested,
             hidden=hidden,
-            stop=block.stop == said["stop"],
+            stop=block.stop == settings["stop"],
         )
 
     def stand() -> tuple[float, State]:
-        nonlocal behind
-        told, behind = behind, 0.0
-        return told, state
+        nonlocal weight
+        total, weight = weight, 0.0
+        return total, state
 
     def take(vectors: State) -> None:
         nonlocal state

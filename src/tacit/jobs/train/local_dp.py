@@ -175,7 +175,7 @@ class PrivateTask(Task):
                 "which is more than was accounted for. Use FedAvg, FedProx or another algorithm that computes "
                 "one per step."
             )
-        mine = self._of_this_thread()
+        mine = self._thread_module()
         if self._local.ghost is None:
             s = self.settings
             self._local.ghost = GhostClipping(

@@ -17,11 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ... import __version__, models
+from ... import __version__, algorithms, models
 from ... import data as datasets
 from ...accounting import Account
 from ...algorithms.types import State
-from ...algorithms.types import fresh as fresh_state
 from ...crypto.digest import Digests
 from ...data import tables
 from ...data.federation import Federation, Holdings, Rows
@@ -35,7 +34,7 @@ from ...parties.ledger import Ledger
 from ...parties.party import Party
 from ...protocols import buffered, joining, rounds
 from ...protocols.consent import Commitment
-from ...runtimes.nursery import found
+from ...runtimes.nursery import find_program
 from . import guards
 from .contract import Agreement, Contract, Limits, NotAgreed
 from .figures import add_noise, fit_figures
@@ -172,7 +171,7 @@ class ClientWork:
         assert self.mine is not None
         fed = self.mine.fed
         rows, held = (
-            (joining.UNTOLD,) * 2
+            (joining.WITHHELD,) * 2
             if self.plan.hides_sizes
             else (int(fed.train.sizes[0]), int(fed.held.sizes[0]))
         )
@@ -180,7 +179,7 @@ class ClientWork:
 
     def _accept(self, offer: joining.Work) -> None:
         contract = Contract.read(offer.contract)
-        own_model = found(json.loads(self.model)) if self.model else None
+        own_model = find_program(json.loads(self.model)) if self.model else None
         if self.agreement is None:
             p = replace(contract.plan(own_model), runtime="processes")
         else:
@@ -255,7 +254,6 @@ class ClientWork:
                 if self.figures is None
                 else HiddenSum(self.figures, contract.digest)
             )
-        fresh = fresh_state(p.algorithm, task.initial()) | ({} if guard is None else guard.client_state())
         settings = (
             p.algorithm,
             p.seed,
@@ -268,7 +266,7 @@ class ClientWork:
         self.mine = Member(self.name, fed, task, *settings)
         # a paced client tests while it trains: two threads must not share a module
         self.tester = Member(self.name, fed, build_task(), *settings) if self.paced else self.mine
-        self.memory = Memory(self.state, run, fresh)
+        self.memory = Memory(self.state, run, self.mine.fresh_state())
 
     def _bind_data(self, file: Path) -> None:
         """One file for one contract: answers on two files that differ by a row differ by that row."""
@@ -591,12 +589,12 @@ class Memory:
 
 def model_spec(model: Any, who: str) -> str:
     """Return how a process on this machine imports a model that is code; empty for one of tacit's own."""
-    from ...runtimes.processes import specification
+    from ...runtimes.processes import specify_program
 
     return (
         ""
         if isinstance(model, str) or type(model) in models.ALL.values()
-        else json.dumps(specification(model, f"{who}, as its model,"))
+        else json.dumps(specify_program(model, f"{who}, as its model,"))
     )
 
 
@@ -607,12 +605,31 @@ def task_from_job(job: Mapping[str, Any], rows: Rows) -> Task:
     server.
     """
     model = (
-        found(json.loads(job["spec"]))
+        find_program(json.loads(job["spec"]))
         if job["spec"]
         else from_table(job["model"], models.ALL, "the job's model")
     )
     module = models.build(model, tuple(job["features"]), job["classes"] or 1, job["seed"])
     return Task(module, *rows, "mse" if job["classes"] is None else "cross_entropy", job["precision"])
+
+
+def member_from_job(name: str, folder: str, job: Mapping[str, Any]) -> Member:
+    """Build a party's side of a job: its rows, which are in `folder`, its model and its guard."""
+    fed = load_rows(Path(folder))
+    task = task_from_job(job, fed.at(0))
+    algorithm = from_table(job["algorithm"], algorithms.ALL, "algorithm")
+    guard = guards.from_message(job.get("guard"), task, algorithm, job["seed"])
+    return Member(
+        name,
+        fed,
+        task,
+        algorithm,
+        job["seed"],
+        job["epochs"],
+        job["batch_size"],
+        job["local_steps"],
+        guard,
+    )
 
 
 # --- rows ---------------------------------------------------------------------------------------------------

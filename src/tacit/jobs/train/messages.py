@@ -359,7 +359,7 @@ class Parties(Trainer):
                 me,
                 local,
                 test,
-                boss=SERVER,
+                server=SERVER,
                 look=member.loss,
                 hidden=lambda: self.hidden,
                 counted=lambda: self.counted,
@@ -563,9 +563,16 @@ class Member:
         self.name, self.fed, self.task, self.algorithm = name, fed, task, algorithm
         self.seed, self.epochs, self.batch_size, self.local_steps = seed, epochs, batch_size, local_steps
 
+    def fresh_state(self) -> State:
+        """Return the state of a party that has not trained yet."""
+        return fresh(self.algorithm, self.task.initial()) | (
+            {} if self.guard is None else self.guard.client_state()
+        )
+
     def local(self, r: int, down: State, mine: State, work: int | None = None) -> tuple[float, State, State]:
-        """(weight, what is sent, what is kept) of round r. `work` counts instead of the round where training
-        does not go by rounds.
+        """Train in round r; return (weight, vectors to send, the party's new state).
+
+        `work` counts instead of the round where training has no rounds.
         """
         number = r if work is None else work
         (x, y), device = self.fed.at(r + 1), self.task.x.device  # data that drifts counts its rounds from 1

@@ -144,7 +144,7 @@ class Networked(Parties):
                 f"its rows have the shape {ready.features}, {ready.classes} classes, and its model "
                 f"{ready.parameters} parameters; the job has {job[0]}, {job[1]} and {job[2]}"
             )
-        if ready.rows == joining.UNTOLD and self.plan.hides_sizes:
+        if ready.rows == joining.WITHHELD and self.plan.hides_sizes:
             return None
         self.rows[name] = ready.rows
         return None if ready.rows >= 1 else "it has no rows to train on"

@@ -161,7 +161,7 @@ class PacedSimulation(Simulated):
     def _move(self, mean: State, fraction: float) -> None:
         if "buffers" in mean:
             self.cohort.buffers = mean.pop("buffers")[None]
-        self.cohort.move({k: v[None] for k, v in mean.items()}, [fraction])
+        self.cohort.step({k: v[None] for k, v in mean.items()}, [fraction])
 
     def run(self, rounds: range) -> Records:
         merger = self.merger
@@ -215,7 +215,7 @@ class PacedSimulation(Simulated):
             orders = sorted([order, *same], key=lambda o: o.serial)
             down = self.merger.sent[order.version]
             who, works = np.array([self.seats[o.name] for o in orders]), np.array([o.number for o in orders])
-            for row, weight, vectors in self.cohort.answers(order.version, who, works, down):
+            for row, weight, vectors in self.cohort.train_from(order.version, who, works, down):
                 self.answers[orders[row].serial] = weight, vectors
         weight, vectors = self.answers.pop(order.serial)
         if self.guards:

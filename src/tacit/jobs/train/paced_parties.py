@@ -147,7 +147,7 @@ class PacedParties(_Paced):
                 weight, vectors, _ = member.local(version, down, {}, number)
                 return weight, vectors
 
-            return buffered.client(me, work, member.test, boss=SERVER)
+            return buffered.client(me, work, member.test, server=SERVER)
 
         return start
 

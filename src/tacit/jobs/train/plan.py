@@ -204,7 +204,7 @@ def make_plan(fed: Federation, *, label: str = "", skew: str = "", **options: An
             "party out."
         )
     runtime, through = _resolve_runtime(config.runtime)
-    topology = topologies.made(config.topology, parties)
+    topology = topologies.parse(config.topology, parties)
     speed = config.speed
     if config.pace is not None and speed is None and through is None:
         speed = speeds.Constant()  # a simulation needs a clock
@@ -223,7 +223,7 @@ def make_plan(fed: Federation, *, label: str = "", skew: str = "", **options: An
             "through": through,
             "topology": topology,
             "speed": speed,
-            "adversaries": Adversaries.among(fed, config.adversaries, config.seed)
+            "adversaries": Adversaries.assign(fed, config.adversaries, config.seed)
             if config.adversaries
             else None,
             "label": label or _label(config, topology),

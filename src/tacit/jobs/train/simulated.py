@@ -163,7 +163,7 @@ class Simulated(Trainer):
             (id(p.fed), p.min_rows, p.sums_only): p for p in self.plans
         }  # once for the runs that share a federation
         held_by = {
-            key: evaluation.of_parties(p.fed, p.fed.at(r), p.min_rows, p.sums_only)
+            key: evaluation.held_out(p.fed, p.fed.at(r), p.min_rows, p.sums_only)
             for key, p in parties.items()
         }
         held = [held_by[id(p.fed), p.min_rows, p.sums_only] for p in self.plans]
@@ -179,7 +179,7 @@ class Simulated(Trainer):
         for i, p in enumerate(self.plans):
             if p.algorithm.personalizes and len(held[i].rows.y):
                 metrics[i] |= self._personal_metrics(i, held[i])
-            if p.adversaries is not None and (targets := p.adversaries.wanted(tests[i])) is not None:
+            if p.adversaries is not None and (targets := p.adversaries.target_rows(tests[i])) is not None:
                 x = targets.x.to(weights.device)
                 out = self.task.predict(weights[i], x, None if buffers is None else buffers[i])
                 metrics[i]["attack_success"] = float((out.argmax(-1).cpu() == targets.y).double().mean())
@@ -192,7 +192,7 @@ class Simulated(Trainer):
             x = held.rows.x[held.owner == k].to(self.weights.device)
             outs.append(self.task.predict(model["w"], x, model.get("buffers")).cpu())
         # rows are ordered by owner
-        return evaluation.of_own_models(torch.cat(outs), held, self.plans[i].fed.classes)
+        return evaluation.measure_own_models(torch.cat(outs), held, self.plans[i].fed.classes)
 
     def save(self, i: int) -> State:
         return self.cohort.save(i)

@@ -137,17 +137,15 @@ class _Training:
         if resume:
             states, metadata = self._reopen() if self.together is None else self._rewind_stack(self.together)
         else:
-            for directory in filter(None, self.directories):  # all of them first: a refusal writes nothing
-                check_unused(directory)
+            for out in filter(None, self.directories):  # all of them first: a refusal writes nothing
+                check_unused(out)
         context = RunContext(
             self._spend, self._spend_evaluation, self._note, self.directories[0], states, metadata
         )
         self.trainer = trainer_class(self.first)(self.task, self.starts, self.plans, context)
         if not resume:
-            self.journals += [
-                Journal.create(directory, job, self.watch)
-                for directory, job in zip(self.directories, self.jobs)
-            ]
+            for directory, job in zip(self.directories, self.jobs):
+                self.journals.append(Journal.create(directory, job, self.watch))
         self.begun: int = metadata.get("round", 0)
         if not self.begun:
             self._write_start()

@@ -1,6 +1,4 @@
-"""Matching tables of real parties by an id column: what each operator starts on its own machine, and the same
-tried out with both files at hand.
-"""
+"""`tacit psi`: match tables by an id column, between real parties or with both files on one machine."""
 
 from __future__ import annotations
 
@@ -23,30 +21,30 @@ from ...protocols import psi as protocol
 from ...protocols import psi_many
 from ..kit_run import run_with_kit
 from ..ledger_file import NAME
-from .psi import psi, tell, tell_one
+from .psi import psi, record_conclusion, record_conclusion_of_many
 from .query_log import QUERIES, QueryLog, read_policy
 
 if TYPE_CHECKING:
     from ...runtimes.kits import Kit
 
-AT_ONCE = 1 << 18  # rows of a file read at a time: of ten million, ids stand in memory as digests alone
+AT_ONCE = 1 << 18  # rows of a file read at a time: only digests of ids are kept in memory
 
 
 def read_ids(file: str | Path, column: str) -> IdSet:
-    """The ids of a .csv file's column, read as text, in one pass."""
+    """Read the ids in a column of a .csv file, as text, in one pass."""
     return identify(_column(Path(file), column), f"{file}, column {column!r}")
 
 
 def read_values(file: str | Path, column: str) -> list[int]:
-    """A column of whole numbers."""
+    """Read a column of integers."""
     values = []
     for row, text in enumerate(_column(Path(file), column)):
         try:
             values.append(int(text))
         except ValueError:
             raise BadData(
-                f"{file}, column {column!r}: row {row} has {text!r:.80}; a sum is exact, so it must be a "
-                "whole number."
+                f"{file}, column {column!r}: row {row} has {text!r:.80}; the sum is exact, so it must be an "
+                "integer."
             ) from None
     return values
 
@@ -80,29 +78,29 @@ def match_with(
     wait: float | None = None,
     patience: float = 300.0,
 ) -> dict[str, Any]:
-    """This party's part: whom of `file` do the others hold, too? Writes the shared rows, in the order that
-    everybody's have, and the ledger beside them.
+    """Run this party: find the rows of `file` whose ids the others hold, and write them with the ledger.
 
-    `policy`: a policy file (default: policy.toml in the kit, or else the default policy), by which this party
-    answers others. Queries are counted, and the ledger is kept, in the kit.
+    The rows are written in an order common to all parties. `policy`: a policy file (default: policy.toml in
+    the kit, or else the default policy) for queries of others. Queries and the ledger are recorded in the
+    kit.
     """
     if kit.role == "hub":
         raise BadKit(f"this is the hub's kit; ids are matched by {', '.join(map(repr, kit.parties))}.")
-    names = _everyone(kit, others)
+    names = _participants(kit, others)
     first = receiver if receiver is not None else min(names)
     if first not in names:
         raise bad(
             "tacit psi",
             "receiver",
             first,
-            f"one of those who take part: {', '.join(map(repr, sorted(names)))}",
+            f"one of the participants: {', '.join(map(repr, sorted(names)))}",
         )
     many = len(names) > 2
     if many and reveal not in ("both", "receiver"):
         raise bad("tacit psi", "reveal", reveal, "'both' or 'receiver' with more than two parties")
-    protocol.allow(method, reveal, limit)
+    protocol.check_options(method, reveal, limit)
     group.ready()
-    held = read_ids(file, id)
+    ids = read_ids(file, id)
     if (reveal == "sum" and kit.name != first) != (values is not None):
         raise bad(
             "tacit psi",
@@ -110,60 +108,60 @@ def match_with(
             values,
             "a column of whole numbers at the sender with reveal='sum', and not given otherwise",
         )
-    numbers = [] if values is None else _numbers(file, values, held)
+    numbers = [] if values is None else _read_values(file, values, ids)
     rest = sorted(names - {first})
     rules = read_policy(policy, kit.directory)
     queries = None if kit.directory is None else QueryLog(kit.directory / QUERIES)
 
     async def program(me: Party) -> dict[str, Any]:
-        inside = me.scope("psi")
+        scope = me.scope("psi")
         common: dict[str, Any] = {"within": wait}
         if many:
             common |= {"others": rest, "reveal": "all" if reveal == "both" else "leader"}
             return await (
-                psi_many.leader(inside, held.digests, **common)
+                psi_many.leader(scope, ids.digests, **common)
                 if kit.name == first
                 else psi_many.member(
-                    inside, held.digests, leader=first, policy=rules, queries=queries, **common
+                    scope, ids.digests, leader=first, policy=rules, queries=queries, **common
                 )
             )
         common |= {"method": method, "reveal": reveal, "limit": limit}
         return await (
-            protocol.receiver(inside, held.digests, other=rest[0], **common)
+            protocol.receiver(scope, ids.digests, other=rest[0], **common)
             if kit.name == first
             else protocol.sender(
-                inside, held.digests, other=first, values=numbers, policy=rules, queries=queries, **common
+                scope, ids.digests, other=first, values=numbers, policy=rules, queries=queries, **common
             )
         )
 
-    async def concluded(me: Party) -> dict[str, Any]:
-        made = await program(me)
-        _conclude(me.ledger, kit.name, first, rest, held, made, reveal)
-        return made
+    async def run_and_conclude(me: Party) -> dict[str, Any]:
+        result = await program(me)
+        _conclude(me.ledger, kit.name, first, rest, ids, result, reveal)
+        return result
 
-    found, seen = run_with_kit("psi", kit, concluded, patience)
-    sizes = _sizes(kit.name, names, len(held), found)
-    rows = None if found["rows"] is None else held.rows[found["rows"]]
+    result, ledger = run_with_kit("psi", kit, run_and_conclude, patience)
+    sizes = _sizes(kit.name, names, len(ids), result)
+    rows = None if result["rows"] is None else ids.rows[result["rows"]]
     value = {
         "party": kit.name,
-        "shared": found["size"],
-        "sum": found.get("sum"),
+        "shared": result["size"],
+        "sum": result.get("sum"),
         "sizes": sizes,
-        "method": found.get("method", "many"),
-        "notes": list(held.notes),
+        "method": result.get("method", "many"),
+        "notes": list(ids.notes),
     }
     if kit.directory is not None:
         value["ledger_of_party"] = str(kit.directory / NAME)
-    return _kept(file, rows, out, seen, value)
+    return _write_result(file, rows, out, ledger, value)
 
 
-def _sizes(name: str, names: set[str], held: int, found: dict[str, Any]) -> dict[str, int]:
+def _sizes(name: str, names: set[str], own_size: int, result: dict[str, Any]) -> dict[str, int]:
     return {
-        name: held,
+        name: own_size,
         **(
-            found["theirs"]
-            if isinstance(found["theirs"], dict)
-            else {next(iter(names - {name})): found["theirs"]}
+            result["theirs"]
+            if isinstance(result["theirs"], dict)
+            else {next(iter(names - {name})): result["theirs"]}
         ),
     }
 
@@ -173,16 +171,16 @@ def _conclude(
     name: str,
     first: str,
     rest: list[str],
-    held: IdSet,
-    found: dict[str, Any],
+    ids: IdSet,
+    result: dict[str, Any],
     reveal: str,
 ) -> None:
-    """What this party has learned; of the others it cannot know more."""
-    whole, sizes = Ledger(), _sizes(name, {first, *rest}, len(held), found)
+    """Record what this party learned."""
+    whole, sizes = Ledger(), _sizes(name, {first, *rest}, len(ids), result)
     if len(rest) > 1:
-        tell_one(whole, name, first, sizes, found["size"] or 0, found["rows"] is not None)
+        record_conclusion_of_many(whole, name, first, sizes, result["size"] or 0, result["rows"] is not None)
     else:
-        tell(whole, first, rest[0], sizes, found["size"] or 0, reveal)
+        record_conclusion(whole, first, rest[0], sizes, result["size"] or 0, reveal)
     for line in whole.seen:
         if line.party == name:
             ledger.record(line.party, line.sender, line.kind, line.reveals)
@@ -201,13 +199,15 @@ def match_here(
     policy: str | Path | None = None,
     runtime: Any = None,
 ) -> dict[str, Any]:
-    """The same with both files on this machine, to try it out: `file` is the receiver's, `other` the
-    sender's, with `values` a column of it and `policy` its policy file.
+    """Run both parties on this machine, for a test.
+
+    `file` is the receiver's; `other` is the sender's, with `values` a column of it and `policy` its policy
+    file.
     """
     sets = [read_ids(file, id), read_ids(other, id)]
-    numbers = None if values is None else _numbers(other, values, sets[1])
-    # ids were made into digests by the rule already; as hexadecimal text the rule leaves them as they are
-    found = psi(
+    numbers = None if values is None else _read_values(other, values, sets[1])
+    # the ids are normalized digests already; normalization does not change hexadecimal text
+    result = psi(
         *([d.tobytes().hex() for d in s.digests] for s in sets),
         method=method,
         reveal=reveal,
@@ -216,25 +216,25 @@ def match_here(
         policy=read_policy(policy),
         runtime=runtime,
     )
-    rows = sets[0].rows[found.rows["receiver"]] if "receiver" in found.rows else None
-    return _kept(
+    rows = sets[0].rows[result.rows["receiver"]] if "receiver" in result.rows else None
+    return _write_result(
         file,
         rows,
         out,
-        found.ledger,
+        result.ledger,
         {
             "party": "receiver",
-            "shared": found.size,
-            "sum": found.value if reveal == "sum" else None,
-            "sizes": found.sizes,
-            "method": found.method,
+            "shared": result.size,
+            "sum": result.value if reveal == "sum" else None,
+            "sizes": result.sizes,
+            "method": result.method,
             "notes": [note for s in sets for note in s.notes],
         },
     )
 
 
-def _everyone(kit: Kit, others: Sequence[str]) -> set[str]:
-    """Who takes part: those named and this party, or all clients of the federation."""
+def _participants(kit: Kit, others: Sequence[str]) -> set[str]:
+    """Return the participants: this party and those named, or all clients of the federation."""
     for name in others:
         if name not in kit.parties or name == kit.name:
             raise bad(
@@ -252,24 +252,23 @@ def _everyone(kit: Kit, others: Sequence[str]) -> set[str]:
     return names
 
 
-def _numbers(file: str | Path, column: str, held: IdSet) -> list[int]:
-    if len(held) < held.total:
+def _read_values(file: str | Path, column: str, ids: IdSet) -> list[int]:
+    if len(ids) < ids.total:
         raise BadData(
-            f"{file}: some rows have the same id or none, so it is not clear which value counts. "
-            f"{' '.join(held.notes)} "
-            "Add them up or drop them first."
+            f"{file}: some rows have a duplicate or empty id, so their values are ambiguous. "
+            f"{' '.join(ids.notes)} Sum or drop them first."
         )
     return read_values(file, column)
 
 
-def _kept(
+def _write_result(
     file: str | Path, rows: np.ndarray | None, out: str | Path | None, ledger: Ledger, value: dict[str, Any]
 ) -> dict[str, Any]:
     if out is not None:
         if rows is not None:
             write_rows(file, rows, out)
             value["out"] = str(out)
-        beside = Path(out).with_name(Path(out).name + ".ledger.json")
-        write_atomic(beside, json.dumps(ledger.to_dict(), indent=1))
-        value["ledger_file"] = str(beside)
+        ledger_path = Path(out).with_name(Path(out).name + ".ledger.json")
+        write_atomic(ledger_path, json.dumps(ledger.to_dict(), indent=1))
+        value["ledger_file"] = str(ledger_path)
     return {**value, "ledger": ledger.to_dict()}

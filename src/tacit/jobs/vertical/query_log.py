@@ -1,8 +1,7 @@
-"""Counts private set intersection queries on disk, so that a restart does not forget them; and reads a
-party's policy file.
+"""A durable count of private set intersection queries, and a party's policy file.
 
-KIT/policy.toml          [psi] reveal = ["both"], min_ids = 10, min_overlap = 10, max_ids = 100000000, queries_per_day = 10
-KIT/psi-queries.jsonl    one line for each query that was admitted, written before it is answered
+KIT/policy.toml          [psi] reveal = ["both"], min_ids = 10, min_overlap = 10, queries_per_day = 10
+KIT/psi-queries.jsonl    one line for each admitted query, written before it is answered
 """
 
 from __future__ import annotations
@@ -24,9 +23,7 @@ QUERIES = "psi-queries.jsonl"
 
 
 class QueryLog:
-    """A file with one line for each query. A line that cannot be read, as a crash may leave it, counts for
-    every receiver.
-    """
+    """A file with one line per query. An unreadable line (after a crash) counts for every receiver."""
 
     def __init__(self, path: str | Path, clock: Callable[[], float] = time.time):
         self.path, self.clock = Path(path), clock
@@ -35,30 +32,29 @@ class QueryLog:
         now = self.clock()
 
         def check(lines: list[str]) -> None:
-            asked = sum(_counts(line, receiver, now) for line in lines)
-            if asked >= most:
+            count = sum(_counts_query(line, receiver, now) for line in lines)
+            if count >= most:
                 raise QueryRefused(
-                    f"{receiver!r} has asked {asked} times within 24 hours; {most} are allowed ({self.path})."
+                    f"{receiver!r} has made {count} queries within 24 hours; {most} are allowed "
+                    f"({self.path})."
                 )
 
         append_line(self.path, json.dumps({"time": now, "receiver": receiver}), check)
 
 
-def _counts(line: str, receiver: str, now: float) -> bool:
+def _counts_query(line: str, receiver: str, now: float) -> bool:
     try:
-        told = json.loads(line)
-        when, who = float(told["time"]), str(told["receiver"])
+        entry = json.loads(line)
+        when, sender = float(entry["time"]), str(entry["receiver"])
     except (ValueError, KeyError, TypeError):
         return bool(line.strip())
     return (
-        who == receiver and when > now - DAY
-    )  # one that lies in the future counts, too: a clock that was set back refunds nothing
+        sender == receiver and when > now - DAY
+    )  # future times count as well: setting the clock back does not restore queries
 
 
 def read_policy(file: str | Path | None, kit: Path | None = None) -> PsiPolicy:
-    """The [psi] table of `file`, or of policy.toml in the kit; the default policy where there is neither.
-    Other tables are other verbs'.
-    """
+    """Read the [psi] table of `file`, or of policy.toml in the kit; without either, the default policy."""
     place = Path(file) if file is not None else None if kit is None else kit / "policy.toml"
     if place is None or (file is None and not place.is_file()):
         return PsiPolicy()
@@ -71,15 +67,15 @@ def read_policy(file: str | Path | None, kit: Path | None = None) -> PsiPolicy:
     if "psi" not in tables:
         if file is not None:
             raise BadJob(
-                f"{place} has no [psi] table. Write one, for instance with min_overlap = 20; what it leaves "
-                "out has its default."
+                f"{place} has no [psi] table. Add one, for example with min_overlap = 20; other keys have "
+                "defaults."
             )
         return PsiPolicy()
     table, where = toml.table(str(place), "psi", tables["psi"]), f"{place}, psi"
-    known = [f.name for f in fields(PsiPolicy)]
+    keys = [f.name for f in fields(PsiPolicy)]
     for key in table:
-        if key not in known:
-            raise BadJob(f"{where}: there is no {key!r}. {nearest(key, known)}")
+        if key not in keys:
+            raise BadJob(f"{where}: unknown key {key!r}. {nearest(key, keys)}")
     try:
         return PsiPolicy.of(table, where)
     except BadParameter as error:

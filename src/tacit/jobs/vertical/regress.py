@@ -15,9 +15,9 @@ from torch import Tensor
 from ...mpc import regression, scoring
 from ...parameters import bad
 from ...parties.ledger import Ledger
-from ..programs import to_the_end
-from .split_layout import SplitRows, lay_out
-from .split_parts import measured
+from ...runtimes.choose import choose_runtime
+from .split_layout import SplitRows, arrange_rows
+from .split_parts import measure_outputs
 
 HELPER = "helper"
 WITHDRAWN = (
@@ -78,7 +78,7 @@ def regress(
     if secure != "shared":
         raise bad("regress", "secure", secure, "'shared'", WITHDRAWN if secure == "encrypted" else "")
     ledger = Ledger()
-    rows = lay_out(parties, labels, "vertical", test, test_fraction, seed, runtime, ledger)
+    rows = arrange_rows(parties, labels, "vertical", test, test_fraction, seed, runtime, ledger)
     family = family or ("linear" if rows.classes is None else "logistic")
     if (family == "linear") != (rows.classes is None) or (family == "logistic" and rows.classes != 2):
         raise bad(
@@ -101,7 +101,7 @@ def regress(
         },
     )
     programs = _programs(rows, terms)
-    results = to_the_end("regress", runtime).run_sync(programs, ledger=ledger)
+    results = choose_runtime("regress", runtime, all_stay=True).run_sync(programs, ledger=ledger)
     holder = results[terms.label_at]
     notes = list(rows.notes)
     metrics = _metrics(terms, rows.test_y[0], holder) if terms.tests else {}
@@ -172,7 +172,7 @@ def _metrics(terms: regression.RegressionTerms, y: Tensor, holder: dict[str, Any
         return scoring.compute_metrics(terms.family, holder["opened"], y, std)
     scores = (holder["opened"] * std + mean)[:, None]
     return (
-        measured("mse", None, scores, y.double())
+        measure_outputs("mse", None, scores, y.double())
         if terms.family == "linear"
-        else measured("bce", 2, scores, y)
+        else measure_outputs("bce", 2, scores, y)
     )

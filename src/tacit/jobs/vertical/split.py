@@ -1,6 +1,6 @@
-"""`tacit.splitnn`: one network over parties that hold different columns, or labels, or rows. It lays out who
-holds what, aligns rows by private set intersection where they are not, hands each party its program, and puts
-the run together.
+"""`tacit.splitnn`: train one network whose parts are held by different parties.
+
+Rows are aligned by private set intersection if necessary.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ...parties.ledger import Ledger
 from ...protocols import splitnn as protocol
 from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ...protocols.splitnn_terms import Route, SplitTerms
+from ...runtimes.choose import choose_runtime
 from ...runtimes.inprocess import InProcess
-from ..programs import to_the_end
 from . import split_parts as parts
-from .split_layout import SplitRows, lay_out, network, together
+from .split_layout import SplitRows, align_tables, arrange_rows, build_network
 from .split_parts import SplitShare
 
 if TYPE_CHECKING:
@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class SplitResult:
-    """A split network that has learned. `metrics` are of the held-out rows; `shares` hold each party's part,
-    as only that party would have it.
+    """A trained split network.
+
+    `metrics` are of the held-out rows; `shares` contain each party's part, as that party alone would have it.
     """
 
     metrics: dict[str, float]
@@ -49,23 +50,22 @@ class SplitResult:
     notes: tuple[str, ...] = ()
 
     def predict(self, rows: Mapping[str, Any], runtime: Any = None, ledger: Ledger | None = None) -> Tensor:
-        """Joint outputs for new rows of the same people in the same order, by party: tensors as the bottoms
-        take them, or tables with ids (`data.from_csv(…, id=…)`), which are aligned and encoded as in
-        training. Probabilities of classes, or numbers.
+        """Predict jointly: return class probabilities, or numbers.
+
+        `rows` by party: tensors in the same order, as the bottoms accept them, or tables with ids
+        (`data.from_csv(…, id=…)`), which are aligned and encoded as in training.
         """
         return predict(self.shares, rows, runtime, ledger)[0]
 
     def save(self, folder: str | Path) -> Path:
-        """A folder for each party: its layers, settings and weights, nobody's rows. Give each party its
-        own.
-        """
+        """Write a folder for each party: layers, settings and weights, but no rows."""
         for k, share in enumerate(self.shares.values()):
             share.write(Path(folder) / folder_of(share.party, k))
         return Path(folder)
 
     @classmethod
     def load(cls, folder: str | Path, makers: Mapping[str, Any] | None = None) -> SplitResult:
-        """All parts together again, for tests and for one machine that may hold them all."""
+        """Load all parts, for tests and for a machine that may hold all of them."""
         places = sorted(p.parent for p in Path(folder).glob("*/part.json"))
         if not places:
             raise MissingFiles(
@@ -82,25 +82,24 @@ class SplitResult:
         sample: int = 500,
         seed: int = 0,
     ) -> Audit:
-        """What crosses the cuts, by attacking it: leakage measures of `rows` in activations; with `y`, labels
-        from gradients; with rows an attacker has of its `own`, rows rebuilt. All in one place: a study of
-        one's own network.
+        """Attack what crosses the cuts.
+
+        Measures the leakage of `rows` in activations; with `y`, of labels in gradients; with the attacker's
+        `own` rows, reconstructs rows. Everything runs in one place, as a study of one's own network.
         """
         from .split_audit import audit
 
         return audit(self, rows, y, own, sample, seed)
 
     def report(self, path: str | Path, audited: Audit | None = None) -> Path:
-        """The run as one self-contained page: how it went, who saw what and, where it was audited, what that
-        gives away.
-        """
-        from .split_audit import write
+        """Write a self-contained page with results, ledger and, if given, the audit; return its path."""
+        from .split_audit import write_report
 
-        return write(Path(path), self, audited)
+        return write_report(Path(path), self, audited)
 
 
 def folder_of(party: str, k: int) -> str:
-    """A party's name where it is a plain word, else its number."""
+    """Return a party's folder name: its name if it is a plain word, else its number."""
     return party if party.isidentifier() or party.replace("-", "").isalnum() else f"party-{k}"
 
 
@@ -133,30 +132,30 @@ def splitnn(
     runtime: Any = None,
     out: str | Path | None = None,
 ) -> SplitResult:
-    """Train one network of which each party holds a part.
+    """Train one network whose parts are held by different parties.
 
-    `parties`: `dataset.vertical(…)`; or each party's own table (`data.from_csv(…, id=…)`), aligned by private
-    set intersection; or rows by party ({"clinic": x}), in the same order everywhere; in a relay a federation,
-    or each client's rows. `labels`: who holds them, or {"lab": y}. `bottoms`, `middles` and `top` are the
-    parts (modules, or functions that make them; `tacit.cut` cuts a network); left out, small ones are made,
-    `width` wide.
+    `parties`: `dataset.vertical(…)`; or each party's table (`data.from_csv(…, id=…)`), aligned by private set
+    intersection; or rows by party ({"clinic": x}) in the same order; in a relay a federation, or each
+    client's rows. `labels`: the party that holds them, or {"lab": y}. `bottoms`, `middles` and `top` are the
+    parts (modules, or functions that build them; `tacit.cut` cuts a network); by default small ones of this
+    `width`.
 
-    `configuration`: "vanilla" (columns and labels at two parties), "u" (both at one, the middle elsewhere),
-    "vertical" (several with columns), "relay" (clients take turns; `clients` "hand on" weights or "average"
-    them). `merge`: "concat", "sum" or "gated". `guard` stands on activations, `protect` on gradients;
-    `nopeek` is the weight of the distance correlation between columns and activations in the loss. `slices`
-    cuts a batch so that parties work at once. With `out`, a folder that holds none yet, each party's part is
-    saved there.
+    `configuration`: "vanilla" (columns and labels at two parties), "u" (both at one party, the middle
+    elsewhere), "vertical" (several parties with columns), "relay" (clients take turns; `clients` "hand on"
+    weights or "average" them). `merge`: "concat", "sum" or "gated". `guard` is applied to activations,
+    `protect` to gradients; `nopeek` is the weight of the distance correlation between columns and activations
+    in the loss. `slices` splits a batch so that parties compute concurrently. `runtime` as in `tacit.psi`.
+    With `out`, an unused folder, each party's part is saved there.
     """
     parts.check_unused(out)
     ledger = Ledger()
     settings = parts.optimizer_of(optimizer, lr, momentum, weight_decay)
-    guards = guards_at_the_cut("splitnn", guard, protect)
+    guards = check_cut_guards("splitnn", guard, protect)
     parts.check_nopeek(nopeek, slices)
     if isinstance(width, bool) or not isinstance(width, int) or width < 1:
         raise bad("splitnn", "width", width, "a whole number of at least 1")
-    rows = lay_out(parties, labels, configuration, test, test_fraction, seed, runtime, ledger)
-    net = network(rows, configuration, bottoms, middles, top, merge, width, loss, seed)
+    rows = arrange_rows(parties, labels, configuration, test, test_fraction, seed, runtime, ledger)
+    net = build_network(rows, configuration, bottoms, middles, top, merge, width, loss, seed)
     terms = check(
         SplitTerms(
             net.routes,
@@ -174,39 +173,39 @@ def splitnn(
     )
     shares: dict[str, SplitShare] = {}
     for route in terms.routes:
-        for who in route.parties:
-            if who in shares:
+        for name in route.parties:
+            if name in shares:
                 continue
-            mine: dict[int, parts.StopPart] = {
-                d: copy.deepcopy(net.stops[d]) for d, name in enumerate(route.stops) if name == who
+            own_stops: dict[int, parts.StopPart] = {
+                d: copy.deepcopy(net.stops[d]) for d, stop in enumerate(route.stops) if stop == name
             }
-            shares[who] = SplitShare(
-                who,
+            shares[name] = SplitShare(
+                name,
                 terms,
-                net.bottoms.get(who),
-                mine,
+                net.bottoms.get(name),
+                own_stops,
                 {},
                 optimizer,
                 settings,
-                guards if who in rows.sources else (),
-                protect if any(r.stops[-1] == who for r in terms.routes) else None,
-                nopeek if who in rows.sources else 0.0,
+                guards if name in rows.sources else (),
+                protect if any(r.stops[-1] == name for r in terms.routes) else None,
+                nopeek if name in rows.sources else 0.0,
                 rows.classes,
-                rows.labels if who in rows.label_at else (),
-                rows.columns.get(who, ()),
-                rows.recipes.get(who),
-                rows.fingerprint if who in (*rows.sources, *rows.label_at) else b"",
+                rows.labels if name in rows.label_at else (),
+                rows.columns.get(name, ()),
+                rows.recipes.get(name),
+                rows.fingerprint if name in (*rows.sources, *rows.label_at) else b"",
                 "",
-                net.makers.get(who, {}),
+                net.makers.get(name, {}),
             )
-    made = _run(shares, _rows_of(rows, terms), runtime, ledger, "seat")
-    for who, share in shares.items():
-        share.state = made[who]["state"]
+    results = _run(shares, _rows_of(rows, terms), runtime, ledger, "seat")
+    for name, share in shares.items():
+        share.state = results[name]["state"]
     history = _history(
-        [made[who]["history"] for who in dict.fromkeys(rows.label_at)],
+        [results[name]["history"] for name in dict.fromkeys(rows.label_at)],
         [
-            sum(n for n, at in zip(terms.tests, rows.label_at) if at == who)
-            for who in dict.fromkeys(rows.label_at)
+            sum(n for n, at in zip(terms.tests, rows.label_at) if at == name)
+            for name in dict.fromkeys(rows.label_at)
         ],
     )
     metrics = {k: v for k, v in (history[-1] if history else {}).items() if k not in ("epoch", "seconds")}
@@ -227,10 +226,10 @@ def splitnn(
     return run
 
 
-def guards_at_the_cut(owner: str, guard: Any, protect: Any) -> tuple[Any, ...]:
-    """Guards on activations, checked; the one on gradients is checked, too."""
-    made = tuple(guard) if isinstance(guard, Sequence) else (guard,)
-    for g in made:
+def check_cut_guards(owner: str, guard: Any, protect: Any) -> tuple[Any, ...]:
+    """Check the guards on activations and gradients; return those on activations."""
+    guards = tuple(guard) if isinstance(guard, Sequence) else (guard,)
+    for g in guards:
         if type(g).__name__ not in ACTIVATIONS:
             raise bad(
                 owner,
@@ -244,19 +243,19 @@ def guards_at_the_cut(owner: str, guard: Any, protect: Any) -> tuple[Any, ...]:
         if type(protect).__name__ not in GRADIENTS:
             raise bad(owner, "protect", protect, f"one of {', '.join(f'{k}(…)' for k in GRADIENTS)}, or None")
         check(protect)
-    return made
+    return guards
 
 
 def _rows_of(rows: SplitRows, terms: SplitTerms) -> dict[str, dict[str, dict[int, Tensor]]]:
-    """By party: {"x": {route: …}, "y": …, "test_x": …, "test_y": …}, each its own and no other's."""
-    held: dict[str, dict[str, dict[int, Tensor]]] = {}
+    """Return each party's own rows: {"x": {route: …}, "y": …, "test_x": …, "test_y": …}."""
+    by_party: dict[str, dict[str, dict[int, Tensor]]] = {}
     for turn, route in enumerate(terms.routes):
-        for who in route.sources:
-            mine = held.setdefault(who, {k: {} for k in parts.KEYS})
-            mine["x"][turn], mine["test_x"][turn] = rows.x[turn][who], rows.test_x[turn][who]
-        mine = held.setdefault(route.stops[-1], {k: {} for k in parts.KEYS})
-        mine["y"][turn], mine["test_y"][turn] = rows.y[turn], rows.test_y[turn]
-    return held
+        for name in route.sources:
+            own = by_party.setdefault(name, {k: {} for k in parts.KEYS})
+            own["x"][turn], own["test_x"][turn] = rows.x[turn][name], rows.test_x[turn][name]
+        own = by_party.setdefault(route.stops[-1], {k: {} for k in parts.KEYS})
+        own["y"][turn], own["test_y"][turn] = rows.y[turn], rows.test_y[turn]
+    return by_party
 
 
 def _run(
@@ -264,51 +263,47 @@ def _run(
     rows: Mapping[str, Mapping[str, dict[int, Tensor]]],
     runtime: Any,
     ledger: Ledger,
-    what: str,
+    task: str,
 ) -> dict[str, Any]:
-    """Every party's program, in this process with what is at hand, or in processes of their own with what is
-    written for each.
-    """
-    runtime = to_the_end("splitnn", runtime)
+    """Run every party: in this process with its modules, or in other processes from folders."""
+    runtime = choose_runtime("splitnn", runtime, all_stay=True)
     if isinstance(runtime, InProcess):
-        program: Any = protocol.party if what == "seat" else protocol.predict
+        program: Any = protocol.party if task == "seat" else protocol.predict
         programs: dict[str, Any] = {}
-        for who, share in shares.items():
-            mine = share.mine()
-            for key, value in rows.get(who, {}).items():
-                setattr(mine, key, value)
-            programs[who] = functools.partial(program, terms=share.terms, mine=mine)
+        for name, share in shares.items():
+            inputs = share.inputs()
+            for key, value in rows.get(name, {}).items():
+                setattr(inputs, key, value)
+            programs[name] = functools.partial(program, terms=share.terms, mine=inputs)
         return runtime.run_sync(programs, ledger=ledger)
-    with _stage(shares, rows) as (folder, specs):
-        elsewhere: Any = parts.seat if what == "seat" else parts.foretell
-        made = {
-            who: functools.partial(elsewhere, folder=str(folder / str(k)), made=specs[who])
-            for k, who in enumerate(shares)
+    with _write_shares(shares, rows) as (folder, specs):
+        elsewhere: Any = parts.train_from_folder if task == "seat" else parts.predict_from_folder
+        programs_elsewhere = {
+            name: functools.partial(elsewhere, folder=str(folder / str(k)), makers=specs[name])
+            for k, name in enumerate(shares)
         }
-        return dict(runtime.run_sync(made, ledger=ledger))
+        return dict(runtime.run_sync(programs_elsewhere, ledger=ledger))
 
 
 @contextmanager
-def _stage(
+def _write_shares(
     shares: Mapping[str, SplitShare], rows: Mapping[str, Any]
 ) -> Iterator[tuple[Path, dict[str, dict[str, str]]]]:
     with tempfile.TemporaryDirectory(prefix="tacit-split-") as place:
         yield (
             Path(place),
             {
-                who: parts.deal(share, rows.get(who, {}), Path(place) / str(k))
-                for k, (who, share) in enumerate(shares.items())
+                name: parts.write_inputs(share, rows.get(name, {}), Path(place) / str(k))
+                for k, (name, share) in enumerate(shares.items())
             },
         )
 
 
 def _history(all_rows: list[list[dict[str, Any]]], weights: list[int]) -> list[dict[str, Any]]:
-    """One row an epoch. Where several clients hold labels, each measures its own; theirs are averaged by
-    held-out rows.
-    """
+    """Return one row per epoch; metrics of several label holders are averaged by held-out rows."""
     if len(all_rows) == 1:
         return all_rows[0]
-    made = []
+    history = []
     for each in zip(*all_rows):
         keys = [k for k in each[0] if all(k in row for row in each)]
         total = sum(weights) or 1
@@ -317,12 +312,12 @@ def _history(all_rows: list[list[dict[str, Any]]], weights: list[int]) -> list[d
             for k in keys
             if k not in ("epoch", "seconds")
         }
-        made.append({"epoch": each[0]["epoch"], **mean, "seconds": max(row["seconds"] for row in each)})
-    return made
+        history.append({"epoch": each[0]["epoch"], **mean, "seconds": max(row["seconds"] for row in each)})
+    return history
 
 
-def encoded(share: SplitShare, table: Columns, raw: Any = None) -> Tensor:
-    """New rows of a party's table, encoded as in training."""
+def encode_rows(share: SplitShare, table: Columns, raw: Any = None) -> Tensor:
+    """Encode new rows of a party's table as in training."""
     if share.recipe is None or share.recipe.mean is None:
         return table.x
     if table.columns != share.columns:
@@ -342,44 +337,46 @@ def predict(
     runtime: Any = None,
     ledger: Ledger | None = None,
 ) -> tuple[Tensor, Any]:
-    """(outputs, the ids they are of, or None): probabilities of classes, or numbers."""
+    """Return (class probabilities or numbers, their ids or None)."""
     terms = next(iter(shares.values())).terms
     route, book = route_of(terms, rows, "predict"), Ledger() if ledger is None else ledger
     ids: Any = None
-    if all(isinstance(rows[who], Columns | Dataset) for who in route.sources):
+    if all(isinstance(rows[name], Columns | Dataset) for name in route.sources):
         tables = {
-            who: Columns.of(r) if isinstance(r, Dataset) else r
-            for who, r in rows.items()
-            if who in route.sources
+            name: Columns.of(r) if isinstance(r, Dataset) else r
+            for name, r in rows.items()
+            if name in route.sources
         }
-        tables, _ = together(tables, runtime, book)
+        tables, _ = align_tables(tables, runtime, book)
         ids = next(iter(tables.values())).ids
-        x = {who: encoded(shares[who], t) for who, t in tables.items()}
+        x = {name: encode_rows(shares[name], t) for name, t in tables.items()}
     else:
-        x = {who: torch.as_tensor(rows[who]) for who in route.sources}
+        x = {name: torch.as_tensor(rows[name]) for name in route.sources}
     counts = {len(v) for v in x.values()}
     if len(counts) != 1 or not min(counts):
         raise BadData(
-            f"predict: {', '.join(f'{len(v)} rows of {who!r}' for who, v in x.items())}; all must be of the "
-            "same people, and at least one."
+            f"predict: {', '.join(f'{len(v)} rows of {name!r}' for name, v in x.items())}; all parties "
+            "must have the same number of rows, and at least one."
         )
-    asked = replace(terms, routes=(route,), rows=(0,), tests=(counts.pop(),))
-    made = {who: replace(shares[who], terms=asked, fingerprint=b"") for who in route.parties}
-    got = _run(made, {who: {"test_x": {0: v}} for who, v in x.items()}, runtime, book, "predict")
-    return told(terms.loss, got[route.stops[-1]]), ids
+    prediction_terms = replace(terms, routes=(route,), rows=(0,), tests=(counts.pop(),))
+    predictors = {
+        name: replace(shares[name], terms=prediction_terms, fingerprint=b"") for name in route.parties
+    }
+    results = _run(predictors, {name: {"test_x": {0: v}} for name, v in x.items()}, runtime, book, "predict")
+    return to_predictions(terms.loss, results[route.stops[-1]]), ids
 
 
-def route_of(terms: SplitTerms, rows: Mapping[str, Any], what: str) -> Route:
-    """The way of these rows: the one there is, or, in a relay, that of the client they are of."""
+def route_of(terms: SplitTerms, rows: Mapping[str, Any], verb: str) -> Route:
+    """Return the route of these rows; in a relay, that of their client."""
     for route in terms.routes:
-        if all(who in rows for who in route.sources):
+        if all(name in rows for name in route.sources):
             return route
     named = [", ".join(map(repr, route.sources)) for route in terms.routes]
-    raise bad(what, "rows", sorted(rows), f"rows of every party with columns: {' or '.join(named[:8])}")
+    raise bad(verb, "rows", sorted(rows), f"rows of every party with columns: {' or '.join(named[:8])}")
 
 
-def told(loss: str, out: Tensor) -> Tensor:
-    """Outputs as people read them: probabilities, or numbers."""
+def to_predictions(loss: str, out: Tensor) -> Tensor:
+    """Convert outputs to probabilities, or to numbers for a regression."""
     return (
         out.reshape(len(out))
         if loss == "mse"

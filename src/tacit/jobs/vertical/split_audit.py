@@ -1,4 +1,4 @@
-"""What a split network gives away over its cuts, measured by attacking it: `run.audit(rows, y)`."""
+"""Measure what a split network leaks at its cuts by attacking it: `run.audit(rows, y)`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...audit import labels, leakage, pictures, reconstruction
 from ...audit.reconstruction import Reconstruction
 from ...errors import BadData
 from ...parties.secret import Secret
-from ...protocols.splitnn_terms import Route, losses
+from ...protocols.splitnn_terms import Route, compute_loss
 from ...report.markup import Safe, join, tag
 from ...report.page import assemble, write_page
 from ...report.sections import Section, figure, table
@@ -39,8 +39,10 @@ MEANS = {
 
 @dataclass
 class Audit:
-    """By party with columns: `measures` of what its activations show, `labels`: AUC of attacks on the
-    gradients it gets, `rebuilt`: its rows, from activations.
+    """Leakage by party with columns.
+
+    `measures` of its activations; `labels`: AUC of attacks on the gradients it receives; `rebuilt`: its rows,
+    reconstructed from activations.
     """
 
     measures: dict[str, dict[str, float]]
@@ -48,7 +50,7 @@ class Audit:
     rebuilt: dict[str, Reconstruction] = field(repr=False, default_factory=dict)
 
     def table(self) -> pandas.DataFrame:
-        """One row a party."""
+        """Return a data frame with one row per party."""
         import pandas
 
         rows = {
@@ -58,7 +60,7 @@ class Audit:
                 **(
                     {
                         "variance rebuilt": self.rebuilt[who].variance,
-                        "recognised": self.rebuilt[who].recognised,
+                        "recognised": self.rebuilt[who].recognized,
                     }
                     if who in self.rebuilt
                     else {}
@@ -69,12 +71,12 @@ class Audit:
         return pandas.DataFrame.from_dict(rows, orient="index")
 
     def sections(self) -> list[Section]:
-        made: list[Section] = []
-        for who, found in self.measures.items():
+        sections: list[Section] = []
+        for who, values in self.measures.items():
             body = [
                 table(
                     ["measure", "value", "what it says"],
-                    [[k.replace("_", " "), f"{v:.3f}", MEANS[k]] for k, v in found.items()],
+                    [[k.replace("_", " "), f"{v:.3f}", MEANS[k]] for k, v in values.items()],
                     caption=f"activations of {who}",
                     sortable=False,
                 )
@@ -95,25 +97,25 @@ class Audit:
                         "p",
                         f"From activations alone, {max(r.variance, 0):.0%} of the variance of {r.rows} rows "
                         "the attacker never had was rebuilt; "
-                        f"{r.recognised:.0%} of the rebuilt rows lie nearest to their own original (chance: "
+                        f"{r.recognized:.0%} of the rebuilt rows lie nearest to their own original (chance: "
                         f"{1 / r.rows:.1%}).",
                     )
                 )
-                body += [p for p in (pictures.beside(r),) if p is not None]
-            made.append(Section(f"cut-{len(made)}", f"What {who} gives away", join(body)))
-        return made
+                body += [p for p in (pictures.show_pairs(r),) if p is not None]
+            sections.append(Section(f"cut-{len(sections)}", f"What {who} gives away", join(body)))
+        return sections
 
     def report(self, path: str | Path) -> Path:
-        """One self-contained page, with pictures where rows are pictures."""
+        """Write a self-contained page, with pictures where rows are images; return its path."""
         foot = "Made by tacit. It may show rows of the audit: keep it where they may lie."
         return write_page(path, assemble("What crosses the cut", Safe(""), [], self.sections(), foot))
 
 
-def _leaves(share: SplitShare) -> Any:
-    """What leaves a party's cut, guards included, as its own program sends it."""
-    bottom = share.mine().bottom
+def _guarded_bottom(share: SplitShare) -> Any:
+    """Return the function from rows to a party's guarded activations."""
+    bottom = share.inputs().bottom
     if bottom is None:
-        raise BadData(f"{share.party!r} has no columns, so nothing of it crosses a cut.")
+        raise BadData(f"{share.party!r} has no columns, so it sends no activations.")
     bottom.eval()
     secret = Secret()
 
@@ -134,45 +136,46 @@ def audit(
     sample: int = 500,
     seed: int = 0,
 ) -> Audit:
-    """Attack the cuts of a trained network on `rows` by party, as their bottoms take them. With `y`, labels
-    too; with `own`, rows an attacker has of its own, it also rebuilds. Everything is computed in one place:
-    this is a study, of one's own network and rows one may see.
+    """Attack the cuts of a trained network on `rows` by party, as their bottoms accept them.
+
+    With `y`, attack labels as well; with the attacker's `own` rows, reconstruct rows. Everything runs in one
+    place: a study of one's own network, with rows one may see.
     """
     shares = run.shares
     terms = next(iter(shares.values())).terms
     route = route_of(terms, rows, "audit")
     x = {who: torch.as_tensor(rows[who]).float() for who in route.sources}
-    parts = {who: _leaves(shares[who]) for who in route.sources}
+    parts = {who: _guarded_bottom(shares[who]) for who in route.sources}
     z = {who: parts[who](v).detach() for who, v in x.items()}
     label = None if y is None else torch.as_tensor(y)
-    shown = label if label is not None and terms.loss != "mse" else None
+    classes = label if label is not None and terms.loss != "mse" else None
     measures = {
-        who: leakage.report(v, z[who], shown, sample, seed) for who, v in x.items() if who != route.stops[0]
+        who: leakage.report(v, z[who], classes, sample, seed) for who, v in x.items() if who != route.stops[0]
     }
-    found: dict[str, dict[str, float]] = {}
-    if shown is not None:
-        for who, g in _gradients(shares, route, z, shown).items():
-            kinds, counts = torch.unique(shown, return_counts=True)
-            found[who] = labels.attack(g, shown == kinds[counts.argmin()])
+    label_attacks: dict[str, dict[str, float]] = {}
+    if classes is not None:
+        for who, g in _gradients(shares, route, z, classes).items():
+            kinds, counts = torch.unique(classes, return_counts=True)
+            label_attacks[who] = labels.attack(g, classes == kinds[counts.argmin()])
     rebuilt = {
-        who: reconstruction.learned(parts[who], v, x[who], seed=seed)
+        who: reconstruction.train_decoder(parts[who], v, x[who], seed=seed)
         for who, v in (own or {}).items()
         if who in measures
     }
-    return Audit(measures, found, rebuilt)
+    return Audit(measures, label_attacks, rebuilt)
 
 
 def _gradients(
     shares: Mapping[str, SplitShare], route: Route, z: Mapping[str, Tensor], y: Tensor
 ) -> dict[str, Tensor]:
-    """What each party with columns gets back for these rows, as one batch."""
+    """Return the gradients each party with columns receives for these rows, as one batch."""
     terms = shares[route.stops[-1]].terms
     inputs = [[z[who].clone().requires_grad_() for who in route.sources]]
     outs: list[Tensor] = []
     for depth, name in enumerate(route.stops):
-        outs.append(shares[name].mine().stops[depth].eval()(inputs[-1]))
+        outs.append(shares[name].inputs().stops[depth].eval()(inputs[-1]))
         inputs.append([outs[-1].detach().requires_grad_()])
-    losses(terms.loss, outs[-1], y).backward()
+    compute_loss(terms.loss, outs[-1], y).backward()
     protect = shares[route.stops[-1]].protect
     for depth in reversed(range(len(route.stops))):
         if depth == len(route.stops) - 1:
@@ -188,18 +191,18 @@ def _gradients(
     }
 
 
-def write(path: Path, run: SplitResult, audited: Audit | None = None) -> Path:
-    """The page of a run: how it went, who saw what, and what was given away where that was measured."""
+def write_report(path: Path, run: SplitResult, audited: Audit | None = None) -> Path:
+    """Write the page of a run: results, ledger and audit."""
     facts = [f"{len(run.shares)} parties", str(run.config.get("configuration")), f"{len(run.history)} epochs"]
-    return page(
+    return write_run_page(
         path, "A split network", facts, run, "on held-out rows", () if audited is None else audited.sections()
     )
 
 
-def page(
+def write_run_page(
     path: Path, title: str, facts: Sequence[str], run: Any, measured: str, more: Sequence[Section] = ()
 ) -> Path:
-    """The page of anything with metrics, a history by epoch, notes and a ledger."""
+    """Write the page of any run with metrics, a history by epoch, notes and a ledger."""
     epochs = [row["epoch"] for row in run.history]
     numbers = [[k, f"{v:.4f}"] for k, v in run.metrics.items()]
     curves = [
@@ -218,9 +221,9 @@ def page(
         table(["metric", measured], numbers, caption="result", sortable=False),
         *(tag("p", n) for n in run.notes),
     ]
-    shown = [Section("result", "Result", join([*body, tag("div", curves, class_="figures")])), *more]
+    sections = [Section("result", "Result", join([*body, tag("div", curves, class_="figures")])), *more]
     lines = [[s.party, s.sender, s.kind, str(s.count), str(s.bytes), s.reveals] for s in run.ledger.seen]
-    shown.append(
+    sections.append(
         Section(
             "ledger",
             "Who saw what",
@@ -238,7 +241,7 @@ def page(
             title,
             join([tag("span", f) for f in facts]),
             stamps,
-            shown,
+            sections,
             "Made by tacit from the run's own records. This file makes no network request.",
         ),
     )

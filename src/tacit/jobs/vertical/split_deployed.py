@@ -1,13 +1,12 @@
-"""A split network whose parties are organisations: one job file that all have, each with its own table;
-training, and prediction with the saved parts.
+"""`tacit split` and `tacit predict`: split learning between organizations with one job file.
 
     [split]                                       [parties.bank]            [parties.shop]
     labels = "bank"                               file = "bank.csv"         file = "shop.csv"
     epochs = 20                                   id = "id"                 id = "customer"
     top = [16]                                    label = "default"         bottom = [16]
                                                   bottom = [16]
-A party without a table holds a stretch of the network between: `middle = [32]`. Numbers in brackets are
-widths of layers, each with ReLU behind it.
+Each party has its own table. A party without a table holds a middle part of the network: `middle = [32]`.
+Numbers in brackets are widths of layers, each followed by ReLU.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ from ...protocols import splitnn
 from ...protocols.psi_policy import PsiPolicy
 from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ...protocols.splitnn_terms import Asked, Route, SplitTerms
+from ...runtimes.choose import choose_runtime
 from ..kit_run import run_with_kit
-from ..programs import to_the_end
 from . import split_parts as parts
 from .psi import align_rows
 from .query_log import read_policy
-from .split import folder_of, told
-from .split_parts import SplitShare, StopPart, may_write
+from .split import folder_of, to_predictions
+from .split_parts import SplitShare, StopPart, check_writable
 
 if TYPE_CHECKING:
     from ...runtimes.kits import Kit
@@ -80,11 +79,9 @@ PARTY: dict[str, Any] = {
 
 
 def tables_of(
-    path: str | Path, verb: str, usual: Mapping[str, Any], takes: Mapping[str, Any]
+    path: str | Path, verb: str, defaults: Mapping[str, Any], party_keys: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """([verb] with what it leaves out, [parties.…]) of a job file; what is in neither is refused, and what is
-    of another type than an entry `takes`.
-    """
+    """Read a job file; return ([verb] with defaults, [parties.…]). Unknown keys and types are refused."""
     file = Path(path)
     try:
         raw = toml.read(file)
@@ -95,21 +92,21 @@ def tables_of(
     for key in raw:
         if key not in (verb, "parties"):
             raise BadJob(
-                f"{file}: there is no table [{key}] in a job for `tacit {verb}`. "
+                f"{file}: unknown table [{key}] in a job for `tacit {verb}`. "
                 f"{nearest(key, [verb, 'parties'])}"
             )
-    given, who = (toml.table(str(file), key, raw.get(key, {})) for key in (verb, "parties"))
-    for key in given:
-        if key not in usual:
-            raise BadJob(f"{file}, {verb}: there is no {key!r}. {nearest(key, list(usual))}")
-    for name, entry in who.items():
+    settings, parties = (toml.table(str(file), key, raw.get(key, {})) for key in (verb, "parties"))
+    for key in settings:
+        if key not in defaults:
+            raise BadJob(f"{file}, {verb}: unknown key {key!r}. {nearest(key, list(defaults))}")
+    for name, entry in parties.items():
         for key, value in toml.table(str(file), f"parties.{name}", entry).items():
-            if key not in takes:
-                raise BadJob(f"{file}, parties.{name}: there is no {key!r}. {nearest(key, list(takes))}")
+            if key not in party_keys:
+                raise BadJob(f"{file}, parties.{name}: unknown key {key!r}. {nearest(key, list(party_keys))}")
             if key in ("bottom", "middle"):
                 _widths(f"{file}, parties.{name}", key, value, least=1)
-            toml.held(f"{file}, parties.{name}", key, value, takes[key])
-    return {**usual, **given}, {name: dict(entry) for name, entry in who.items()}
+            toml.held(f"{file}, parties.{name}", key, value, party_keys[key])
+    return {**defaults, **settings}, {name: dict(entry) for name, entry in parties.items()}
 
 
 def _widths(where: str, key: str, value: Any, least: int = 0) -> None:
@@ -122,7 +119,7 @@ def _widths(where: str, key: str, value: Any, least: int = 0) -> None:
 
 
 def check_guards(where: str, settings: Mapping[str, Any]) -> None:
-    """What a table says of guards at a cut."""
+    """Check the guards of a job file."""
     if not isinstance(settings["guards"], list):
         raise BadJob(str(bad(where, "guards", settings["guards"], "a list of tables with a `name` each")))
     for i, table in enumerate(settings["guards"]):
@@ -132,42 +129,41 @@ def check_guards(where: str, settings: Mapping[str, Any]) -> None:
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """A job file, checked: {"split": every setting, "parties": {name: …}}."""
+    """Read and check a job file: {"split": all settings, "parties": {name: …}}."""
     file = Path(path)
-    settings, who = tables_of(path, "split", SPLIT, PARTY)
-    if len(who) < 2:
+    settings, parties = tables_of(path, "split", SPLIT, PARTY)
+    if len(parties) < 2:
         raise BadJob(f"{file}: name at least two parties, as [parties.bank] and [parties.shop].")
-    for name, table in who.items():
+    for name, table in parties.items():
         if ("middle" in table) == ("id" in table):
             raise BadJob(
                 f"{file}, parties.{name}: give id (and file, bottom) for a party with a table, or middle "
                 "for one without."
             )
-    holders = [name for name, table in who.items() if "label" in table]
+    holders = [name for name, table in parties.items() if "label" in table]
     if len(holders) != 1 or settings["labels"] not in (None, holders[0]):
         raise BadJob(
-            f"{file}: the label is at {holders or 'nobody'}; exactly one party has one, and split.labels, "
-            "if given, names it."
+            f"{file}: the parties with a label are {holders or 'none'}; exactly one is needed, and "
+            "split.labels, if given, must name it."
         )
     settings["labels"] = holders[0]
-    _check(f"{file}, split", settings, [table["bottom"][-1] for table in who.values() if "bottom" in table])
-    return {"split": settings, "parties": who}
+    _check(
+        f"{file}, split", settings, [table["bottom"][-1] for table in parties.values() if "bottom" in table]
+    )
+    return {"split": settings, "parties": parties}
 
 
 def _check(where: str, split: Mapping[str, Any], cuts: list[int]) -> None:
-    """[split], held to what each setting may be, before anybody reads a table; `cuts` are how wide the
-    bottoms end.
-    """
+    """Check the settings of [split] before a table is read; `cuts` are the output widths of the bottoms."""
     if not cuts:
         raise BadJob(
-            f"{where}: no party has a bottom, so nobody's columns enter the network. Give bottom = [16] to "
-            "those with columns."
+            f"{where}: no party has a bottom, so no columns enter the network. Give bottom = [16] to parties "
+            "with columns."
         )
     if split["merge"] not in parts.MERGES or (split["merge"] != "concat" and len(set(cuts)) > 1):
         raise BadJob(
-            f"{where}: merge is {split['merge']!r}, and the bottoms end {cuts} wide. It must be one of "
-            f"{', '.join(parts.MERGES)}; the last two need "
-            "equal widths."
+            f"{where}: merge is {split['merge']!r}, and the bottoms have output widths {cuts}. It must be "
+            f"one of {', '.join(parts.MERGES)}; the last two need equal widths."
         )
     _widths(where, "top", split["top"])
     toml.held(where, "regression", split["regression"], bool)
@@ -186,8 +182,8 @@ def _check(where: str, split: Mapping[str, Any], cuts: list[int]) -> None:
         raise BadJob(str(error)) from None
 
 
-def agreed(job: Mapping[str, Any]) -> str:
-    """What all parties' job files must have alike: everything but where each keeps its file."""
+def job_digest(job: Mapping[str, Any]) -> str:
+    """Return a digest of what must be equal in all parties' job files: everything but local file options."""
     plain = {
         **job,
         "parties": {
@@ -204,37 +200,33 @@ def _route(job: Mapping[str, Any]) -> Route:
 
 
 def _layers(seed: int, name: str, start: int, widths: list[int], out: int | None) -> nn.Sequential:
-    """A stretch of Linear and ReLU. Its first values follow from the seed and the party's name: nobody needs
-    another's.
-    """
+    """Build Linear and ReLU layers; their initial weights follow from the seed and the name."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(
             int.from_bytes(hashlib.sha256(f"{seed}|{name}".encode()).digest()[:7], "little")
         )
-        made: list[nn.Module] = []
+        layers: list[nn.Module] = []
         for width in widths:
-            made += [nn.Linear(start, width), nn.ReLU()]
+            layers += [nn.Linear(start, width), nn.ReLU()]
             start = width
-        return nn.Sequential(*made, *([nn.Linear(start, out)] if out is not None else []))
+        return nn.Sequential(*layers, *([nn.Linear(start, out)] if out is not None else []))
 
 
-async def same_job(me: Party, everybody: Iterable[str], mark: str) -> None:
-    """All have the same job, or nothing else is said."""
-    others = [n for n in everybody if n != me.name]
+async def check_same_job(me: Party, run_everyone: Iterable[str], digest: str) -> None:
+    """Check that all parties have the same job, before anything else is sent."""
+    others = [n for n in run_everyone if n != me.name]
     for name in others:
-        await me.send(name, Asked(-1, mark))
-    for name, said in (await me.gather(others, Asked)).items():
-        if said.job != mark:
+        await me.send(name, Asked(-1, digest))
+    for name, message in (await me.gather(others, Asked)).items():
+        if message.job != digest:
             raise BadJob(
-                f"{name!r} and {me.name!r} have different job files, or parts of different runs. All must "
-                "have the same but for their own file."
+                f"{name!r} and {me.name!r} have different job files, or parts of different runs. All job "
+                "files must be equal, except for local file options."
             )
 
 
 class Aligned(NamedTuple):
-    """`table`: my rows of those all share (None: I have no table). `shared`: how many. `mark`: a fingerprint
-    of their order, keyed.
-    """
+    """`table`: my shared rows (None without a table). `shared`: their number. `mark`: keyed fingerprint."""
 
     table: Columns | None
     shared: int
@@ -242,41 +234,41 @@ class Aligned(NamedTuple):
     notes: list[str]
 
 
-async def _people(
+async def _align_parties(
     me: Party,
     table: Columns | None,
     holders: tuple[str, ...],
-    everybody: tuple[str, ...],
-    mark: str,
+    run_everyone: tuple[str, ...],
+    digest: str,
     kit: str,
     duplicates: str,
 ) -> Aligned:
-    """The people all share. A party without a table hears how many from the first who has one."""
-    without = [n for n in everybody if n not in holders]
-    await same_job(me, everybody, mark)
+    """Align the parties; a party without a table learns the number of rows from the first holder."""
+    without = [n for n in run_everyone if n not in holders]
+    await check_same_job(me, run_everyone, digest)
     if table is None:
         return Aligned(None, (await me.recv(holders[0], Asked)).rows, b"", [])
     order = b""
     notes: list[str] = []
     if len(holders) > 1:
         table, notes = drop_repeated_ids(table, f"the table of {me.name!r}", duplicates)
-        found = await align_rows(me, table.ids.tolist(), parties=list(holders), policy=policy_in(kit))
-        table, notes = table.take(found.rows), [*notes, *found.notes]
-        order = splitnn.fingerprint([normal(str(i)) for i in table.ids], found.key)
+        alignment = await align_rows(me, table.ids.tolist(), parties=list(holders), policy=policy_in(kit))
+        table, notes = table.take(alignment.rows), [*notes, *alignment.notes]
+        order = splitnn.fingerprint([normal(str(i)) for i in table.ids], alignment.key)
     if not len(table):
         raise BadData(
-            f"{me.name!r} shares nobody with {', '.join(n for n in holders if n != me.name)}. Are the ids "
-            "written in the same way?"
+            f"{me.name!r} has no ids in common with {', '.join(n for n in holders if n != me.name)}. Are "
+            "the ids written in the same way?"
         )
     if me.name == holders[0]:
-        await me.send(without, Asked(len(table), mark))
+        await me.send(without, Asked(len(table), digest))
     return Aligned(table, len(table), order, notes)
 
 
 def table_of(file: str | Path, entry: Mapping[str, Any], regression: bool = False) -> Columns:
-    """A party's own table, as its entry of the job says."""
-    read: Any = from_csv
-    made = read(
+    """Read a party's table as its entry in the job file says."""
+    read_table: Any = from_csv
+    table = read_table(
         file,
         entry.get("label"),
         id=entry["id"],
@@ -284,19 +276,17 @@ def table_of(file: str | Path, entry: Mapping[str, Any], regression: bool = Fals
         categories=entry.get("categories", []),
         **({"regression": regression, "test_fraction": 0} if "label" in entry else {}),
     )
-    return made if isinstance(made, Columns) else Columns.of(made)
+    return table if isinstance(table, Columns) else Columns.of(table)
 
 
-async def attend(me: Party, job: Mapping[str, Any], file: str, out: str, kit: str = "") -> dict[str, Any]:
-    """A party's program: read its table, align, train, save its part. Gives what it may tell: {"history",
-    "rows", "folder", "notes"}.
-    """
-    split, mine = job["split"], job["parties"][me.name]
+async def run_party(me: Party, job: Mapping[str, Any], file: str, out: str, kit: str = "") -> dict[str, Any]:
+    """Run a party: read its table, align, train, save; return {"history", "rows", "folder", "notes"}."""
+    split, entry = job["split"], job["parties"][me.name]
     route = _route(job)
     holders = tuple(n for n, t in job["parties"].items() if "id" in t)
-    table = table_of(file, mine, split["regression"]) if "id" in mine else None
-    table, count, mark, notes = await _people(
-        me, table, holders, tuple(job["parties"]), agreed(job), kit, mine.get("duplicates", "refuse")
+    table = table_of(file, entry, split["regression"]) if "id" in entry else None
+    table, count, mark, notes = await _align_parties(
+        me, table, holders, tuple(job["parties"]), job_digest(job), kit, entry.get("duplicates", "refuse")
     )
     train, test = split_rows(count, split["test_fraction"], split["seed"])
     loss = "mse" if split["regression"] else "cross_entropy"
@@ -317,42 +307,46 @@ async def attend(me: Party, job: Mapping[str, Any], file: str, out: str, kit: st
     share.fingerprint = mark
     if table is not None:
         x, share.recipe = table.standardize(train)
-        share.columns, share.id = table.columns, mine["id"]
-    seat = share.mine()
+        share.columns, share.id = table.columns, entry["id"]
+    inputs = share.inputs()
     if me.name in route.sources:
-        seat.x[0], seat.test_x[0] = x[train], x[test]
+        inputs.x[0], inputs.test_x[0] = x[train], x[test]
     if me.name == route.stops[-1]:
         assert table is not None
         assert table.y is not None
-        seat.y[0], seat.test_y[0] = table.y[train], table.y[test]
-    made = await splitnn.party(me, terms, seat)
-    share.state = made["state"]
+        inputs.y[0], inputs.test_y[0] = table.y[train], table.y[test]
+    result = await splitnn.party(me, terms, inputs)
+    share.state = result["state"]
     folder = share.write(Path(out))
     write_atomic(folder / "ledger.json", json.dumps(me.ledger.to_dict(), indent=1))
-    return {"history": made["history"], "rows": count, "folder": str(folder), "notes": notes}
+    return {"history": result["history"], "rows": count, "folder": str(folder), "notes": notes}
 
 
 def _share(
     name: str, job: Mapping[str, Any], terms: SplitTerms, route: Route, table: Columns | None
 ) -> SplitShare:
-    split, who = job["split"], job["parties"]
+    split, parties = job["split"], job["parties"]
     settings = parts.optimizer_of(split["optimizer"], split["lr"], split["momentum"], split["weight_decay"])
-    cuts = [who[s]["bottom"][-1] for s in route.sources]
+    cuts = [parties[s]["bottom"][-1] for s in route.sources]
     wide = sum(cuts) if split["merge"] == "concat" else cuts[0]
     bottom = None
     if name in route.sources:
         assert table is not None
         if not table.x.shape[1]:
-            raise BadData(f"{name!r} is to bring columns, and its table has none beside the id.")
-        bottom = _layers(split["seed"], f"bottom {name}", table.x.shape[1], who[name]["bottom"], None)
+            raise BadData(f"{name!r} has a bottom, but its table has no columns besides the id.")
+        bottom = _layers(split["seed"], f"bottom {name}", table.x.shape[1], parties[name]["bottom"], None)
     stops: dict[int, StopPart] = {}
     for depth, at in enumerate(route.stops):
         last = depth == len(route.stops) - 1
-        widths = split["top"] if last else who[at]["middle"]
+        widths = split["top"] if last else parties[at]["middle"]
         if at == name:
             outputs = (1 if table is None or table.classes is None else table.classes) if last else None
-            join = (split["merge"], len(route.sources), cuts[0]) if depth == 0 else ("concat", 1, 0)
-            stops[depth] = StopPart(_layers(split["seed"], f"stop {depth}", wide, widths, outputs), *join)
+            run_with_party_kit = (
+                (split["merge"], len(route.sources), cuts[0]) if depth == 0 else ("concat", 1, 0)
+            )
+            stops[depth] = StopPart(
+                _layers(split["seed"], f"stop {depth}", wide, widths, outputs), *run_with_party_kit
+            )
         wide = widths[-1] if widths else wide
     guards = (
         tuple(from_table(g, ACTIVATIONS, "split.guards") for g in split["guards"])
@@ -378,40 +372,42 @@ def _share(
     )
 
 
-async def foresee(
+async def run_prediction(
     me: Party, folder: str, file: str, out: str, kit: str = "", duplicates: str = "refuse"
 ) -> dict[str, Any]:
-    """A party's program of a joint prediction with saved parts: its own part, its own new rows. The holder of
-    the top writes the answer to `out`.
-    """
+    """Run a party of a joint prediction with its saved part; the holder of the top writes to `out`."""
     share = parts.read(folder)
     route = share.terms.routes[0]
     if share.party != me.name:
         raise BadKit(
-            f"{folder} holds the part of {share.party!r}, and this is {me.name!r}. Give each party its own."
+            f"{folder} contains the part of {share.party!r}, and this party is {me.name!r}. Use its own part."
         )
     mark = hashlib.sha256(json.dumps([share.terms.text()]).encode()).hexdigest()
     table = None
     if me.name in route.sources:
         if not file:
             raise BadData(f"{me.name!r} has columns in this network; give the file with its rows.")
-        read: Any = from_csv
-        table = read(file, id=share.id, fit=share.recipe)
-    table, count, order, notes = await _people(me, table, route.sources, route.parties, mark, kit, duplicates)
+        read_table: Any = from_csv
+        table = read_table(file, id=share.id, fit=share.recipe)
+    table, count, order, notes = await _align_parties(
+        me, table, route.sources, route.parties, mark, kit, duplicates
+    )
     share = replace(share, terms=replace(share.terms, rows=(0,), tests=(count,)), fingerprint=order)
-    seat = share.mine()
+    inputs = share.inputs()
     if table is not None:
         assert share.recipe is not None
-        seat.test_x[0] = share.recipe.standardize(table.x)
-    made = await splitnn.predict(me, share.terms, seat)
-    if made is None:
+        inputs.test_x[0] = share.recipe.standardize(table.x)
+    outputs = await splitnn.predict(me, share.terms, inputs)
+    if outputs is None:
         return {"rows": count, "notes": notes}
-    answer(Path(out), told(share.terms.loss, made), None if table is None else table.ids, share)
+    write_predictions(
+        Path(out), to_predictions(share.terms.loss, outputs), None if table is None else table.ids, share
+    )
     return {"rows": count, "out": out, "notes": notes}
 
 
-def answer(out: Path, values: torch.Tensor, ids: np.ndarray | None, share: SplitShare) -> None:
-    """A row a person: the likeliest class and the chance of each, or the number."""
+def write_predictions(out: Path, values: torch.Tensor, ids: np.ndarray | None, share: SplitShare) -> None:
+    """Write one row per id: the most likely class and class probabilities, or the number."""
     import pandas
 
     frame = pandas.DataFrame({share.id or "row": ids if ids is not None else np.arange(len(values))})
@@ -430,36 +426,34 @@ def answer(out: Path, values: torch.Tensor, ids: np.ndarray | None, share: Split
 # --- started by an operator ---------------------------------------------------------------------------------
 
 
-def here(
+def run_here(
     path: str | Path, out: str | Path, runtime: Any = None, ledger: Ledger | None = None
 ) -> dict[str, Any]:
-    """All parties of a job on this machine, each with the file the job names: to try it out."""
+    """Run all parties of a job on this machine, each with its file in the job: for a test."""
     job = read(path)
-    made = everybody("split", path, job, attend, out, runtime, ledger)
-    holder = made[job["split"]["labels"]]
+    results = run_everyone("split", path, job, run_party, out, runtime, ledger)
+    holder = results[job["split"]["labels"]]
     return {
         "history": holder["history"],
         "rows": holder["rows"],
         "folder": str(out),
-        "notes": [n for one in made.values() for n in one["notes"]],
+        "notes": [n for one in results.values() for n in one["notes"]],
     }
 
 
-def vacant(folder: Path) -> Path:
-    """A party's folder, if no part lies there: what was learnt is never written over. Said before anybody
-    reads or learns, too.
-    """
-    may_write(folder)
+def check_vacant(folder: Path) -> Path:
+    """Return a party's folder if it contains no part yet; parts are never overwritten."""
+    check_writable(folder)
     if any(
         (folder / name).exists() for name in ("part.safetensors", "part.json", "ledger.json", "answers.csv")
     ):
         raise BadRun(
-            f"{folder} already holds a party's part, which is never written over. Give another --out."
+            f"{folder} already contains a party's part, which is never overwritten. Use another --out."
         )
     return folder
 
 
-def everybody(
+def run_everyone(
     verb: str,
     path: str | Path,
     job: Mapping[str, Any],
@@ -468,29 +462,29 @@ def everybody(
     runtime: Any,
     ledger: Ledger | None,
 ) -> dict[str, Any]:
-    """`program(me, job, file, out)` of every party of a job, on this machine."""
+    """Run `program(me, job, file, out)` for every party of a job on this machine."""
     programs = {}
     for k, (name, entry) in enumerate(job["parties"].items()):
         if "id" in entry and "file" not in entry:
             raise BadJob(
-                f"{path}, parties.{name}: file is missing; to run everybody here, the job must say where "
-                "each table lies."
+                f"{path}, parties.{name}: file is missing; to run all parties here, the job must name every "
+                "table."
             )
-        folder = vacant(Path(out) / folder_of(name, k))
+        folder = check_vacant(Path(out) / folder_of(name, k))
         programs[name] = functools.partial(
             program, job=job, file=str(Path(path).parent / entry.get("file", "")), out=str(folder)
         )
-    return dict(to_the_end(verb, runtime).run_sync(programs, ledger=ledger))
+    return dict(choose_runtime(verb, runtime, all_stay=True).run_sync(programs, ledger=ledger))
 
 
 def take_part(
     kit: Kit, path: str | Path, file: str | Path | None, out: str | Path | None, patience: float = 300.0
 ) -> dict[str, Any]:
-    """One party's side of a job, over the federation's hub."""
-    return join("split", kit, path, read(path), attend, file, out, patience)
+    """Run one party of a job over the federation's hub."""
+    return run_with_party_kit("split", kit, path, read(path), run_party, file, out, patience)
 
 
-def join(
+def run_with_party_kit(
     verb: str,
     kit: Kit,
     path: str | Path,
@@ -500,24 +494,22 @@ def join(
     out: str | Path | None,
     patience: float,
 ) -> dict[str, Any]:
-    """The kit's party runs `program(me, job, file, out, kit)` with its own table; what it saw is added to the
-    kit's ledger.
-    """
+    """Run `program(me, job, file, out, kit)` as the kit's party; what it saw is added to the kit's ledger."""
     if kit.name not in job["parties"]:
         raise BadKit(
-            f"this is the kit of {kit.name!r}, which {path} does not name. Its parties are "
+            f"this is the kit of {kit.name!r}, which is not a party of {path}. Its parties are "
             f"{', '.join(job['parties'])}."
         )
     entry = job["parties"][kit.name]
     where = file if file is not None else Path(path).parent / entry["file"] if "file" in entry else ""
     if "id" in entry and not where:
-        raise BadJob(f"{path}, parties.{kit.name}: no file is named; give yours with --file.")
-    folder = vacant(Path(out) if out is not None else (kit.directory or Path(".")) / "part")
+        raise BadJob(f"{path}, parties.{kit.name}: file is missing; give it with --file.")
+    folder = check_vacant(Path(out) if out is not None else (kit.directory or Path(".")) / "part")
     program = functools.partial(
         program, job=job, file=str(where), out=str(folder), kit=str(kit.directory or "")
     )
-    made, ledger = run_with_kit(verb, kit, program, patience)
-    return {"party": kit.name, **made, "ledger": ledger.to_dict()}
+    result, ledger = run_with_kit(verb, kit, program, patience)
+    return {"party": kit.name, **result, "ledger": ledger.to_dict()}
 
 
 def predict_part(
@@ -529,19 +521,19 @@ def predict_part(
     force: bool = False,
     duplicates: str = "refuse",
 ) -> dict[str, Any]:
-    """One party's side of a joint prediction, over the federation's hub."""
-    if parts.read(folder).terms.routes[0].stops[-1] == kit.name:  # nobody else writes an answer
-        may_write(check_new(out, force).parent)
+    """Run one party of a joint prediction over the federation's hub."""
+    if parts.read(folder).terms.routes[0].stops[-1] == kit.name:  # only this party writes predictions
+        check_writable(check_new(out, force).parent)
     program = functools.partial(
-        foresee,
+        run_prediction,
         folder=str(folder),
         file=str(file or ""),
         out=str(out),
         kit=str(kit.directory or ""),
         duplicates=duplicates,
     )
-    made, ledger = run_with_kit("predict", kit, program, patience)
-    return {"party": kit.name, **made, "ledger": ledger.to_dict()}
+    result, ledger = run_with_kit("predict", kit, program, patience)
+    return {"party": kit.name, **result, "ledger": ledger.to_dict()}
 
 
 def predict_here(
@@ -553,35 +545,35 @@ def predict_here(
     force: bool = False,
     duplicates: str = "refuse",
 ) -> dict[str, Any]:
-    """The same with all parts and files on this machine."""
+    """Predict with all parts and files on this machine."""
     places = {p.parent for p in Path(folder).glob("*/part.json")}
     if not places:
         raise MissingFiles(
             f"there is no saved split network in {folder}. Give the folder that `tacit split --out` or "
             "`tacit ftl --out` wrote."
         )
-    may_write(check_new(out, force).parent)
+    check_writable(check_new(out, force).parent)
     shares = {parts.read(p).party: p for p in sorted(places)}
     for name in files:
         if name not in shares:
             raise BadData(f"there is no party {name!r} in {folder}. {nearest(name, list(shares))}")
-    asked = [n for n, p in shares.items() if set(files) & set(parts.read(p).terms.routes[0].parties)] or list(
+    names = [n for n, p in shares.items() if set(files) & set(parts.read(p).terms.routes[0].parties)] or list(
         shares
-    )  # predictors may lie beside each other
+    )  # a folder may contain several predictors
     programs = {
         n: functools.partial(
-            foresee, folder=str(shares[n]), file=files.get(n, ""), out=str(out), duplicates=duplicates
+            run_prediction, folder=str(shares[n]), file=files.get(n, ""), out=str(out), duplicates=duplicates
         )
-        for n in asked
+        for n in names
     }
-    made = to_the_end("predict", runtime).run_sync(programs, ledger=ledger)
+    results = choose_runtime("predict", runtime, all_stay=True).run_sync(programs, ledger=ledger)
     return {
-        "rows": next(iter(made.values()))["rows"],
+        "rows": next(iter(results.values()))["rows"],
         "out": str(out),
-        "notes": [n for one in made.values() for n in one["notes"]],
+        "notes": [n for one in results.values() for n in one["notes"]],
     }
 
 
 def policy_in(kit: str) -> PsiPolicy:
-    """What the party with this kit lets others learn of its ids; the default policy without a kit."""
+    """Return the policy of the party with this kit; without a kit, the default policy."""
     return read_policy(None, Path(kit) if kit else None)

@@ -1,6 +1,4 @@
-"""What `tacit.splitnn` is given, made into routes, rows and parts: who holds which columns and labels, and
-which stretch of the network.
-"""
+"""Convert the arguments of `tacit.splitnn` to routes, rows and parts of the network."""
 
 from __future__ import annotations
 
@@ -28,12 +26,12 @@ from .split_parts import StopPart
 
 CONFIGURATIONS = ("vanilla", "u", "vertical", "relay")
 SERVER = "server"
-WIDE = 10.0  # deviations of the numbers to predict from which steps of an ordinary size may run away
+WIDE = 10.0  # standard deviation of targets above which training may diverge
 
 
 @dataclass
 class SplitRows:
-    """Everybody's rows, by route and party; labels by route, with whom they lie."""
+    """The rows by route and party; labels by route, and their holders."""
 
     x: list[dict[str, Tensor]]
     y: list[Tensor]
@@ -52,7 +50,7 @@ class SplitRows:
         return tuple(dict.fromkeys(name for x in self.x for name in x))
 
 
-def lay_out(
+def arrange_rows(
     parties: Any,
     labels: Any,
     configuration: str,
@@ -71,16 +69,16 @@ def lay_out(
             nearest(str(configuration), list(CONFIGURATIONS)),
         )
     if configuration == "relay":
-        return _relay(parties, labels, fraction, seed)
+        return _rows_of_relay(parties, labels, fraction, seed)
     if isinstance(parties, Vertical):
-        return _tables(parties, labels)
+        return _rows_from_tables(parties, labels)
     if (
         isinstance(parties, Mapping)
         and parties
         and all(isinstance(c, Columns | Dataset) for c in parties.values())
     ):
-        columns = {who: Columns.of(c) if isinstance(c, Dataset) else c for who, c in parties.items()}
-        with_label = [who for who, c in columns.items() if c.y is not None]
+        columns = {name: Columns.of(c) if isinstance(c, Dataset) else c for name, c in parties.items()}
+        with_label = [name for name, c in columns.items() if c.y is not None]
         holder = labels if labels is not None else with_label[0] if len(with_label) == 1 else None
         if not isinstance(holder, str) or holder not in with_label:
             hint = (
@@ -95,111 +93,112 @@ def lay_out(
                 f"the party that holds them, one of {', '.join(map(repr, columns))}",
                 hint,
             )
-        aligned, notes = together(columns, runtime, ledger)
-        rows = _tables(Vertical.of(aligned, holder, fraction, seed), holder)
+        aligned, notes = align_tables(columns, runtime, ledger)
+        rows = _rows_from_tables(Vertical.of(aligned, holder, fraction, seed), holder)
         rows.notes += notes
         return rows
-    return _tensors(parties, labels, test, fraction, seed)
+    return _rows_from_tensors(parties, labels, test, fraction, seed)
 
 
-def together(
+def align_tables(
     columns: Mapping[str, Columns], runtime: Any, ledger: Ledger
 ) -> tuple[dict[str, Columns], list[str]]:
-    """Rows of the people all hold, in one order: found by private set intersection, unless ids are the same
-    in the same order already.
-    """
+    """Align tables by shared ids with private set intersection, unless they are aligned already."""
     first = next(iter(columns.values()))
     if all(len(c) == len(first) and (c.ids == first.ids).all() for c in columns.values()):
         return dict(columns), []
-    single = {who: drop_repeated_ids(c, f"the table of {who!r}") for who, c in columns.items()}
-    columns = {who: c for who, (c, _) in single.items()}
-    shared = align({who: c.ids.tolist() for who, c in columns.items()}, runtime=runtime)
+    single = {name: drop_repeated_ids(c, f"the table of {name!r}") for name, c in columns.items()}
+    columns = {name: c for name, (c, _) in single.items()}
+    shared = align({name: c.ids.tolist() for name, c in columns.items()}, runtime=runtime)
     ledger.merge(shared.ledger)
-    found = {who: c.take(shared.rows[who]) for who, c in columns.items()}
-    ids = next(iter(found.values())).ids  # written in one way from here on
-    made = {
-        who: Columns(c.name, ids, c.x, c.columns, c.recipe, c.y, c.classes, c.labels)
-        for who, c in found.items()
+    selected = {name: c.take(shared.rows[name]) for name, c in columns.items()}
+    ids = next(iter(selected.values())).ids  # one spelling of each id from here on
+    aligned = {
+        name: Columns(c.name, ids, c.x, c.columns, c.recipe, c.y, c.classes, c.labels)
+        for name, c in selected.items()
     }
     if not len(ids):
         raise BadData(
-            "splitnn: the parties share nobody, so there is nothing to learn. Are the ids written in the "
-            "same way?"
+            "splitnn: the parties have no ids in common, so there is nothing to train on. Are the ids "
+            "written in the same way?"
         )
     found_twice = [note for _, notes in single.values() for note in notes]
-    return made, [
-        f"{len(ids)} people are shared, of {', '.join(f'{len(c)} at {who}' for who, c in columns.items())}.",
+    return aligned, [
+        f"{len(ids)} people are shared, of "
+        f"{', '.join(f'{len(c)} at {name}' for name, c in columns.items())}.",
         *found_twice,
         *shared.notes,
     ]
 
 
-def _tables(data: Vertical, labels: Any) -> SplitRows:
+def _rows_from_tables(data: Vertical, labels: Any) -> SplitRows:
     if labels is not None and labels != data.label_at:
         raise bad("splitnn", "labels", labels, f"{data.label_at!r}, who holds them, or None")
-    holders = {who: c for who, c in data.parties.items() if c.x.shape[1]}
-    ready = {who: c.standardize(data.train) for who, c in holders.items()}
-    mark = fingerprint(
+    holders = {name: c for name, c in data.parties.items() if c.x.shape[1]}
+    scaled = {name: c.standardize(data.train) for name, c in holders.items()}
+    order_fingerprint = fingerprint(
         [normal(str(i)) for i in data.parties[data.label_at].ids], secrets.token_bytes(32)
-    )  # a key that nobody is handed
+    )  # a random key that is not stored
     return SplitRows(
-        [{who: x[data.train] for who, (x, _) in ready.items()}],
+        [{name: x[data.train] for name, (x, _) in scaled.items()}],
         [data.y[data.train]],
-        [{who: x[data.test] for who, (x, _) in ready.items()}],
+        [{name: x[data.test] for name, (x, _) in scaled.items()}],
         [data.y[data.test]],
         [data.label_at],
         data.classes,
         data.parties[data.label_at].labels,
-        {who: c.columns for who, c in holders.items()},
-        {who: r for who, (_, r) in ready.items()},
-        mark,
+        {name: c.columns for name, c in holders.items()},
+        {name: r for name, (_, r) in scaled.items()},
+        order_fingerprint,
     )
 
 
 def _targets(y: Any) -> tuple[Tensor, int | None]:
-    """(labels as a network takes them, how many classes; None for numbers)."""
-    given = y if isinstance(y, Tensor) else np.asarray(y)
-    if not isinstance(given, Tensor) and given.dtype.kind not in "biuf":
+    """Return (labels as tensor, number of classes or None for a regression)."""
+    values = y if isinstance(y, Tensor) else np.asarray(y)
+    if not isinstance(values, Tensor) and values.dtype.kind not in "biuf":
         raise BadData(
-            f"splitnn: the labels hold text, e.g. {str(given.flat[0])!r}. Number them from 0, or read a "
+            f"splitnn: the labels contain text, e.g. {str(values.flat[0])!r}. Number them from 0, or read a "
             "table with data.from_csv(…, label=…)."
         )
-    made = torch.as_tensor(given)
-    if made.is_floating_point() and not torch.isfinite(made).all():
-        raise BadData("splitnn: a label is missing or endless. Fill it, or leave its row out.")
-    if made.dim() != 1:
-        raise BadData(f"splitnn: labels of shape {tuple(made.shape)}; give one a row.")
-    if made.is_floating_point() and (made != made.round()).any():
-        return made.float(), None
-    made = made.long()
-    if len(made) and int(made.min()) < 0:
-        raise BadData("splitnn: a class is below 0; number them from 0, or give fractions for a regression.")
-    return made, int(made.max()) + 1 if len(made) else 2
+    labels = torch.as_tensor(values)
+    if labels.is_floating_point() and not torch.isfinite(labels).all():
+        raise BadData("splitnn: a label is NaN or infinite. Fill it, or drop its row.")
+    if labels.dim() != 1:
+        raise BadData(f"splitnn: labels of shape {tuple(labels.shape)}; give one label per row.")
+    if labels.is_floating_point() and (labels != labels.round()).any():
+        return labels.float(), None
+    labels = labels.long()
+    if len(labels) and int(labels.min()) < 0:
+        raise BadData("splitnn: a class is negative; number classes from 0, or give floats for a regression.")
+    return labels, int(labels.max()) + 1 if len(labels) else 2
 
 
-def _matrix(who: str, x: Any) -> Tensor:
-    given = x if isinstance(x, Tensor) else np.asarray(x)
-    if not isinstance(given, Tensor) and given.dtype.kind not in "biuf":
+def _matrix(name: str, x: Any) -> Tensor:
+    values = x if isinstance(x, Tensor) else np.asarray(x)
+    if not isinstance(values, Tensor) and values.dtype.kind not in "biuf":
         raise BadData(
-            f"splitnn: the rows of {who!r} hold text, or what else is no number. Read the table with "
+            f"splitnn: the rows of {name!r} contain non-numeric values. Read the table with "
             "data.from_csv or data.from_frame(…, id=…)."
         )
-    made = torch.as_tensor(given)
-    made = made.float() if made.dtype in (torch.float64, torch.float16, torch.uint8, torch.bool) else made
-    if made.dim() < 2 or not len(made):
+    matrix = torch.as_tensor(values)
+    matrix = (
+        matrix.float() if matrix.dtype in (torch.float64, torch.float16, torch.uint8, torch.bool) else matrix
+    )
+    if matrix.dim() < 2 or not len(matrix):
         raise BadData(
-            f"splitnn: the rows of {who!r} have shape {tuple(made.shape)}; give (rows, columns, …) with at "
-            "least one row."
+            f"splitnn: the rows of {name!r} have shape {tuple(matrix.shape)}; give (rows, columns, …) with "
+            "at least one row."
         )
-    if made.is_floating_point() and not torch.isfinite(made).all():
+    if matrix.is_floating_point() and not torch.isfinite(matrix).all():
         raise BadData(
-            f"splitnn: the rows of {who!r} hold a number that is missing or endless. Fill it, or read the "
-            "table with data.from_csv(…, id=…)."
+            f"splitnn: the rows of {name!r} contain NaN or infinite values. Fill them, or read the table "
+            "with data.from_csv(…, id=…)."
         )
-    return made
+    return matrix
 
 
-def _tensors(parties: Any, labels: Any, test: Any, fraction: float, seed: int) -> SplitRows:
+def _rows_from_tensors(parties: Any, labels: Any, test: Any, fraction: float, seed: int) -> SplitRows:
     if not isinstance(parties, Mapping) or not parties or not all(isinstance(k, str) and k for k in parties):
         raise bad(
             "splitnn",
@@ -208,8 +207,8 @@ def _tensors(parties: Any, labels: Any, test: Any, fraction: float, seed: int) -
             'rows by party, like {"clinic": x}, a Vertical (dataset.vertical), or tables with ids',
         )
     if frames := [
-        who
-        for who, v in parties.items()
+        name
+        for name, v in parties.items()
         if labels is None and hasattr(v, "columns") and not isinstance(v, Columns | Dataset)
     ]:
         raise bad(
@@ -217,26 +216,26 @@ def _tensors(parties: Any, labels: Any, test: Any, fraction: float, seed: int) -
             "parties",
             f"a {type(parties[frames[0]]).__name__} of {frames[0]!r}",
             "tables read with data.from_frame(frame, id=…, label=…)",
-            "Who does not hold the label leaves label out.",
+            "Leave out label for parties that do not hold it.",
         )
     if not isinstance(labels, Mapping) or len(labels) != 1:
         raise bad(
             "splitnn",
             "labels",
             type(labels).__name__,
-            'the labels of the rows and who holds them, like {"lab": y}',
+            'the labels and their holder, like {"lab": y}',
         )
     ((holder, y),) = labels.items()
-    x = {who: _matrix(who, v) for who, v in parties.items()}
+    x = {name: _matrix(name, v) for name, v in parties.items()}
     target, classes = _targets(y)
-    for who, v in x.items():
+    for name, v in x.items():
         if len(v) != len(target):
             raise BadData(
-                f"splitnn: {who!r} has {len(v)} rows and {holder!r} {len(target)} labels. They must be of "
-                "the same people in the same order."
+                f"splitnn: {name!r} has {len(v)} rows and {holder!r} {len(target)} labels. They must "
+                "belong to the same ids in the same order."
             )
     if test is not None:
-        xt, yt = {who: _matrix(who, v) for who, v in test[0].items()}, _targets(test[1])[0]
+        xt, yt = {name: _matrix(name, v) for name, v in test[0].items()}, _targets(test[1])[0]
         if set(xt) != set(x) or any(len(v) != len(yt) for v in xt.values()):
             raise BadData(
                 f"splitnn: test rows are of {', '.join(map(repr, xt))}; give ({{party: rows}}, labels) of "
@@ -254,18 +253,18 @@ def _tensors(parties: Any, labels: Any, test: Any, fraction: float, seed: int) -
     )
 
 
-def _relay(parties: Any, labels: Any, fraction: float, seed: int) -> SplitRows:
-    made = SplitRows([], [], [], [], [], None)
+def _rows_of_relay(parties: Any, labels: Any, fraction: float, seed: int) -> SplitRows:
+    rows = SplitRows([], [], [], [], [], None)
     if isinstance(parties, Federation):
-        made.classes, made.labels = parties.classes, parties.labels
+        rows.classes, rows.labels = parties.classes, parties.labels
         for k, name in enumerate(parties.parties):
             train, held = parties.train.of(k), parties.held.of(k)
-            made.x.append({name: parties.rows.x[train]})
-            made.y.append(parties.rows.y[train])
-            made.test_x.append({name: parties.rows.x[held]})
-            made.test_y.append(parties.rows.y[held])
-            made.label_at.append(SERVER if labels == SERVER else name)
-        return made
+            rows.x.append({name: parties.rows.x[train]})
+            rows.y.append(parties.rows.y[train])
+            rows.test_x.append({name: parties.rows.x[held]})
+            rows.test_y.append(parties.rows.y[held])
+            rows.label_at.append(SERVER if labels == SERVER else name)
+        return rows
     if not isinstance(parties, Mapping) or len(parties) < 2:
         raise bad(
             "splitnn",
@@ -284,22 +283,22 @@ def _relay(parties: Any, labels: Any, fraction: float, seed: int) -> SplitRows:
             "labels of every client's rows: {client: y}, or {server: {client: y}} where the server has them",
         )
     kinds = set()
-    for who, v in parties.items():
-        x, (y, classes) = _matrix(who, v), _targets(by_client[who])
+    for name, v in parties.items():
+        x, (y, classes) = _matrix(name, v), _targets(by_client[name])
         if len(x) != len(y):
-            raise BadData(f"splitnn: {who!r} has {len(x)} rows and {len(y)} labels.")
+            raise BadData(f"splitnn: {name!r} has {len(x)} rows and {len(y)} labels.")
         kinds.add(classes)
         train, held = split_rows(len(y), fraction, seed)
-        made.x.append({who: x[train]})
-        made.test_x.append({who: x[held]})
-        made.y.append(y[train])
-        made.test_y.append(y[held])
-        made.label_at.append(server or who)
+        rows.x.append({name: x[train]})
+        rows.test_x.append({name: x[held]})
+        rows.y.append(y[train])
+        rows.test_y.append(y[held])
+        rows.label_at.append(server or name)
     if None in kinds:
-        made.y, made.test_y = [y.float() for y in made.y], [y.float() for y in made.test_y]
+        rows.y, rows.test_y = [y.float() for y in rows.y], [y.float() for y in rows.test_y]
     else:
-        made.classes = max(k for k in kinds if k is not None)
-    return made
+        rows.classes = max(k for k in kinds if k is not None)
+    return rows
 
 
 # --- the network --------------------------------------------------------------------------------------------
@@ -314,7 +313,7 @@ class SplitNetwork:
     makers: dict[str, dict[str, Callable[[], nn.Module]]] = field(default_factory=dict)
 
 
-def network(
+def build_network(
     rows: SplitRows,
     configuration: str,
     bottoms: Any,
@@ -325,19 +324,18 @@ def network(
     loss: str | None,
     seed: int,
 ) -> SplitNetwork:
-    """The parts, given or usual ones, and the way over them; what does not fit together is refused here."""
+    """Build the parts, given or default, and the routes; refuse parts that do not fit together."""
     if rows.classes is None and (spread := float(torch.cat(rows.y).std(correction=0))) > WIDE:
         rows.notes.append(
-            f"The numbers to predict spread by ±{spread:.3g} and are not standardised: if the loss grows, "
-            "divide them by about that, or take "
-            "a smaller lr."
+            f"The targets have a standard deviation of {spread:.3g} and are not standardized: if the loss "
+            "grows, divide them by about that, or use a smaller lr."
         )
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return _network(rows, configuration, bottoms, middles, top, merge, width, loss)
+        return _build_network(rows, configuration, bottoms, middles, top, merge, width, loss)
 
 
-def _network(
+def _build_network(
     rows: SplitRows,
     configuration: str,
     bottoms: Any,
@@ -349,13 +347,13 @@ def _network(
 ) -> SplitNetwork:
     makers: dict[str, dict[str, Callable[[], nn.Module]]] = {}
 
-    def module(value: Any, what: str, who: str, where: str) -> nn.Module:
+    def module(value: Any, what: str, name: str, where: str) -> nn.Module:
         if not isinstance(value, nn.Module) and callable(value):
-            makers.setdefault(who, {})[where] = value
+            makers.setdefault(name, {})[where] = value
             value = value()
         if not isinstance(value, nn.Module):
             raise bad(
-                "splitnn", what, type(value).__name__, "a torch.nn.Module, or a function that makes one"
+                "splitnn", what, type(value).__name__, "a torch.nn.Module, or a function that builds one"
             )
         return copy.deepcopy(value)
 
@@ -368,60 +366,60 @@ def _network(
             "splitnn",
             "middles",
             type(middles).__name__,
-            'parts by party, in the order of the way, like {"server": module}',
+            'parts by party, in the order of the route, like {"server": module}',
         )
     inner = configuration == "u" or (
         relay and holder != SERVER and holder in sources
-    )  # the labels lie where the columns do
+    )  # labels and columns are at the same party
     if inner and not middle:
         middle = {SERVER: None}
     _check_shape(configuration, sources, holder, middle)
 
-    given = dict(bottoms) if isinstance(bottoms, Mapping) else dict.fromkeys(sources, bottoms)
-    strange = sorted(set(given) - set(sources))
-    if strange:
+    parts = dict(bottoms) if isinstance(bottoms, Mapping) else dict.fromkeys(sources, bottoms)
+    unknown = sorted(set(parts) - set(sources))
+    if unknown:
         raise bad(
             "splitnn",
             "bottoms",
-            strange[0],
+            unknown[0],
             f"a part for each party that has columns: {', '.join(map(repr, sources))}",
         )
-    made: dict[str, nn.Module] = {}
-    for who in sources:
-        shape = next(x[who].shape[1:] for x in rows.x if who in x)
-        if relay and made:
-            made[who] = copy.deepcopy(next(iter(made.values())))  # clients share one part
+    bottom_parts: dict[str, nn.Module] = {}
+    for name in sources:
+        shape = next(x[name].shape[1:] for x in rows.x if name in x)
+        if relay and bottom_parts:
+            bottom_parts[name] = copy.deepcopy(next(iter(bottom_parts.values())))  # clients share one part
             makers |= (
-                {who: {"bottom": makers[sources[0]]["bottom"]}}
+                {name: {"bottom": makers[sources[0]]["bottom"]}}
                 if "bottom" in makers.get(sources[0], {})
                 else {}
             )
             continue
-        part = given.get(who)
-        made[who] = (
+        part = parts.get(name)
+        bottom_parts[name] = (
             nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), width), nn.ReLU())
             if part is None
-            else module(part, f"the bottom of {who!r}", who, "bottom")
+            else module(part, f"the bottom of {name!r}", name, "bottom")
         )
     outs = {
-        who: width_of(
-            made[who],
-            next(x[who].shape[1:] for x in rows.x if who in x),
-            f"the bottom of {who!r}",
-            next(x[who].dtype for x in rows.x if who in x),
+        name: width_of(
+            bottom_parts[name],
+            next(x[name].shape[1:] for x in rows.x if name in x),
+            f"the bottom of {name!r}",
+            next(x[name].dtype for x in rows.x if name in x),
         )
-        for who in sources
+        for name in sources
     }
     first = outs[sources[0]]
     holders = 1 if relay else len(sources)
     if holders > 1 and merge != "concat" and len(set(outs.values())) > 1:
         raise BadParameter(
-            f"splitnn: merge={merge!r} needs equally wide cuts, and these are {outs}. Make them alike, or "
-            "take merge='concat'."
+            f"splitnn: merge={merge!r} needs cuts of equal width, and these are {outs}. Make them equal, "
+            "or use merge='concat'."
         )
     if holders > 1 and (any(len(o) != 1 for o in outs.values()) if merge != "sum" else False):
         raise BadParameter(
-            f"splitnn: merge={merge!r} takes flat cuts, and these have shapes {outs}. End each bottom with "
+            f"splitnn: merge={merge!r} needs flat cuts, and these have shapes {outs}. End each bottom with "
             "nn.Flatten()."
         )
     wide: tuple[int, ...] = (
@@ -433,13 +431,13 @@ def _network(
         stops.append(StopPart(body, merge, holders, first[0]) if not stops else StopPart(body))
         return width_of(body, wide, what)
 
-    for depth, (who, part) in enumerate(middle.items()):
+    for depth, (name, part) in enumerate(middle.items()):
         body = (
             nn.Sequential(nn.Linear(int(np.prod(wide)), width), nn.ReLU())
             if part is None
-            else module(part, f"the middle of {who!r}", who, f"stop{depth}")
+            else module(part, f"the middle of {name!r}", name, f"stop{depth}")
         )
-        wide = add(body, f"the middle of {who!r}")
+        wide = add(body, f"the middle of {name!r}")
     outputs = rows.classes or 1
     if loss == "bce":
         outputs = 1
@@ -454,18 +452,18 @@ def _network(
     else:
         body = module(top, "top", holder, f"stop{last}")
         if relay and holder in sources and callable(top) and not isinstance(top, nn.Module):
-            for who in sources:
-                makers.setdefault(who, {})[f"stop{last}"] = top
+            for name in sources:
+                makers.setdefault(name, {})[f"stop{last}"] = top
     wide = add(body, "top")
     if rows.classes is not None and isinstance(end := [*body.modules()][-1], nn.Softmax | nn.Sigmoid):
         raise bad(
             "splitnn",
             "the last layer of top",
             type(end).__name__,
-            "the one before it: the loss applies it itself, and it would be applied twice",
+            "a layer that returns logits: the loss applies the activation itself",
         )
     routes = tuple(Route(tuple(x), (*middle, at)) for x, at in zip(rows.x, rows.label_at))
-    return SplitNetwork(made, stops, routes, _loss(loss, rows.classes, wide), makers)
+    return SplitNetwork(bottom_parts, stops, routes, _loss(loss, rows.classes, wide), makers)
 
 
 def _check_shape(configuration: str, sources: Sequence[str], holder: str, middle: Mapping[str, Any]) -> None:
@@ -475,7 +473,7 @@ def _check_shape(configuration: str, sources: Sequence[str], holder: str, middle
             "parties",
             list(sources),
             f"one party with columns where configuration is {configuration!r}",
-            "Take configuration='vertical'.",
+            "Use configuration='vertical'.",
         )
     if configuration == "vanilla" and holder in sources:
         raise bad(
@@ -483,7 +481,7 @@ def _check_shape(configuration: str, sources: Sequence[str], holder: str, middle
             "labels",
             holder,
             "another party than the one with the columns",
-            "With both at one party, configuration='u' keeps them there and gives the middle to another.",
+            "If one party has both, configuration='u' keeps them there and places the middle elsewhere.",
         )
     if configuration == "u" and holder not in sources:
         raise bad(
@@ -491,7 +489,7 @@ def _check_shape(configuration: str, sources: Sequence[str], holder: str, middle
             "labels",
             holder,
             f"{sources[0]!r}: in the U-shape labels stay with the columns",
-            "Or take configuration='vanilla'.",
+            "Or use configuration='vanilla'.",
         )
     for name in middle:
         if name in sources or name == holder:
@@ -509,5 +507,5 @@ def _loss(loss: str | None, classes: int | None, out: tuple[int, ...]) -> str:
     if loss == "bce" and classes != 2:
         raise bad("splitnn", "loss", loss, f"'cross_entropy' for {classes} classes")
     if loss == "cross_entropy" and width < (classes or 0):
-        raise bad("splitnn", "the width of top", width, f"at least {classes} outputs, one a class")
+        raise bad("splitnn", "the width of top", width, f"at least {classes} outputs, one per class")
     return loss

@@ -1,8 +1,8 @@
-"""A party's part of a split network as plain data: to a folder, to another process, and back.
+"""Save and load a party's part of a split network, for a folder or another process.
 
-part.json          what it is: layers, route, settings, columns and how they are encoded
-part.safetensors   its weights
-rows.safetensors   its own rows, for a process of a run that is just starting; never in what is saved for later
+part.json          layers, route, settings, columns and their encoding
+part.safetensors   weights
+rows.safetensors   the party's rows, for a process of a run; never part of a saved network
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from torch import Tensor, nn
 
 from ...audit import leakage
 from ...data.tables import Recipe
-from ...engine.metrics import count, measure, of_numbers
+from ...engine.metrics import count, measure, measure_regression
 from ...errors import BadData, BadParameter, BadRun, MissingFiles
 from ...files import write_atomic
 from ...parameters import bad, from_table, to_table
 from ...parties.party import Party
 from ...protocols import splitnn
 from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
-from ...protocols.splitnn_parts import MERGES, build, describe, merger
+from ...protocols.splitnn_parts import MERGES, build, describe, make_merge
 from ...protocols.splitnn_terms import Route, Segment, SplitInputs, SplitTerms
 
 OPTIMIZERS: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
@@ -35,7 +35,7 @@ OPTIMIZERS: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
 
 @dataclass
 class StopPart:
-    """A stop's part: how it merges what comes, and what it does with it."""
+    """A stop's part: how it merges its inputs, and its module."""
 
     body: nn.Module
     merge: str = "concat"
@@ -43,14 +43,12 @@ class StopPart:
     width: int = 0
 
     def stretch(self) -> Segment:
-        return Segment(merger(self.merge, self.holders, self.width), self.body)
+        return Segment(make_merge(self.merge, self.holders, self.width), self.body)
 
 
 @dataclass
 class SplitShare:
-    """One party's share of a split network: its parts, its guards, and what it needs to read its own file
-    again.
-    """
+    """One party's share of a split network: parts, guards, and the encoding of its file."""
 
     party: str
     terms: SplitTerms
@@ -58,7 +56,7 @@ class SplitShare:
     stops: dict[int, StopPart] = field(default_factory=dict)
     state: dict[str, Tensor] = field(
         default_factory=dict
-    )  # weights, by "bottom.…" and "stop0.…"; empty: those of the modules
+    )  # weights by "bottom.…" and "stop0.…"; empty: those of the modules
     optimizer: str = "sgd"
     settings: dict[str, float] = field(default_factory=lambda: {"lr": 0.1})
     guards: tuple[Any, ...] = ()
@@ -69,32 +67,32 @@ class SplitShare:
     columns: tuple[str, ...] = ()
     recipe: Recipe | None = None
     fingerprint: bytes = b""
-    id: str = ""  # the column of its file that says whose a row is
+    id: str = ""  # the id column of its file
     makers: dict[str, Callable[[], nn.Module]] = field(
         default_factory=dict
-    )  # functions that make a part no table can describe, by "bottom" or "stop0"
+    )  # functions that build parts which cannot be serialized, by "bottom" or "stop0"
 
-    def mine(self) -> SplitInputs:
-        """As the party's program takes it, with modules that hold its weights."""
-        made = SplitInputs(
+    def inputs(self) -> SplitInputs:
+        """Return the inputs of the party's program, with modules that have its weights."""
+        inputs = SplitInputs(
             functools.partial(OPTIMIZERS[self.optimizer], **self.settings),
             self.bottom,
             {d: s.stretch() for d, s in self.stops.items()},
             guards=self.guards,
             protect=self.protect,
             fingerprint=self.fingerprint,
-            measure=functools.partial(measured, self.terms.loss, self.classes),
+            measure=functools.partial(measure_outputs, self.terms.loss, self.classes),
             peek=functools.partial(nopeek, self.nopeek) if self.nopeek else None,
         )
         if self.state:
             try:
-                made.parts.load_state_dict(self.state)
+                inputs.parts.load_state_dict(self.state)
             except RuntimeError as error:
                 raise BadData(f"the weights of {self.party!r} do not fit its part: {error}") from None
-        return made
+        return inputs
 
-    def tables(self) -> dict[str, Any]:
-        """Everything but weights and rows, as JSON takes it."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but weights and rows, for JSON."""
         return {
             "format": 1,
             "party": self.party,
@@ -131,38 +129,40 @@ class SplitShare:
         folder.mkdir(parents=True, exist_ok=True)
         weights = {
             k: v.detach().contiguous().clone()
-            for k, v in (self.state or self.mine().parts.state_dict()).items()
+            for k, v in (self.state or self.inputs().parts.state_dict()).items()
         }
         write_atomic(folder / "part.safetensors", save(weights))
-        write_atomic(folder / "part.json", json.dumps(self.tables(), indent=1))
+        write_atomic(folder / "part.json", json.dumps(self.to_dict(), indent=1))
         return folder
 
 
-def may_write(out: str | Path) -> None:
-    """What comes out in the end must have a place: said before anybody reads or learns."""
+def check_writable(out: str | Path) -> None:
+    """Check before training that the output folder is writable."""
     place = next(p for p in (Path(out).absolute(), *Path(out).absolute().parents) if p.exists())
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         raise BadParameter(
             f"{out} cannot be written: {place} "
-            f"{'may not be written to' if place.is_dir() else 'is no folder'}. Choose another place."
+            f"{'is not writable' if place.is_dir() else 'is not a folder'}. Choose another folder."
         )
 
 
 def check_unused(out: str | Path | None) -> None:
-    """Where a job of one program puts everybody's parts: beside others' they would be read as one network."""
+    """Refuse a folder that already contains parts: they would be read as one network."""
     if out is None:
         return
-    may_write(out)
-    held = next(Path(out).glob("*/part.*"), None)
-    if held is not None:
+    check_writable(out)
+    existing = next(Path(out).glob("*/part.*"), None)
+    if existing is not None:
         raise BadRun(
-            f"{held.parent} already holds a party's part, which is never written over. Give another out."
+            f"{existing.parent} already contains a party's part, which is never overwritten. Use another out."
         )
 
 
 def read(folder: str | Path, makers: Mapping[str, Callable[[], nn.Module]] | None = None) -> SplitShare:
-    """A share from its folder. The files are data: only known layers come of them; a part that is code must
-    be given by its maker.
+    """Read a share from its folder.
+
+    The files are untrusted data: only known layers are built. A part that is code needs its function in
+    `makers`.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -174,25 +174,25 @@ def read(folder: str | Path, makers: Mapping[str, Callable[[], nn.Module]] | Non
             "party."
         )
     try:
-        told = json.loads((place / "part.json").read_text(encoding="utf-8"))
-        if told["format"] != 1:
+        content = json.loads((place / "part.json").read_text(encoding="utf-8"))
+        if content["format"] != 1:
             raise BadData(
-                f"{place} was written by another version of tacit (format {told['format']}). Bring both to "
-                "the same version."
+                f"{place} was written by another version of tacit (format {content['format']}). Use the same "
+                "version."
             )
         weights = load_file(place / "part.safetensors")
 
-        def made(name: str, layers: Any) -> nn.Module:
+        def build_part(name: str, layers: Any) -> nn.Module:
             if isinstance(layers, str):
                 if name not in (makers or {}):
                     raise BadData(
-                        f"{place}: the part {name!r} is code, which no file holds. Give the function that "
-                        f"makes it: makers={{{name!r}: …}}."
+                        f"{place}: the part {name!r} is code, which is not saved. Give the function that "
+                        f"builds it: makers={{{name!r}: …}}."
                     )
                 return makers[name]()  # type: ignore[index]
             return build(layers)
 
-        t = told["terms"]
+        t = content["terms"]
         terms = SplitTerms(
             **{
                 **t,
@@ -202,12 +202,14 @@ def read(folder: str | Path, makers: Mapping[str, Callable[[], nn.Module]] | Non
             }
         )
         stops = {
-            int(d): StopPart(made(f"stop{d}", s["layers"]), s["merge"], int(s["holders"]), int(s["width"]))
-            for d, s in told["stops"].items()
+            int(d): StopPart(
+                build_part(f"stop{d}", s["layers"]), s["merge"], int(s["holders"]), int(s["width"])
+            )
+            for d, s in content["stops"].items()
         }
-        if any(s.merge not in MERGES for s in stops.values()) or told["optimizer"] not in OPTIMIZERS:
-            raise BadData(f"{place}/part.json names a merge or an optimiser that is not known here.")
-        r = told["recipe"]
+        if any(s.merge not in MERGES for s in stops.values()) or content["optimizer"] not in OPTIMIZERS:
+            raise BadData(f"{place}/part.json names an unknown merge or optimizer.")
+        r = content["recipe"]
         recipe = (
             None
             if r is None
@@ -221,29 +223,29 @@ def read(folder: str | Path, makers: Mapping[str, Callable[[], nn.Module]] | Non
             )
         )
         return SplitShare(
-            told["party"],
+            content["party"],
             terms,
-            None if told["bottom"] is None else made("bottom", told["bottom"]),
+            None if content["bottom"] is None else build_part("bottom", content["bottom"]),
             stops,
             weights,
-            told["optimizer"],
-            dict(told["settings"]),
-            tuple(from_table(g, ACTIVATIONS, "guards") for g in told["guards"]),
-            None if told["protect"] is None else from_table(told["protect"], GRADIENTS, "protect"),
-            float(told["nopeek"]),
-            told["classes"],
-            tuple(told["labels"]),
-            tuple(told["columns"]),
+            content["optimizer"],
+            dict(content["settings"]),
+            tuple(from_table(g, ACTIVATIONS, "guards") for g in content["guards"]),
+            None if content["protect"] is None else from_table(content["protect"], GRADIENTS, "protect"),
+            float(content["nopeek"]),
+            content["classes"],
+            tuple(content["labels"]),
+            tuple(content["columns"]),
             recipe,
-            bytes.fromhex(told["fingerprint"]),
-            str(told["id"]),
+            bytes.fromhex(content["fingerprint"]),
+            str(content["id"]),
             dict(makers or {}),
         )
     except (KeyError, TypeError, ValueError, AttributeError, SafetensorError, OSError) as error:
         if isinstance(error, BadData):
             raise
         raise BadData(
-            f"{place} holds no part of a split network that can be read: {type(error).__name__}: {error}."
+            f"{place} contains no readable part of a split network: {type(error).__name__}: {error}."
         ) from None
 
 
@@ -251,14 +253,15 @@ def nopeek(alpha: float, x: Tensor, z: Tensor) -> Tensor:
     return alpha * leakage.distance_correlation(x.reshape(len(x), -1), z.reshape(len(z), -1))
 
 
-def measured(loss: str, classes: int | None, out: Tensor, y: Tensor) -> dict[str, float]:
-    """Loss, and accuracy and AUC of classes, or absolute error and R² of numbers. Whoever holds the labels
-    has all outputs, so the AUC is exact.
+def measure_outputs(loss: str, classes: int | None, out: Tensor, y: Tensor) -> dict[str, float]:
+    """Return loss, and accuracy and AUC of classes, or absolute error and R² of a regression.
+
+    The label holder has all outputs, so the AUC is exact.
     """
     if loss == "mse":
-        return {"loss": float(((out.reshape(y.shape) - y) ** 2).mean()), **of_numbers(out, y)}
+        return {"loss": float(((out.reshape(y.shape) - y) ** 2).mean()), **measure_regression(out, y)}
     scores = torch.cat([torch.zeros_like(out[:, :1]), out.reshape(len(out), -1)], 1) if loss == "bce" else out
-    found = measure(count(scores, y.long(), scores.shape[1], curves=False))
+    metrics = measure(count(scores, y.long(), scores.shape[1], curves=False))
     areas = [
         leakage.auc(
             (scores[:, 1] - scores[:, 0]) if scores.shape[1] == 2 else torch.log_softmax(scores, 1)[:, c],
@@ -267,7 +270,7 @@ def measured(loss: str, classes: int | None, out: Tensor, y: Tensor) -> dict[str
         for c in ((1,) if scores.shape[1] == 2 else range(scores.shape[1]))
         if 0 < int((y == c).sum()) < len(y)
     ]
-    return found | ({"auc": sum(areas) / len(areas)} if areas else {})
+    return metrics | ({"auc": sum(areas) / len(areas)} if areas else {})
 
 
 # --- another process ----------------------------------------------------------------------------------------
@@ -275,49 +278,51 @@ def measured(loss: str, classes: int | None, out: Tensor, y: Tensor) -> dict[str
 KEYS = ("x", "y", "test_x", "test_y")
 
 
-def deal(share: SplitShare, rows: Mapping[str, Mapping[int, Tensor]], folder: Path) -> dict[str, str]:
-    """Write a party's share and rows for a process of its own; gives how that process finds functions that
-    make parts.
-    """
+def write_inputs(share: SplitShare, rows: Mapping[str, Mapping[int, Tensor]], folder: Path) -> dict[str, str]:
+    """Write a party's share and rows for its process; return how it imports functions that build parts."""
     from safetensors.torch import save
 
-    from ...runtimes.processes import specification
+    from ...runtimes.processes import specify_program
 
     share.write(folder)
     flat = {f"{key}.{turn}": value.contiguous() for key in KEYS for turn, value in rows.get(key, {}).items()}
     write_atomic(folder / "rows.safetensors", save(flat))
-    return {name: json.dumps(specification(maker, share.party)) for name, maker in share.makers.items()}
+    return {name: json.dumps(specify_program(maker, share.party)) for name, maker in share.makers.items()}
 
 
-def dealt(folder: str, made: Mapping[str, str]) -> tuple[SplitShare, SplitInputs]:
+def read_inputs(folder: str, makers: Mapping[str, str]) -> tuple[SplitShare, SplitInputs]:
     from safetensors.torch import load_file
 
-    from ...runtimes.nursery import found
+    from ...runtimes.nursery import find_program
 
-    share = read(folder, {name: found(json.loads(spec)) for name, spec in made.items()})
-    mine = share.mine()
+    share = read(folder, {name: find_program(json.loads(spec)) for name, spec in makers.items()})
+    inputs = share.inputs()
     for name, value in load_file(Path(folder) / "rows.safetensors").items():
         key, turn = name.split(".")
-        getattr(mine, key)[int(turn)] = value
-    return share, mine
+        getattr(inputs, key)[int(turn)] = value
+    return share, inputs
 
 
-async def seat(me: Party, folder: str, made: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The program of a party that finds its share and its rows in a folder."""
-    share, mine = dealt(folder, made or {})
-    return await splitnn.party(me, share.terms, mine)
+async def train_from_folder(
+    me: Party, folder: str, makers: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Train as a party whose share and rows are in a folder."""
+    share, inputs = read_inputs(folder, makers or {})
+    return await splitnn.party(me, share.terms, inputs)
 
 
-async def foretell(me: Party, folder: str, made: Mapping[str, str] | None = None) -> Tensor | None:
-    """The same for a joint prediction."""
-    share, mine = dealt(folder, made or {})
-    return await splitnn.predict(me, share.terms, mine)
+async def predict_from_folder(
+    me: Party, folder: str, makers: Mapping[str, str] | None = None
+) -> Tensor | None:
+    """Predict as a party whose share and rows are in a folder."""
+    share, inputs = read_inputs(folder, makers or {})
+    return await splitnn.predict(me, share.terms, inputs)
 
 
 def optimizer_of(
     name: str, lr: float, momentum: float, weight_decay: float, owner: str = "splitnn"
 ) -> dict[str, float]:
-    if name not in list(OPTIMIZERS):  # a list: what cannot be hashed is told, too
+    if name not in list(OPTIMIZERS):  # a list: the value may be unhashable
         raise bad(owner, "optimizer", name, f"one of {', '.join(map(repr, OPTIMIZERS))}")
     for what, value in (("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay)):
         if (
@@ -335,4 +340,4 @@ def check_nopeek(nopeek: Any, slices: int, owner: str = "splitnn") -> None:
     if isinstance(nopeek, bool) or not isinstance(nopeek, int | float) or not nopeek >= 0:
         raise bad(owner, "nopeek", nopeek, "a number of at least 0")
     if nopeek and slices != 1:
-        raise bad(owner, "slices", slices, "1 with nopeek, which looks at a whole batch at once")
+        raise bad(owner, "slices", slices, "1 with nopeek, which needs the whole batch")

@@ -1,6 +1,6 @@
-"""`tacit.ftl`: what one party knows of its labelled rows, brought to another's columns through the few people
-that both have. It finds these by private set intersection, hands each party its program, and puts the run
-together.
+"""`tacit.ftl`: federated transfer learning between two parties with few shared ids.
+
+Shared ids are found by private set intersection.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from ...protocols.ftl import TransferTerms
 from ...protocols.splitnn import agree
 from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ...protocols.splitnn_parts import build, describe, width_of
-from ...protocols.splitnn_terms import Route, SplitInputs, fingerprint, losses
-from ..programs import to_the_end
+from ...protocols.splitnn_terms import Route, SplitInputs, compute_loss, fingerprint
+from ...runtimes.choose import choose_runtime
 from .psi import align
-from .split import folder_of, guards_at_the_cut, predict
-from .split_parts import SplitShare, StopPart, check_unused, measured
+from .split import check_cut_guards, folder_of, predict
+from .split_parts import SplitShare, StopPart, check_unused, measure_outputs
 
 HELPER = "helper"
 SECURE = ("cut", "shared")
@@ -50,8 +50,10 @@ class ClassNames(Message, reveals="what the source calls its classes"):
 
 @dataclass
 class TransferResult:
-    """`shares`: each party's own predictor, as only that party would have it; a network that needs nobody
-    else. `metrics` are of the target's rows that are not shared, where its table has labels to measure by.
+    """The result of `tacit.ftl`.
+
+    `shares`: each party's predictor, which works without the other party. `metrics` are of the target's rows
+    that are not shared, if its table has labels.
     """
 
     metrics: dict[str, float]
@@ -63,28 +65,29 @@ class TransferResult:
     notes: tuple[str, ...] = ()
 
     def predict(self, rows: Any) -> Tensor:
-        """The target alone, on new rows of its columns: a table, or numbers as its encoder takes them. The
-        probability of the second class.
+        """Predict with the target's model alone: the probability of the second class.
+
+        `rows`: a table with its columns, or a tensor as its encoder accepts it.
         """
         name = self.config["names"][1]
         return predict({name: self.shares[name]}, {name: rows})[0]
 
     def save(self, folder: str | Path) -> Path:
-        """A folder for each party, as `tacit.splitnn` writes them: `tacit predict` reads the target's."""
+        """Write a folder for each party, as `tacit.splitnn` does; `tacit predict` reads the target's."""
         for k, share in enumerate(self.shares.values()):
             share.write(Path(folder) / folder_of(share.party, k))
         return Path(folder)
 
     def report(self, path: str | Path) -> Path:
-        """The run as one self-contained page: how it went, and who saw what."""
-        from .split_audit import page
+        """Write a self-contained page with results and ledger; return its path."""
+        from .split_audit import write_run_page
 
         facts = [
             f"{self.shared} shared rows",
             f"secure: {self.config['secure']}",
             f"{len(self.history)} epochs",
         ]
-        return page(
+        return write_run_page(
             Path(path), "Transfer between two feature spaces", facts, self, "of the target's other rows"
         )
 
@@ -111,23 +114,22 @@ def ftl(
     runtime: Any = None,
     out: str | Path | None = None,
 ) -> TransferResult:
-    """A model for the target's columns from the source's labels, though their columns differ and they share
-    only some people.
+    """Train a model for the target's columns from the source's labels, with few shared ids.
 
-    `source` and `target` are tables with ids (`data.from_csv(…, id=…)`, or `data.split_for_transfer` for a study); the
-    source's has labels, the target's labels are only measured by. `encoders` by name are nn.Sequentials of
-    known layers that end `width` wide; left out, one layer with tanh each.
+    `source` and `target` are tables with ids (`data.from_csv(…, id=…)`, or `data.split_for_transfer` for a
+    study); the source's has labels; labels of the target are used only for metrics. `encoders` by name are
+    nn.Sequentials of known layers with `width` outputs; by default one layer with tanh each.
 
-    `secure`: "cut" sends the shared rows' representations and gradients, as a split network does, behind
-    `guard` and `protect`; "shared" sends neither: each learns its encoder alone, and the target's last layer
-    is found on secret shares, with a helper.
+    `secure`: "cut" sends representations and gradients of the shared rows, as a split network does, protected
+    by `guard` and `protect`; "shared" sends neither: each party trains its encoder alone, and the target's
+    last layer is computed on secret shares, with a helper. `runtime` as in `tacit.psi`.
     """
     check_unused(out)
-    _named(names)
-    through = to_the_end("ftl", runtime)
+    _check_names(names)
+    through = choose_runtime("ftl", runtime, all_stay=True)
     if secure not in SECURE:
         raise bad("ftl", "secure", secure, "'cut' or 'shared'")
-    guards = guards_at_the_cut("ftl", guard, protect)
+    guards = check_cut_guards("ftl", guard, protect)
     if secure == "shared" and (guards or protect is not None):
         raise bad(
             "ftl",
@@ -136,7 +138,7 @@ def ftl(
             "left out with secure='shared': nothing crosses a cut",
         )
     tables = {names[0]: _table(source, "source"), names[1]: _table(target, "target")}
-    labels = labelled(tables[names[0]])
+    labels = check_source_labels(tables[names[0]])
     terms = check(
         TransferTerms(
             (Route((names[1],), (names[0],)),),
@@ -160,26 +162,30 @@ def ftl(
     ledger = Ledger()
     single = {name: drop_repeated_ids(t, f"the table of {name!r}") for name, t in tables.items()}
     tables = {name: t for name, (t, _) in single.items()}
-    found = align({name: t.ids.tolist() for name, t in tables.items()}, runtime=runtime)
-    ledger.merge(found.ledger)
-    some(found.size, names)
-    terms = replace(terms, rows=(found.size,))
-    at = {name: torch.as_tensor(np.asarray(found.rows[name]), dtype=torch.int64) for name in names}
+    intersection = align({name: t.ids.tolist() for name, t in tables.items()}, runtime=runtime)
+    ledger.merge(intersection.ledger)
+    check_shared(intersection.size, names)
+    terms = replace(terms, rows=(intersection.size,))
+    at = {name: torch.as_tensor(np.asarray(intersection.rows[name]), dtype=torch.int64) for name in names}
     key = secrets.token_bytes(32)
-    given = {
-        name: prepared(terms, name, t, at[name], encoders, guards, protect, key) for name, t in tables.items()
+    inputs = {
+        name: prepare_inputs(terms, name, t, at[name], encoders, guards, protect, key)
+        for name, t in tables.items()
     }
-    made = through.run_sync(programs(terms, given, secure), ledger=ledger)
-    shares = {name: finished(terms, name, tables[name], given[name], made[name], labels) for name in names}
+    results = through.run_sync(make_programs(terms, inputs, secure), ledger=ledger)
+    shares = {
+        name: build_predictor(terms, name, tables[name], inputs[name], results[name], labels)
+        for name in names
+    }
     notes = (
-        f"{found.size} people are shared, of {len(tables[names[0]])} at {names[0]} and "
+        f"{intersection.size} people are shared, of {len(tables[names[0]])} at {names[0]} and "
         f"{len(tables[names[1]])} at {names[1]}.",
-        *(note for _, some in single.values() for note in some),
-        *found.notes,
+        *(note for _, check_shared in single.values() for note in check_shared),
+        *intersection.notes,
     )
     run = TransferResult(
-        measured_on_the_rest(terms, shares[names[1]], tables[names[1]], at[names[1]], labels),
-        made[names[0]]["history"],
+        measure_unshared(terms, shares[names[1]], tables[names[1]], at[names[1]], labels),
+        results[names[0]]["history"],
         ledger,
         {
             "names": list(names),
@@ -189,7 +195,7 @@ def ftl(
             **{k: v for k, v in asdict(terms).items() if k != "routes"},
         },
         shares,
-        found.size,
+        intersection.size,
         notes,
     )
     if out is not None:
@@ -197,59 +203,55 @@ def ftl(
     return run
 
 
-# --- what each brings ---------------------------------------------------------------------------------------
+# --- inputs of each party -----------------------------------------------------------------------------------
 
 
-def _named(names: Any) -> None:
+def _check_names(names: Any) -> None:
     if len(names) != 2 or len({*names, HELPER}) != 3 or not all(isinstance(n, str) and n for n in names):
         raise bad(
             "ftl", "names", names, f"two different words, of the source and of the target, and not {HELPER!r}"
         )
 
 
-def _table(given: Any, what: str) -> Columns:
-    if isinstance(given, Dataset):
-        return Columns.of(given)
-    if not isinstance(given, Columns):
+def _table(table: Any, what: str) -> Columns:
+    if isinstance(table, Dataset):
+        return Columns.of(table)
+    if not isinstance(table, Columns):
         raise bad(
             "ftl",
             what,
-            type(given).__name__,
+            type(table).__name__,
             "a table with ids: data.from_csv(…, id=…), or one of data.split_for_transfer(…)",
         )
-    return given
+    return table
 
 
-def labelled(table: Columns) -> tuple[str, ...]:
-    """What the source's two classes are called."""
+def check_source_labels(table: Columns) -> tuple[str, ...]:
+    """Return the names of the source's two classes."""
     if table.y is None:
-        raise BadData(
-            f"{table.name}: the source's table was read without labels, so it has nothing to teach. Read it "
-            "with label=…."
-        )
+        raise BadData(f"{table.name}: the source's table was read without labels. Read it with label=….")
     if table.classes != 2:
         what = "numbers" if table.classes is None else f"of {table.classes} classes"
         raise BadData(
-            f"{table.name}: the source's labels are {what}; transfer tells two classes apart. Make one "
-            "class of what is sought, one of the rest."
+            f"{table.name}: the source's labels are {what}; transfer needs two classes. Merge them into two."
         )
     return table.labels
 
 
-def some(size: int, names: Sequence[str]) -> None:
+def check_shared(size: int, names: Sequence[str]) -> None:
     if not size:
         raise BadData(
-            f"{names[0]!r} and {names[1]!r} share nobody, so nothing can be carried over. Are the ids "
-            "written in the same way? 007 is not 7."
+            f"{names[0]!r} and {names[1]!r} have no ids in common, so nothing can be transferred. Are the "
+            "ids written in the same way? 007 is not 7."
         )
 
 
-def seeded(seed: int, name: str) -> int:
-    """First weights follow from the seed and the party's name: nobody needs another's."""
+def weight_seed(seed: int, name: str) -> int:
+    """Return the seed of a party's initial weights."""
     return int.from_bytes(hashlib.sha256(f"{seed}|{name}".encode()).digest()[:7], "little")
 
 
-def prepared(
+def prepare_inputs(
     terms: TransferTerms,
     name: str,
     table: Columns,
@@ -259,23 +261,24 @@ def prepared(
     protect: Any = None,
     key: bytes = b"",
 ) -> dict[str, Any]:
-    """What one party's program is given, as plain values: another process can have it. `key`: of the
-    fingerprint of the shared ids; both have the same.
+    """Return the inputs of one party's program, as plain values for another process.
+
+    `key`: of the fingerprint of the shared ids, the same at both parties.
     """
     x, recipe = table.standardize(torch.arange(len(table)))
     x = x.reshape(len(x), -1).float()
     if not x.shape[1]:
-        raise BadData(f"{name!r} has no columns beside the id.")
+        raise BadData(f"{name!r} has no columns besides the id.")
     if not torch.isfinite(x).all():
         raise BadData(
-            f"the rows of {name!r} hold a number that is missing or endless. Fill it, or read the table "
-            "with data.from_csv(…, id=…)."
+            f"the rows of {name!r} contain NaN or infinite values. Fill them, or read the table with "
+            "data.from_csv(…, id=…)."
         )
-    strange = sorted(set(encoders or {}) - {terms.source, terms.target})
-    if strange:
-        raise bad("ftl", "encoders", strange[0], f"parts by party: {terms.source!r}, {terms.target!r}")
+    unknown = sorted(set(encoders or {}) - {terms.source, terms.target})
+    if unknown:
+        raise bad("ftl", "encoders", unknown[0], f"parts by party: {terms.source!r}, {terms.target!r}")
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seeded(terms.seed, name))
+        torch.default_generator.manual_seed(weight_seed(terms.seed, name))
         encoder = (encoders or {}).get(name) or nn.Sequential(nn.Linear(x.shape[1], terms.width), nn.Tanh())
         decoder = nn.Linear(terms.width, x.shape[1])
     layers = describe(encoder)
@@ -285,7 +288,7 @@ def prepared(
             "ftl",
             f"the encoder of {name!r}",
             f"{wide} wide",
-            f"one that makes {terms.width} numbers a row, or give width={wide[0] if wide else 1}",
+            f"one with {terms.width} outputs per row, or pass width={wide[0] if wide else 1}",
         )
     first = name == terms.source
     return {
@@ -311,14 +314,16 @@ def prepared(
     }
 
 
-def programs(terms: TransferTerms, given: Mapping[str, Mapping[str, Any]], secure: str) -> dict[str, Any]:
-    run = functools.partial(secret_seat, helper=HELPER) if secure == "shared" else seat
-    made: dict[str, Any] = {name: functools.partial(run, given=dict(g)) for name, g in given.items()}
+def make_programs(
+    terms: TransferTerms, inputs: Mapping[str, Mapping[str, Any]], secure: str
+) -> dict[str, Any]:
+    run = functools.partial(run_party_on_shares, helper=HELPER) if secure == "shared" else run_party
+    programs: dict[str, Any] = {name: functools.partial(run, inputs=dict(g)) for name, g in inputs.items()}
     if secure == "shared":
-        made[HELPER] = functools.partial(
+        programs[HELPER] = functools.partial(
             hidden.helper, names=(terms.source, terms.target), rows=terms.rows[0], width=terms.width
         )
-    return made
+    return programs
 
 
 def _terms(plain: Mapping[str, Any]) -> TransferTerms:
@@ -332,49 +337,49 @@ def _terms(plain: Mapping[str, Any]) -> TransferTerms:
     )
 
 
-def _mine(terms: TransferTerms, given: Mapping[str, Any]) -> SplitInputs:
-    encoder = build(given["layers"])
-    encoder.load_state_dict(given["encoder"])
-    mine = SplitInputs(terms.adam, encoder, x={0: given["x"]}, fingerprint=given["fingerprint"])
-    if "y" in given:
-        mine.y[0], mine.stops[0] = given["y"], protocol.Offset()
-        mine.protect = (
-            None if given["protect"] is None else from_table(given["protect"], GRADIENTS, "protect")
+def _split_inputs(terms: TransferTerms, inputs: Mapping[str, Any]) -> SplitInputs:
+    encoder = build(inputs["layers"])
+    encoder.load_state_dict(inputs["encoder"])
+    split_inputs = SplitInputs(terms.adam, encoder, x={0: inputs["x"]}, fingerprint=inputs["fingerprint"])
+    if "y" in inputs:
+        split_inputs.y[0], split_inputs.stops[0] = inputs["y"], protocol.Offset()
+        split_inputs.protect = (
+            None if inputs["protect"] is None else from_table(inputs["protect"], GRADIENTS, "protect")
         )
     else:
-        decoder = nn.Linear(terms.width, given["x"].shape[1])
-        decoder.load_state_dict(given["decoder"])
-        mine.stops[0] = decoder
-        mine.guards = tuple(from_table(g, ACTIVATIONS, "guard") for g in given["guards"])
-    return mine
+        decoder = nn.Linear(terms.width, inputs["x"].shape[1])
+        decoder.load_state_dict(inputs["decoder"])
+        split_inputs.stops[0] = decoder
+        split_inputs.guards = tuple(from_table(g, ACTIVATIONS, "guard") for g in inputs["guards"])
+    return split_inputs
 
 
-async def seat(me: Party, given: Mapping[str, Any]) -> dict[str, Any]:
-    """A party's program over the cut, from plain values."""
-    terms = _terms(given["terms"])
+async def run_party(me: Party, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a party with secure="cut", from plain values."""
+    terms = _terms(inputs["terms"])
     if me.name == terms.source:
-        return await protocol.source(me, terms, _mine(terms, given), given["shared"], given["labels"])
-    return {"history": [], **await protocol.target(me, terms, _mine(terms, given), given["shared"])}
+        return await protocol.source(
+            me, terms, _split_inputs(terms, inputs), inputs["shared"], inputs["labels"]
+        )
+    return {"history": [], **await protocol.target(me, terms, _split_inputs(terms, inputs), inputs["shared"])}
 
 
-async def secret_seat(me: Party, given: Mapping[str, Any], helper: str) -> dict[str, Any]:
-    """A party's program on shares: its encoder is learned alone, and the product that needs both is hidden
-    from both.
-    """
-    terms, at = _terms(given["terms"]), given["shared"]
-    mine = _mine(terms, given)
-    encoder, x, names = mine.bottom, mine.x[0], (terms.source, terms.target)
+async def run_party_on_shares(me: Party, inputs: Mapping[str, Any], helper: str) -> dict[str, Any]:
+    """Run a party with secure="shared": it trains its encoder alone; the joint product is secret-shared."""
+    terms, at = _terms(inputs["terms"]), inputs["shared"]
+    split_inputs = _split_inputs(terms, inputs)
+    encoder, x, names = split_inputs.bottom, split_inputs.x[0], (terms.source, terms.target)
     assert encoder is not None
     if me.name == terms.source:
-        y = mine.y[0]
-        protocol.enough(y[at], given["labels"])
+        y = split_inputs.y[0]
+        protocol.check_labels(y[at], inputs["labels"])
         hidden.check_margin(len(at), terms.width, terms.gamma)
-    await agree(me, terms, mine)
+    await agree(me, terms, split_inputs)
     if me.name == terms.source:
-        c, offset = protocol.codes(y), mine.stops[0]
-        history = protocol.alone(
+        c, offset = protocol.codes(y), split_inputs.stops[0]
+        history = protocol.train_alone(
             lambda: protocol.own_loss(terms, encoder(x), offset, c, y),
-            terms.adam(mine.parts.parameters()),
+            terms.adam(split_inputs.parts.parameters()),
             terms.first_epochs,
         )
         with torch.no_grad():
@@ -388,9 +393,11 @@ async def secret_seat(me: Party, given: Mapping[str, Any], helper: str) -> dict[
             "translator": phi,
             "offset": b,
         }
-    decoder = mine.stops[0]
-    protocol.alone(
-        lambda: mse_loss(decoder(encoder(x)), x), terms.adam(mine.parts.parameters()), terms.first_epochs
+    decoder = split_inputs.stops[0]
+    protocol.train_alone(
+        lambda: mse_loss(decoder(encoder(x)), x),
+        terms.adam(split_inputs.parts.parameters()),
+        terms.first_epochs,
     )
     with torch.no_grad():
         h = encoder(x[at])
@@ -403,28 +410,29 @@ async def secret_seat(me: Party, given: Mapping[str, Any], helper: str) -> dict[
     }
 
 
-def finished(
+def build_predictor(
     terms: TransferTerms,
     name: str,
     table: Columns,
-    given: Mapping[str, Any],
-    made: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+    result: Mapping[str, Any],
     labels: tuple[str, ...],
 ) -> SplitShare:
-    """A party's predictor: its encoder, and the translator as one more layer. It is a split network of one
-    party, and is saved and asked as one.
-    """
-    encoder = build(given["layers"])
-    encoder.load_state_dict(made["state"])
+    """Return a party's predictor: a split network of one party, with the translator as last layer."""
+    encoder = build(inputs["layers"])
+    encoder.load_state_dict(result["state"])
     head = nn.Linear(terms.width, 1)
-    head.load_state_dict({"weight": made["translator"], "bias": made["offset"]})
-    recipe = given["recipe"] and Recipe(
+    head.load_state_dict({"weight": result["translator"], "bias": result["offset"]})
+    recipe = inputs["recipe"] and Recipe(
         **{
-            **given["recipe"],
-            "categories": {k: tuple(v) for k, v in given["recipe"]["categories"].items()},
-            **{k: None if given["recipe"][k] is None else tuple(given["recipe"][k]) for k in ("mean", "std")},
-            "numbers": tuple(given["recipe"]["numbers"]),
-            "missing": tuple(given["recipe"]["missing"]),
+            **inputs["recipe"],
+            "categories": {k: tuple(v) for k, v in inputs["recipe"]["categories"].items()},
+            **{
+                k: None if inputs["recipe"][k] is None else tuple(inputs["recipe"][k])
+                for k in ("mean", "std")
+            },
+            "numbers": tuple(inputs["recipe"]["numbers"]),
+            "missing": tuple(inputs["recipe"]["missing"]),
         }
     )
     plain = splitnn_terms.SplitTerms(
@@ -445,47 +453,47 @@ def finished(
     )
 
 
-def measured_on_the_rest(
+def measure_unshared(
     terms: TransferTerms, share: SplitShare, table: Columns, at: Tensor, labels: tuple[str, ...]
 ) -> dict[str, float]:
-    """How well the target does on its rows that are not shared, if it has labels to measure by."""
+    """Return metrics of the target's rows that are not shared, if it has labels."""
     if table.y is None:
         return {}
     rest = torch.ones(len(table), dtype=torch.bool)
     rest[at] = False
     if not rest.any():
         return {}
-    return measured(terms.loss, 2, outputs(share, table)[rest], same_classes(table, labels)[rest])
+    return measure_outputs(terms.loss, 2, outputs(share, table)[rest], same_classes(table, labels)[rest])
 
 
 def outputs(share: SplitShare, table: Columns) -> Tensor:
-    """A party's scores of all rows of its table."""
-    mine = share.mine()
+    """Return a party's scores for all rows of its table."""
+    inputs = share.inputs()
     x = (
         (share.recipe.standardize(table.x) if share.recipe is not None else table.x)
         .reshape(len(table), -1)
         .float()
     )
-    assert mine.bottom is not None
+    assert inputs.bottom is not None
     with torch.no_grad():
-        return mine.stops[0]([mine.bottom(x)])
+        return inputs.stops[0]([inputs.bottom(x)])
 
 
 def same_classes(table: Columns, labels: tuple[str, ...]) -> Tensor:
-    """The target's labels by the source's numbers."""
+    """Return the target's labels with the source's numbering."""
     assert table.y is not None
     if not labels or not table.labels or table.labels == labels:
         return table.y
-    strange = [name for name in table.labels if name not in labels]
-    if strange:
+    unknown = [name for name in table.labels if name not in labels]
+    if unknown:
         raise BadData(
-            f"the target's table has the label {strange[0]!r}, which the source does not know: "
+            f"the target's table has the label {unknown[0]!r}, which the source does not have: "
             f"{', '.join(map(repr, labels))}."
         )
     return torch.tensor([labels.index(name) for name in table.labels])[table.y]
 
 
-def alone(
+def train_target_alone(
     source: Any,
     target: Any,
     *,
@@ -497,12 +505,13 @@ def alone(
     rebuild: float = 1.0,
     seed: int = 0,
 ) -> dict[str, float]:
-    """What the target would reach by itself, if it had the shared rows' labels: the same encoder, begun and
-    kept rebuilding in the same way, and a last layer learned from these labels. A baseline for studies, in
-    one place: it looks at both tables.
+    """Train the target alone on the labels of the shared rows: a baseline for studies.
+
+    The same encoder and autoencoder, and a last layer trained on these labels. It needs both tables in one
+    place.
     """
     tables = {"source": _table(source, "source"), "target": _table(target, "target")}
-    labels = labelled(tables["source"])
+    labels = check_source_labels(tables["source"])
     terms = check(
         TransferTerms(
             (Route(("target",), ("source",)),),
@@ -518,34 +527,37 @@ def alone(
             rebuild=rebuild,
         )
     )
-    found = align({name: t.ids.tolist() for name, t in tables.items()})
-    at = {name: torch.as_tensor(np.asarray(rows), dtype=torch.int64) for name, rows in found.rows.items()}
-    given = prepared(terms, "target", tables["target"], at["target"])
-    mine, taught = _mine(terms, given), tables["source"].y
-    encoder, decoder, x = mine.bottom, mine.stops[0], mine.x[0]
+    intersection = align({name: t.ids.tolist() for name, t in tables.items()})
+    at = {
+        name: torch.as_tensor(np.asarray(rows), dtype=torch.int64) for name, rows in intersection.rows.items()
+    }
+    inputs = prepare_inputs(terms, "target", tables["target"], at["target"])
+    split_inputs, source_labels = _split_inputs(terms, inputs), tables["source"].y
+    encoder, decoder, x = split_inputs.bottom, split_inputs.stops[0], split_inputs.x[0]
     assert encoder is not None
-    assert taught is not None
-    y = taught[at["source"]]
+    assert source_labels is not None
+    y = source_labels[at["source"]]
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seeded(seed, "head"))
+        torch.default_generator.manual_seed(weight_seed(seed, "head"))
         head = nn.Linear(width, 1)
-    optimizer = terms.adam([*mine.parts.parameters(), *head.parameters()])
-    protocol.alone(lambda: mse_loss(decoder(encoder(x)), x), optimizer, first_epochs)
-    protocol.alone(
+    optimizer = terms.adam([*split_inputs.parts.parameters(), *head.parameters()])
+    protocol.train_alone(lambda: mse_loss(decoder(encoder(x)), x), optimizer, first_epochs)
+    protocol.train_alone(
         lambda: (
-            losses(terms.loss, head(encoder(x[at["target"]])), y) + rebuild * mse_loss(decoder(encoder(x)), x)
+            compute_loss(terms.loss, head(encoder(x[at["target"]])), y)
+            + rebuild * mse_loss(decoder(encoder(x)), x)
         ),
         optimizer,
         epochs,
     )
-    made = {
+    result = {
         "state": protocol.state_of(encoder),
         "translator": head.weight.detach(),
         "offset": head.bias.detach(),
     }
-    return measured_on_the_rest(
+    return measure_unshared(
         terms,
-        finished(terms, "target", tables["target"], given, made, labels),
+        build_predictor(terms, "target", tables["target"], inputs, result, labels),
         tables["target"],
         at["target"],
         labels,

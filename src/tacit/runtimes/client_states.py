@@ -1,4 +1,4 @@
-"""What clients keep between rounds, for a simulation of many."""
+"""The states that clients keep between rounds, for a simulation of many clients."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from ..algorithms.types import State
 
 
-class Kept:
-    """What clients keep between rounds. Only those that have taken part use memory."""
+class ClientStates:
+    """The states of clients between rounds. Only clients that have taken part use memory."""
 
     def __init__(self, parties: int):
         self.slot = np.full(parties, -1)
