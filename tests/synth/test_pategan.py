@@ -79,7 +79,7 @@ def test_a_row_more_changes_one_vote_of_each_answer_at_most_and_no_other_teacher
     secret = SeededSecret(5)
     whole, less = (Teachers(part, k, SeededSecret(5), kernel).votes(made, made) for part in (rows, rows[:-1]))
     assert torch.equal(
-        Teachers(rows, k, secret, kernel).whose[:-1], Teachers(rows[:-1], k, SeededSecret(5), kernel).whose
+        Teachers(rows, k, secret, kernel).owners[:-1], Teachers(rows[:-1], k, SeededSecret(5), kernel).owners
     )
     assert np.abs(whole - less).max() == 1
     assert 0 <= whole.min() <= whole.max() <= k
@@ -94,7 +94,7 @@ def test_votes_are_exact_so_the_order_of_rows_and_the_size_of_blocks_do_not_reac
     teachers = Teachers(rows, 7, Secret(), kernel)
     first = teachers.votes(made, made)
     order = torch.randperm(len(rows))
-    teachers.rows, teachers.whose = teachers.rows[order], teachers.whose[order]
+    teachers.rows, teachers.owners = teachers.rows[order], teachers.owners[order]
     monkeypatch.setattr("tacit.synth.pategan.ENTRIES", 1000)
     assert np.array_equal(teachers.votes(made, made), first)
 

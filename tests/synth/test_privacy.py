@@ -119,7 +119,7 @@ def test_small_tables_and_single_columns_are_attacked_without_a_stumble():
         pd.DataFrame({"x": np.arange(4.0)}),
     )
     found = {s.name: s for s in privacy.measure(one, [0], np.random.default_rng(0))}
-    assert found["linkability risk"].note == "one column cannot be cut in two"
+    assert found["linkability risk"].note == "a single column cannot be split"
     assert "attribute inference" not in found
 
 

@@ -125,7 +125,7 @@ def test_the_tree_is_the_chain_the_rows_came_from():
     frame = chain()
     table = synth.Table.infer(frame)
     codes = table.to_numbers(frame).astype(int)
-    order, parent = bayes.tree(codes, [3, 3, 3, 2])
+    order, parent = bayes.fit_tree(codes, [3, 3, 3, 2])
     edges = {frozenset((i, p)) for i, p in enumerate(parent) if p >= 0}
     assert {frozenset((0, 1)), frozenset((1, 2))} <= edges
     assert len(edges) == 3
@@ -222,7 +222,7 @@ def test_the_guard_really_grows_leaves_where_rows_are_learnt_by_heart():
 def test_a_table_that_can_only_be_copied_is_refused():
     frame = pd.DataFrame({"a": list("xyxy"), "b": list("ppqq")})
     with pytest.raises(
-        BadData, match=r"Cart: even drawn from whole columns, 100\.0% of the rows are copies of training rows"
+        BadData, match=r"Cart: even with one leaf per column, 100\.0% of the rows are copies of training rows"
     ):
         synth.Cart(copies=0.5).fit(frame)
 
