@@ -180,7 +180,7 @@ def test_sums_that_would_no_longer_be_exact_are_refused():
     frame = pd.DataFrame({"a": [0, 1] * 20, "b": [1, 0] * 20})
     with pytest.raises(
         BadParameter,
-        match=r"PATEGAN: teacher_rows is 100000000; it must be at most 25,000,000 with 2 columns\. Votes "
-        r"would no longer",
+        match=r"PATEGAN: teacher_rows is 100000000; it must be at most 25,000,000 with 2 columns\. Larger "
+        r"values would make the votes inexact",
     ):
         PATEGAN(teacher_rows=10**8).fit(frame, {c: categorical([0, 1]) for c in frame})
