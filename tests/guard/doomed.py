@@ -10,11 +10,12 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import pytest
@@ -92,10 +93,23 @@ def train_together(
     waiting: dict[str, tuple[Any, Future[None]]] = {}
     another = threading.Event()
 
-    def meet(trainer: Any, _: Any, program: Any) -> None:
+    def meet(trainer: Any, _: Any, program: Any, emitter: Any) -> Iterator[Any]:
+        """Records cross from the loop that runs all servers to the thread of this run, one at a time."""
+        records: Queue[Any] = Queue()
+
+        async def emit(item: Any) -> None:
+            taken: Future[None] = Future()
+            records.put((item, taken))
+            await asyncio.wrap_future(taken)
+
+        emitter.emit = emit
         done: Future[None] = Future()
+        done.add_done_callback(lambda _: records.put(None))
         waiting[threading.current_thread().name] = program, done
         another.set()
+        while (entry := records.get()) is not None:
+            yield entry[0]
+            entry[1].set_result(None)
         done.result()
 
     async def server(me: Party) -> None:
@@ -115,7 +129,7 @@ def train_together(
         return tacit.train(fed, **jobs[name], runtime=runtime)
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(jobs)) as pool:
-        patch.setattr(networked.Networked, "_on_this_machine", meet)
+        patch.setattr(networked.Networked, "_stream_here", meet)
         results = {}
         # one after the other until they wait: a model's first values come from torch's one generator, which
         # threads would share
