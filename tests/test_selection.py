@@ -204,7 +204,8 @@ def test_losses_are_not_stated_beside_a_hidden_sum():
     job = {**JOB, "per_round": 3, "select": selection.PowerOfChoice(candidates=4)}
     with pytest.raises(
         ValueError,
-        match="SecAgg hides what each party sends, and PowerOfChoice asks each party for its loss in the clear",
+        match="SecAgg hides what each party sends, and PowerOfChoice asks each party for its loss in the "
+        "clear",
     ):
         tacit.train(few(), **job, guard=stages)
 
@@ -327,7 +328,8 @@ def test_whoever_is_not_there_is_not_asked():
         ),
         (
             dict(select=selection.BySize(), per_round=None),
-            "BySize chooses who fills the places of a round, and without per_round everybody has one. Give per_round",
+            "BySize chooses who fills the places of a round, and without per_round everybody has one. Give "
+            "per_round",
         ),
         (
             dict(select=selection.PowerOfChoice(), per_round=None),

@@ -21,7 +21,9 @@ from .errors import BadJob, BadParameter
 
 
 class Kind(NamedTuple):
-    """A kind of component: what it is called, its members by name, and the class that a user's own extends."""
+    """A kind of component: what it is called, its members by name, and the class that a user's own
+    extends.
+    """
 
     what: str
     members: Mapping[str, type]

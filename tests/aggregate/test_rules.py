@@ -213,7 +213,8 @@ def test_an_update_that_is_not_finite_is_left_out(name, poison):
 def test_too_few_for_the_liars_feared():
     with pytest.raises(
         BadParameter,
-        match=r"Krum: byzantine is 0.25, so 1 of 4 parties in a round may be malicious, .* needs at least 5 parties",
+        match=r"Krum: byzantine is 0.25, so 1 of 4 parties in a round may be malicious, .* needs at least 5 "
+        r"parties",
     ):
         apply(aggregate.Krum(byzantine=0.25), np.eye(4))
     with pytest.raises(BadParameter, match=r"Bulyan: .* 2 of 10 .* at least 11 parties"):

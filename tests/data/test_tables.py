@@ -241,7 +241,8 @@ def test_a_regression_keeps_its_targets(csv):
         (
             "a;y\n1;0\n2;1\n",
             {"separator": ","},
-            "has one column, 'a;y', if the separator is ','. The file seems to use ';': pass separator=';', or "
+            "has one column, 'a;y', if the separator is ','. The file seems to use ';': pass separator=';', "
+            "or "
             "leave separator out.",
         ),
         ("a,y\n1,0\n2,1\n", {"groups": ["hospitl"]}, "there is no column 'hospitl' (groups)"),

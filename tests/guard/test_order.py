@@ -88,7 +88,8 @@ def test_a_guard_that_cannot_work_says_why(stages, words):
         (
             "poisson",
             {"per_round": 3},
-            "guard: Noise assumes that each client takes part with a probability of its own (Poisson), and in this "
+            "guard: Noise assumes that each client takes part with a probability of its own (Poisson), and "
+            "in this "
             "run a fixed number of clients",
         ),
         (
@@ -119,7 +120,8 @@ def test_a_secure_sum_of_an_unknown_number_is_refused():
     fed = data.gaussian_blobs(rows=60, seed=0).split(6, seed=0)
     with pytest.raises(
         BadParameter,
-        match=r"guard: SecAgg needs to know how many parties take part in a round, and by Poisson sampling nobody "
+        match=r"guard: SecAgg needs to know how many parties take part in a round, and by Poisson sampling "
+        r"nobody "
         r"does\.",
     ):
         make_plan(fed, guard=[Clip(1.0), Quantize(), SecAgg()], per_round=4, sampling="poisson")

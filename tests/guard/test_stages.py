@@ -412,7 +412,8 @@ def test_an_update_that_is_not_finite_is_refused():
 def test_too_few_bits_for_the_sum_say_so():
     with pytest.raises(
         BadParameter,
-        match=r"has 4 bits for the sum of 8 clients of 41 numbers: each number has 1 points, which are too few\. "
+        match=r"has 4 bits for the sum of 8 clients of 41 numbers: each number has 1 points, which are too "
+        r"few\. "
         r"Use more bits",
     ):
         fitted([Clip(1.0), Quantize(bits=4), SecAgg()])

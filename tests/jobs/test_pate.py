@@ -228,7 +228,8 @@ def test_teachers_in_processes_add_the_noise_themselves_and_nobody_can_compute_m
         ),
         (
             {"teachers": None},
-            "pate: teachers is None; it must be a whole number: the teachers among which the rows are divided",
+            "pate: teachers is None; it must be a whole number: the teachers among which the rows are "
+            "divided",
             BadParameter,
         ),
         (

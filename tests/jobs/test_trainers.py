@@ -116,7 +116,9 @@ def make_trainer(p: Plan, **context: Any) -> Trainer:
 
 @functools.cache
 def whole(kind: str) -> tuple[list[RoundRecord], tacit.Result, bool]:
-    """A run from its first round to its last: (what its trainer yielded, its result, whether it is durable)."""
+    """A run from its first round to its last: (what its trainer yielded, its result, whether it is
+    durable).
+    """
     yielded: list[RoundRecord] = []
     with tempfile.TemporaryDirectory() as folder, plan_of(kind, Path(folder)) as p:
         trainer = trainer_class(p)

@@ -231,7 +231,8 @@ def test_nobody_shared_is_refused_and_says_how_ids_are_compared():
     one, two = small(shared=0)
     with pytest.raises(
         BadData,
-        match=r"'source' and 'target' have no ids in common, so nothing can be transferred.*written in the same "
+        match=r"'source' and 'target' have no ids in common, so nothing can be transferred.*written in the "
+        r"same "
         r"way\? 007 is not 7",
     ):
         tacit.ftl(one, two)
@@ -262,7 +263,8 @@ def test_one_class_among_the_shared_is_refused():
     assert source.y is not None
     with pytest.raises(
         (BadData, PartyFailed),
-        match=r"shared rows are all of class '?benign'?, so the target could only learn to predict that class",
+        match=r"shared rows are all of class '?benign'?, so the target could only learn to predict that "
+        r"class",
     ):
         tacit.ftl(replace(source, y=torch.where(torch.arange(len(source)) < 40, 1, source.y)), target, **FAST)
 

@@ -150,7 +150,8 @@ def test_gather_with_a_minimum_counts_an_unreadable_answer_as_missing_and_keeps_
 
     with pytest.raises(
         PartyFailed,
-        match="expected PartyWord from 'garbage' and received an unreadable message: these bytes are not a tacit",
+        match="expected PartyWord from 'garbage' and received an unreadable message: these bytes are not a "
+        "tacit",
     ):
         run(strict, good=says("x"), garbage=garbage)
 

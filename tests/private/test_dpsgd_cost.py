@@ -183,7 +183,8 @@ def test_the_account_survives_a_restart(tmp_path):
     (tmp_path / "spent.jsonl").write_text("\n".join(lines) + "\n")
     with pytest.raises(
         BudgetSpent,
-        match=r"is already spent: 10000 steps cost ε = .*according to .*spent.jsonl\. Spent privacy cannot be "
+        match=r"is already spent: 10000 steps cost ε = .*according to .*spent.jsonl\. Spent privacy cannot "
+        r"be "
         r"recovered",
     ):
         settings.attach(model, sgd(model), (x, y), batch_size=25, epochs=40, file=tmp_path / "spent.jsonl")

@@ -253,7 +253,8 @@ def test_a_gradient_penalty_is_refused():
     out = model(x).sum()
     with pytest.raises(
         BadParameter,
-        match=r"second-order gradients \(create_graph=True\) reach the weights without passing the layers' outputs",
+        match=r"second-order gradients \(create_graph=True\) reach the weights without passing the layers' "
+        r"outputs",
     ):
         torch.autograd.grad(out, x, create_graph=True)
     with ghost.paused():

@@ -137,7 +137,8 @@ def test_a_class_missing_at_the_source_or_one_alone_among_the_shared_is_refused(
         ftl.codes(torch.zeros(4, dtype=torch.long))
     with pytest.raises(
         BadData,
-        match="the 3 shared rows are all of class 'ill', so the target could only learn to predict that class",
+        match="the 3 shared rows are all of class 'ill', so the target could only learn to predict that "
+        "class",
     ):
         ftl.check_labels(torch.ones(3, dtype=torch.long), ["well", "ill"])
 

@@ -211,7 +211,8 @@ def test_one_that_was_there_and_has_gone_is_not_waited_for_for_ever() -> None:
             await net.party("b", says)
             with pytest.raises(
                 ProtocolError,
-                match=r"party 'b' has been disconnected for \d+ s .* and party 'a' waits for NetSecret from 'b'\. "
+                match=r"party 'b' has been disconnected for \d+ s .* and party 'a' waits for NetSecret from "
+                r"'b'\. "
                 r"Check that party",
             ):
                 await waiting
@@ -282,7 +283,8 @@ def test_one_that_is_not_there_to_read_ends_who_has_too_much_to_say() -> None:
             await net.party("b", hears, linger=0.1)
             with pytest.raises(
                 ProtocolError,
-                match=r"party 'b' has been disconnected for \d+ s .* and party 'a' waits for a confirmation that it reads",
+                match=r"party 'b' has been disconnected for \d+ s .* and party 'a' waits for a confirmation "
+                r"that it reads",
             ):
                 await waiting
 

@@ -72,7 +72,8 @@ async def waits(me: Party) -> None:
 def test_a_killed_process_is_a_failed_party():
     with pytest.raises(
         PartyFailed,
-        match="party 'a' failed: ProtocolError: its process was killed by signal 9 before it returned a result",
+        match="party 'a' failed: ProtocolError: its process was killed by signal 9 before it returned a "
+        "result",
     ):
         Processes().run_sync({"a": kills_itself, "b": waits})
 

@@ -296,8 +296,8 @@ def test_different_lists_for_different_clients_are_found_out_by_their_signatures
 
     failed, tap = attack(ACTIVE, split)
     assert (
-        "valid signatures of the list of survivors and needs 4. The server may have sent others a different list"
-        in str(failed.error)
+        "valid signatures of the list of survivors and needs 4. The server may have sent others a different "
+        "list" in str(failed.error)
     )
     assert not handed_out(tap)
 

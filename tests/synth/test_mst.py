@@ -135,7 +135,8 @@ def test_a_category_that_one_person_holds_is_not_emitted():
     frame.loc[17, "job"] = "astronaut"
     with pytest.raises(
         BadData,
-        match=r"MST needs declared domains: .* Domains inferred from the data would reveal facts about single "
+        match=r"MST needs declared domains: .* Domains inferred from the data would reveal facts about "
+        r"single "
         r"rows",
     ):
         MST().fit(frame)

@@ -21,7 +21,7 @@ SCAFFOLD = """title = "My study"
 source = ""                      # whose figures stand under [tables.published]
 about = "What is compared, and how."
 notes = []                       # why yours may differ
-figure = "best"                  # what a cell shows: "best", "last", "picked" (by held-out rows) or "rounds" (to a `target` accuracy)
+figure = "best"                  # "best", "last", "picked" (by held-out rows) or "rounds" (to a `target`)
 
 [data]
 name = "digits"

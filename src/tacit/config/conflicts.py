@@ -1,8 +1,9 @@
-"""What cannot be combined in one training run: the one table that train, plan, compare, study and parties read.
+"""What cannot be combined in one training run: the one table that train, plan, compare, study and parties
+read.
 
-An entry is a function that yields a `Conflict` (which option, why, what to do instead) for a plan it does not
-allow. `ENTRIES` run when a plan is made; `MODEL_ENTRIES` also need the model, and run before training starts
-and in `plan`. A new option of `train` adds its entries here and nowhere else.
+An entry is a function that yields a `Conflict` (which option, why, what to do instead) for a plan it does
+not allow. `ENTRIES` run when a plan is made; `MODEL_ENTRIES` also need the model, and run before training
+starts and in `plan`. A new option of `train` adds its entries here and nowhere else.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ def _single_updates(p: Plan) -> Iterator[Conflict]:
             if component.sees_each:
                 yield Conflict(
                     "guard",
-                    f"{_name(hiding)} hides each update from the server, and {_name(component)} must see each "
+                    f"{_name(hiding)} hides each update from the server, and {_name(component)} must see "
+                    "each "
                     f"of them to {why}",
                     f"{remedy}, or leave the updates unhidden.",
                 )
@@ -173,7 +175,8 @@ def _selection(p: Plan) -> Iterator[Conflict]:
     if asks_losses and hiding is not None:
         yield Conflict(
             "guard",
-            f"{_name(hiding)} hides what each party sends, and {name} asks each party for its loss in the clear",
+            f"{_name(hiding)} hides what each party sends, and {name} asks each party for its loss in the "
+            "clear",
             "Use BySize, or leave one of the two out.",
         )
     if asks_losses and p.private is not None:
@@ -228,13 +231,15 @@ def _sampling(p: Plan) -> Iterator[Conflict]:
         if noise.sampling not in ("as run", p.real_sampling):
             yield Conflict(
                 "guard",
-                f"Noise assumes that {words[noise.sampling]}, and in this run {words[p.real_sampling]}; its ε "
+                f"Noise assumes that {words[noise.sampling]}, and in this run {words[p.real_sampling]}; its "
+                "ε "
                 "would be that of another run",
                 "Set train's sampling and per_round to what you assume, or leave Noise's sampling out.",
             )
 
 
-# ------------------------------------------------------------------------------------- hidden sums, adversaries
+# ------------------------------------------------------------------------------------- hidden sums,
+# adversaries
 
 
 def _hidden_sums(p: Plan) -> Iterator[Conflict]:
@@ -246,14 +251,16 @@ def _hidden_sums(p: Plan) -> Iterator[Conflict]:
     if isinstance(p.algorithm, IFCA):
         yield Conflict(
             "guard",
-            f"{_name(hiding)} hides single updates in a sum, and in the sum of {name} each cluster has its own "
+            f"{_name(hiding)} hides single updates in a sum, and in the sum of {name} each cluster has its "
+            "own "
             "place, so that a cluster with one party shows its update",
             "Use another algorithm, or leave the guard out.",
         )
     if p.runtime == "parties" and hiding.max_rows is None and p.weights_hidden:
         yield Conflict(
             "guard",
-            f"{_name(hiding)} hides how many rows a party has, and its weight is a share of a number that all "
+            f"{_name(hiding)} hides how many rows a party has, and its weight is a share of a number that "
+            "all "
             "parties agree on",
             f"Give {_name(hiding)} max_rows, such as max_rows = 10000; a party with more rows is counted as "
             "having max_rows. Or use an algorithm with weighted = false.",
@@ -263,7 +270,8 @@ def _hidden_sums(p: Plan) -> Iterator[Conflict]:
     if p.algorithm.client_state(torch.zeros(1)) or p.algorithm.own_buffers:
         yield Conflict(
             "guard",
-            f"clients of {name} keep state from round to round, and an active server could prepare it so that "
+            f"clients of {name} keep state from round to round, and an active server could prepare it so "
+            "that "
             "all updates but one are known",
             "Use FedAvg or another algorithm without client state, or adversary='curious'.",
         )
@@ -291,7 +299,8 @@ def _adversaries(p: Plan) -> Iterator[Conflict]:
         )
 
 
-# --------------------------------------------------------------------------------------- pace, speed, topology
+# --------------------------------------------------------------------------------------- pace, speed,
+# topology
 
 
 def _pace(p: Plan) -> Iterator[Conflict]:
@@ -301,7 +310,8 @@ def _pace(p: Plan) -> Iterator[Conflict]:
     if p.algorithm.client_state(torch.zeros(1)):
         yield Conflict(
             "pace",
-            f"the clients of {algorithm} keep state from round to round, and {name} has no rounds: work may be "
+            f"the clients of {algorithm} keep state from round to round, and {name} has no rounds: work may "
+            "be "
             "abandoned, and the model moves on in between",
             "Use an algorithm without client state, such as FedAvg or FedProx, or no pace.",
         )
@@ -402,7 +412,8 @@ def _gossip(p: Plan) -> Iterator[Conflict]:
             )
 
 
-# --------------------------------------------------------------------------------------------- private, runtime
+# --------------------------------------------------------------------------------------------- private,
+# runtime
 
 
 def _private(p: Plan) -> Iterator[Conflict]:

@@ -1,4 +1,6 @@
-"""The options of training without a server: what gossip adds to a training run, and what it shares with it."""
+"""The options of training without a server: what gossip adds to a training run, and what it shares with
+it.
+"""
 
 from __future__ import annotations
 

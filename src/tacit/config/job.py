@@ -78,7 +78,8 @@ class Job:
         """Return the arguments of `tacit.train`, except for the federation and `out`."""
         if self.several:
             raise BadJob(
-                f"{self.file} lists several algorithms or skews. Compare them with `tacit compare {self.file}`."
+                f"{self.file} lists several algorithms or skews. Compare them with `tacit compare "
+                f"{self.file}`."
             )
         self._only("run", self.comparison, SETTINGS)
         return {**self.options, "data_job": self.tables["data"]}

@@ -1,4 +1,4 @@
-"""Types of the options, for type checkers. Written by `python -m tacit.config.write_types`: do not edit."""
+"""Types of the options, for type checkers. Written by tacit.config.write_types: do not edit."""
 
 from __future__ import annotations
 

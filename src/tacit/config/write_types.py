@@ -1,4 +1,6 @@
-"""Write types.py, the types of all declared options, for type checkers: python -m tacit.config.write_types."""
+"""Write types.py, the types of all declared options, for type checkers: python -m
+tacit.config.write_types.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from .gossip import GOSSIP, SHARED
 from .signature import takes_of
 from .train import OPTIONS
 
-HEAD = '''"""Types of the options, for type checkers. Written by `python -m tacit.config.write_types`: do not edit."""
+HEAD = '''"""Types of the options, for type checkers. Written by tacit.config.write_types: do not edit."""
 
 from __future__ import annotations
 

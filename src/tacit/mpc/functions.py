@@ -1,5 +1,5 @@
-"""Functions of shared numbers, built on products and comparisons. Each states its domain and its error, for
-16 fractional bits; the error doubles for each bit less.
+"""Functions of shared numbers, built on products and comparisons. Each states its domain and its error,
+for 16 fractional bits; the error doubles for each bit less.
 
 | function      | domain                | error at most          | method |
 |---------------|-----------------------|------------------------|---|
@@ -11,17 +11,17 @@
 | sigmoid, tanh | all                   | 2^-13                  | exp(−|x|), Newton-Raphson in [1, 2] |
 | softmax       | all, n ≤ 2^14         | 2^-12 + n · 2^-22      | exp(x − max x), reciprocal of the sum |
 | gelu          | all                   | 2^-12                  | max(x, 0) − polynomial at |x| in [0, 4] |
-| mul_scalar    | |y| < 2^24; 2^-k: all | 2^-15 + 2^-15 · |y|    | y: x times a public factor of 22 bits or 2^-k |
+| mul_scalar    | |y| < 2^24; 2^-k: all | 2^-15 + 2^-15 · |y|    | y: x times a 22-bit public factor or 2^-k |
 | layer norm    | variance as rsqrt (1) | (2)                    | rsqrt of the variance |
 
 (1) and n · variance < 2^30;  (2) 2^-13 · (4 + |x − mean| / σ) · max(1, 1/σ)
 
-Tests check each error over the domain. Outside the domain a result is wrong without an error, as in all such
-schemes; `debug=True` opens the arguments and checks them. This gives up all secrecy, and is recorded in the
-ledger.
+Tests check each error over the domain. Outside the domain a result is wrong without an error, as in all
+such schemes; `debug=True` opens the arguments and checks them. This gives up all secrecy, and is recorded
+in the ledger.
 
-Inner steps carry 22 fractional bits: their values are small, and a sixteenth power would amplify every lost
-bit.
+Inner steps carry 22 fractional bits: their values are small, and a sixteenth power would amplify every
+lost bit.
 
 The functions run on plain shares (Tensor, RingContext) and on tagged ones (TaggedShare, TaggedContext).
 """

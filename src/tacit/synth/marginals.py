@@ -167,7 +167,8 @@ def _encode_levels(column: Column, series: Any) -> np.ndarray:
     import pandas as pd
 
     place = {value: i for i, value in enumerate(column.values)}
-    # A mismatch of types (strings declared, numbers in the column) reveals nothing about a row: it is an error.
+    # A mismatch of types (strings declared, numbers in the column) reveals nothing about a row: it is an
+    # error.
     if pd.api.types.is_numeric_dtype(series.dtype) and all(isinstance(v, str) for v in column.values):
         raise BadData(
             f"the column {column.name!r} is declared with strings ({column.values[0]!r}, …) but contains "

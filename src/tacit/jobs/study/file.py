@@ -1,21 +1,28 @@
-"""A study is a file: tables of rows × columns × seeds, in TOML. Here it is read, checked and taken apart
-into cells, one training run each.
+"""Study files: tables of rows × columns × seeds in TOML, read, checked and expanded into cells.
 
-title = "…"                      what it is;  source: whose figures are published;  about: how it is done;  notes: why ours may differ
-figure = "best"                  what a cell shows: best or last accuracy, the accuracy at the round that the held-out rows pick, or the rounds to `target`
-[data] [model] [train]           as in a job file, for all tables; train.seeds = 3 runs each cell from seeds 0, 1 and 2
-[quick.data] [quick.train]       what --quick changes; data.rows and data.test_rows keep only so many rows; data.tested_as = { fit = "pooled" } takes
-                                 the test rows from the same data made with these values
-[[tables]]                       name, and any of the above again, for this table
-[[tables.columns]]               label, and what a column changes: data = { skew = { name = "Dirichlet", alpha = 0.5 } }
-[[tables.rows]]                  label, algorithm, and what a row changes; columns = ["IID"] keeps it out of the others;
-                                 baseline = "central" (all rows in one place) or "alone 2" (party 2 by
-                                 itself); grid = { "algorithm.mu" = [0.1, 1] } makes a row of each value,
-                                 label "FedProx {mu}"; tune = { "algorithm.lr" = [0.05, 0.1] } tries each
-                                 value and shows the best (--quick: the first alone)
-[tables.published."FedAvg"]      "IID" = 0.64: the published figure;  [tables.replicated."FedAvg"]: what others got
-[tables.claim]                   expect = "same", "rises" or "falls" down the rows; measure = "last", "mean" (over the rounds), "best" or "picked";
-                                 within = 0.02; says = "…"
+A cell is one training run.
+
+    title = "…"                   what it is; source: whose results are published; about: how it is done;
+                                  notes: why ours may differ
+    figure = "best"               what a cell shows: "best" or "last" accuracy, "picked" (at the round that
+                                  the held-out rows select), or "rounds" to `target`
+    [data] [model] [train]        as in a job file, for all tables; train.seeds = 3 runs each cell from
+                                  the seeds 0, 1 and 2
+    [quick.data] [quick.train]    what --quick changes; data.rows and data.test_rows keep so many rows;
+                                  data.tested_as = { fit = "pooled" } takes the test rows from the same
+                                  data loaded with these values
+    [[tables]]                    name, and any of the above again, for this table
+    [[tables.columns]]            label, and what a column changes:
+                                  data = { skew = { name = "Dirichlet", alpha = 0.5 } }
+    [[tables.rows]]               label, algorithm, and what a row changes; columns = ["IID"] leaves out
+                                  the others; baseline = "central" (all rows in one place) or "alone 2"
+                                  (party 2 by itself); grid = { "algorithm.mu" = [0.1, 1] } makes a row of
+                                  each value, label "FedProx {mu}"; tune = { "algorithm.lr" = [0.05, 0.1] }
+                                  tries each value and shows the best (--quick: the first only)
+    [tables.published."FedAvg"]   "IID" = 0.64: the published result;
+                                  [tables.replicated."FedAvg"]: what others got
+    [tables.claim]                expect = "same", "rises" or "falls" down the rows; measure = "last",
+                                  "mean" (over the rounds), "best" or "picked"; within = 0.02; says = "…"
 """
 
 from __future__ import annotations

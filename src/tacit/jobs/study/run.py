@@ -1,12 +1,12 @@
-"""A study, run: its cells grouped into stacks of what can share one, each stack one tensor program;
-stopped at any moment, it goes on from there.
+"""Run a study: its cells are grouped into stacks, each stack is one tensor program, and it can be resumed.
 
     study.json     which study this is, and its digest
-    cells.jsonl    a line for every finished run (its accuracy in every round), for every stack (its seconds), for what was measured beside it
+    cells.jsonl    a line for every finished run (its accuracy in every round) and for every stack (its
+                   seconds)
     state/         the last state of a stack that is not finished
-    results.csv, results.parquet, curves.csv, report.html       made from the lines above, and from nothing else
+    results.csv, results.parquet, curves.csv, report.html       derived from the lines above
 
-Torch and numpy suffice up to cells.jsonl (safetensors for going on inside a stack), so that a bare GPU
+Up to cells.jsonl it needs torch and numpy only (and safetensors to resume inside a stack), so that a bare GPU
 machine can run it.
 """
 

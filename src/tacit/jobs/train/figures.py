@@ -4,7 +4,7 @@ noise included.
 A real party answers a test with three numbers, each written as its distance from the middle of its range:
 
     accuracy − ½      the share of its held-out rows that the model classifies correctly
-    loss/L − ½        its mean loss, clipped to [0, L] with L = 2·ln(classes), twice the loss of a uniform guess
+    loss/L − ½        its mean loss, clipped to [0, L], L = 2·ln(classes): twice a uniform guess
     ½                 it has at least min_rows held-out rows
 
 A party with fewer rows answers zeros, like one that is absent. No answer is longer than √3/2, so this norm

@@ -183,7 +183,8 @@ def _traffic(protocol: Any, names: tuple[str, ...], terms: Any, signature: int) 
 
 
 def hidden_sizes(p: Plan, guard: Guard, r: int, down: State) -> MessageSizes:
-    """Return what a client receives and sends on average in round r (counted from 1), where updates are hidden.
+    """Return what a client receives and sends on average in round r (counted from 1), where updates are
+    hidden.
 
     That is the model, the keys, the shares and the masked vector.
     """

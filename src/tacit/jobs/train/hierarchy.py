@@ -125,7 +125,9 @@ class Layered(Simulated):
         return [np.concatenate(chosen)]
 
     def _exchange(self, rounds: int, is_last: bool) -> None:
-        """Average the models below each node of every level whose period is over; after the last round, of all."""
+        """Average the models below each node of every level whose period is over; after the last round, of
+        all.
+        """
         below = [[e] for e in range(len(self.groups[0]))]
         for i, (level, period) in enumerate(zip(self.groups[1:], self.hierarchy.periods)):
             children = below

@@ -1,13 +1,13 @@
 """Record-level privacy in federated training: each party's local steps are DP-SGD, with its own ε.
 
-Whatever the algorithm, a local step gets its gradient from the task. Here that gradient is clipped and noisy,
-on rows that the party sampled by itself. So every update and every model is private for each of the party's
-rows, also against the server; nothing is assumed about the other parties. A party is accounted as if it took
-part in every round.
+Whatever the algorithm, a local step gets its gradient from the task. Here that gradient is clipped and
+noisy, on rows that the party sampled by itself. So every update and every model is private for each of the
+party's rows, also against the server; nothing is assumed about the other parties. A party is accounted as
+if it took part in every round.
 
-ε covers a row's presence, so nothing that a party sends depends on its exact number of rows. Sampling rate and
-steps follow from a public number: the declared `DPSGD.public_size`, or one noisy count that is part of each
-party's ε. All parties have the same weight.
+ε covers a row's presence, so nothing that a party sends depends on its exact number of rows. Sampling rate
+and steps follow from a public number: the declared `DPSGD.public_size`, or one noisy count that is part of
+each party's ε. All parties have the same weight.
 """
 
 from __future__ import annotations
@@ -172,7 +172,8 @@ class PrivateTask(Task):
         if self.left < 0:
             raise BadParameter(
                 f"train: {type(self.plan.algorithm).__name__} computes more gradients than local steps, "
-                "which is more than was accounted for. Use FedAvg, FedProx or another algorithm that computes "
+                "which is more than was accounted for. Use FedAvg, FedProx or another algorithm that "
+                "computes "
                 "one per step."
             )
         mine = self._thread_module()

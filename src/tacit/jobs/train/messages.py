@@ -102,7 +102,9 @@ class Parties(Trainer):
             self.load_clients(state)
 
     def binding(self) -> str:
-        """Return what hidden sums are bound to besides the round and the model: in real runs, the contract."""
+        """Return what hidden sums are bound to besides the round and the model: in real runs, the
+        contract.
+        """
         return self.plan.fed.name
 
     def load_server(self, state: State) -> None:
@@ -505,7 +507,9 @@ class Parties(Trainer):
         return [me.ledger for me in self.parties.values()]
 
     def ledger(self, i: int, events: list[Event]) -> Ledger:
-        """Return what was seen so far. It is saved with the state, so that a resumed run's ledger is whole."""
+        """Return what was seen so far. It is saved with the state, so that a resumed run's ledger is
+        whole.
+        """
         merged, ledger = Ledger(), Ledger()
         for part in (self.earlier_ledger, *self.ledgers()):
             merged.merge(part)

@@ -137,7 +137,10 @@ class Plan(TrainConfig):
 
     @property
     def effective_update(self) -> float:
-        """u = η·E·|D|/(B·K): how far the mean client walks in a round; runs with equal u are comparable across K."""
+        """u = η·E·|D|/(B·K), the learning rate times the local steps of the mean client in a round.
+
+        Runs with equal u are comparable across numbers of parties K.
+        """
         if self.runtime == "parties":
             return float("nan")  # how many rows there are, is known only once the parties have joined
         if not self.algorithm.takes_steps:

@@ -131,7 +131,9 @@ class Record:
         return (kind, r) in self.reveals
 
     def earlier(self, kind: str, r: int, key: str, digest: bytes, shift: int = 0) -> bool:
-        """Whether an upload of another round used the same value of `key`, bound as f"{key} {round + shift}"."""
+        """Whether an upload of another round used the same value of `key`, bound as f"{key} {round +
+        shift}".
+        """
         return any(
             k == kind and other != r and self.bound.get(f"{key} {other + shift}") == digest.hex()
             for k, other in self.uploads

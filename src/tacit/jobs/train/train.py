@@ -65,8 +65,9 @@ def train(
 ) -> Result:
     """Train one model across the parties of a federation.
 
-    The run is kept in the directory `out`, or in memory; `resume` continues a run that was stopped. `watch` is
-    called with every event of the run. `data_job` is the [data] table to keep in the run's job file.
+    The run is kept in the directory `out`, or in memory; `resume` continues a run that was stopped.
+    `watch` is called with every event of the run. `data_job` is the [data] table to keep in the run's job
+    file.
 
     A guard that hides updates leaves only metrics of all parties together. With `pace`, a round is a new
     version of the model; with `speed`, every round has a time on a virtual clock.

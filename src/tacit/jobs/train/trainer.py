@@ -181,8 +181,8 @@ def make_record(
 ) -> RoundRecord:
     """Make the record of round r (counted from 1), with its bytes counted.
 
-    `orders` are the models sent out for training, where they are not one for each participant: without rounds,
-    a party may be asked now and answer for a later version.
+    `orders` are the models sent out for training, where they are not one for each participant: without
+    rounds, a party may be asked now and answer for a later version.
     """
     is_secret = guard is not None and guard.noise is not None and p.sampling == "poisson"
     n = p.per_round if is_secret and r else len(participants)
