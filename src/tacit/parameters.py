@@ -15,9 +15,11 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from .errors import BadJob, BadParameter
+
+T = TypeVar("T")
 
 
 class Kind(NamedTuple):
@@ -199,11 +201,11 @@ def bad(owner: str, name: str, given: Any, must_be: str, advice: str = "") -> Ba
     )
 
 
-def check(thing: Any, owner: str = "") -> Any:
+def check(thing: T, owner: str = "") -> T:
     """Hold every field of a dataclass, and of the dataclasses in it, to what it declares; return the thing.
     `owner` is who is blamed, where its own name is none that a user knows.
     """
-    for field in dataclasses.fields(thing):
+    for field in dataclasses.fields(thing):  # type: ignore[arg-type]
         if not field.metadata or field.metadata["kind"] == "component":
             continue
         value = getattr(thing, field.name)

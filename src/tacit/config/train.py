@@ -52,7 +52,8 @@ def _take(kind: Kind, name: str, none: bool | str = False) -> Callable[[Any, str
 
 
 def take_algorithm(value: Any, owner: str) -> Algorithm:
-    return resolve(algorithms.FedAvg() if value is None else value, ALGORITHM, owner, "algorithm")
+    value = algorithms.FedAvg() if value is None else value
+    return resolve(value, ALGORITHM, owner, "algorithm")  # type: ignore[no-any-return]
 
 
 def take_rule(value: Any, owner: str) -> Any:
