@@ -112,7 +112,7 @@ def test_without_scores_there_is_no_best():
     fed = data.gaussian_blobs(rows=60, classes=3, features=5, seed=4).split(3, seed=0)
     with pytest.raises(
         BadParameter,
-        match=r"aggregate: Best tells updates by the scores parties send, and those of FedAvg send none. "
+        match=r"aggregate: Best selects by the scores that parties send, and parties of FedAvg send none. "
         r"Use algorithms.FedPSO",
     ):
         tacit.train(fed, model="logistic", aggregate=aggregate.Best())

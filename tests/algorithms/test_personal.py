@@ -335,7 +335,7 @@ def test_real_parties_keep_their_own_models():
     run = tacit.train(fed, model="mlp", algorithm=Ditto(lr=0.2), rounds=1, runtime="processes")
     with pytest.raises(
         BadParameter,
-        match="models: with Ditto a party's own model is made of what it keeps, and here it keeps that to "
-        "itself",
+        match="models: with Ditto a party's own model depends on the state that it keeps, which the "
+        "server does not have",
     ):
         run.models()

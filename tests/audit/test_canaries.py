@@ -49,7 +49,7 @@ def test_broken_clipping_is_found(monkeypatch):
     """The noise is there and the account is kept, but gradients pass as they are: a canary of size 10 shows
     through.
     """
-    monkeypatch.setattr(ghost, "flat", lambda clip: ghost.unit_factors)
+    monkeypatch.setattr(ghost, "flat_factors", lambda clip: ghost.unit_factors)
     found = canaries.one_run(tacit.data.digits(), training(epsilon=1.0), start=untrained)
     assert found.claimed == pytest.approx(1.0, rel=0.01)
     assert found.lower > 1.2

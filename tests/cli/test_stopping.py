@@ -218,7 +218,7 @@ def test_a_finished_run_may_be_resumed_and_stays_as_it_is(folder, capsys):
 
 def test_full_batches_are_resumed_as_full_batches(folder, capsys):
     answer(capsys, "run", "job.toml", "--out", "x", "--set", "train.batch_size=none")
-    assert "batch_size" not in answer(capsys, "run", "--resume", "x")["job"]["train"]
+    assert answer(capsys, "run", "--resume", "x")["job"]["train"]["batch_size"] == "none"
 
 
 def test_a_run_cannot_be_resumed_as_another(folder, capsys):

@@ -152,7 +152,7 @@ def test_two_files_at_hand(place: Path, capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ([], "give --kit to match with other parties, or --try with the other's file"),
+        ([], "give either --kit to match with other parties, or --try with the other's file"),
         (["--try", "none.csv"], "there is no file none.csv"),
         (["--try", "b.csv", "--id", "patient"], "a.csv has no column 'patient'. Did you mean 'patient_id'?"),
         (["--try", "b.csv", "--reveal", "sum"], "values is 'None'; it must be given with reveal='sum'"),

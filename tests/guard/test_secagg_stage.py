@@ -90,8 +90,8 @@ class Leaving(InProcess):
 
     gone: dict[str, int] = {}  # set by each test  # noqa: RUF012
 
-    def run_sync(self, programs: Any, **more: Any) -> Any:
-        return super().run_sync(leaving(programs, self.gone), **more)
+    def stream(self, programs: Any, *args: Any, **more: Any) -> Any:
+        return super().stream(leaving(programs, self.gone), *args, **more)
 
 
 @pytest.mark.parametrize("name", HIDING)
@@ -263,7 +263,7 @@ def test_one_party_a_round_has_nothing_to_hide_among(fed: Any) -> None:
 def test_poisson_sampling_leaves_nobody_who_knows_how_many_take_part(fed: Any) -> None:
     with pytest.raises(
         BadParameter,
-        match=r"SecAgg needs to know how many take part in a round, and by Poisson sampling nobody does\. "
+        match=r"SecAgg needs to know how many parties take part in a round, and by Poisson sampling nobody does\. "
         r"Use sampling='fixed'",
     ):
         train(fed, per_round=3, sampling="poisson", runtime="inprocess", guard=hidden(guard.SecAgg()))

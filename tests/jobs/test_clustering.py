@@ -193,16 +193,16 @@ def test_the_report_draws_the_tree(tmp_path: Path):
     [
         (
             dict(guard=[guard.Clip(1.0), guard.Quantize(bits=16), guard.SecAgg()]),
-            r"guard: SecAgg hides each update from the server, and CFL must see each of them to cluster "
-            r"the parties\. Use another algorithm, such as IFCA",
+            r"guard: SecAgg hides each update from the server, and CFL must see each of them to tell "
+            r"which parties are similar\. Use another algorithm",
         ),
         (
             dict(guard=[guard.Clip(1.0)]),
-            r"guard: CFL parts the parties by what each of them sends to one server.*Leave out guard",
+            r"guard: CFL clusters the parties by what each of them sends to one server.*Leave out guard",
         ),
-        (dict(pace="FedBuff"), "pace: CFL parts the parties"),
-        (dict(topology=tacit.Hierarchy(edges=2)), "topology: CFL parts the parties"),
-        (dict(select=selection.BySize(), per_round=2), "select: CFL parts the parties"),
+        (dict(pace="FedBuff"), "pace: CFL clusters the parties"),
+        (dict(topology=tacit.Hierarchy(edges=2)), "topology: CFL clusters the parties"),
+        (dict(select=selection.BySize(), per_round=2), "select: CFL clusters the parties"),
     ],
     ids=["hidden", "guard", "pace", "topology", "select"],
 )

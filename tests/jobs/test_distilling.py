@@ -178,7 +178,7 @@ def test_weight_decay_would_draw_frozen_layers_to_zero_and_is_refused():
     fed = data.gaussian_blobs(rows=200, classes=3, features=4, seed=3).split(4)
     with pytest.raises(
         BadParameter,
-        match=r"some layers of the model are frozen, and weight_decay=0.1 of the solver would still draw "
+        match=r"some layers are frozen, and weight_decay=0.1 of the solver would still pull "
         r"them to zero",
     ):
         tacit.train(

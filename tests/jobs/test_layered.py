@@ -155,7 +155,10 @@ def test_a_weighted_mean_of_those_below():
     ("given", "said"),
     [
         (dict(topology=tacit.Hierarchy(edges=9)), "edges is 9; it must be at most 8 for 8 parties"),
-        (dict(topology=tacit.Hierarchy(edges=(2, 4))), r"edges is \(2, 4\); it must be .* does not grow"),
+        (
+            dict(topology=tacit.Hierarchy(edges=(2, 4))),
+            r"edges is \(2, 4\); it must be .* non-increasing list",
+        ),
         (
             dict(topology=tacit.Hierarchy(edges=2, period=0)),
             "period is 0; it must be a whole number of at least 1",

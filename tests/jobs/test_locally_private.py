@@ -159,7 +159,7 @@ def test_how_many_rows_a_coin_took_shows_nowhere_but_in_their_clipped_sum(fed):
     plans = task.redraw(plan(0, 0, identify(["p0"]), p.sizes[:1], 1, 60, None), "p0", 1)
     assert (plans.live.sum(-1) == 60).all()
     assert (
-        len(set(task.there.values())) > 1
+        len(set(task.rows.values())) > 1
     )  # or chance made all alike: 60 ± 6 of each, five or more times over
     seen, forward = [], task._loss
     task._loss = lambda out, y: seen.append(len(y)) or forward(out, y)
@@ -170,7 +170,7 @@ def test_how_many_rows_a_coin_took_shows_nowhere_but_in_their_clipped_sum(fed):
         {},
         batches._replace(index=fed.train.index[batches.index]),
     )
-    assert seen == list(task.there.values())
+    assert seen == list(task.rows.values())
 
 
 def test_an_algorithm_that_looks_more_often_than_it_steps_is_refused(fed, tmp_path):

@@ -168,7 +168,7 @@ def test_a_partys_rows_are_handed_over_whole_and_alone(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_found_by_another_process_is_refused_before_anything_starts() -> None:
-    with pytest.raises(BadParameter, match="which another process cannot find"):
+    with pytest.raises(BadParameter, match="which another process cannot import"):
         train(tacit.Processes(), model=lambda: nn.Linear(5, 3))
     with pytest.raises(
         BadParameter,

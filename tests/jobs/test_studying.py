@@ -169,7 +169,7 @@ def test_another_target_or_figure_runs_again_what_had_left_for_the_old_one(
 
 PROGRAM = """
 import sys
-from tacit.jobs import studying
+from tacit.jobs.study import run as studying
 from tacit.jobs.study.file import load
 studying.SAVE_EVERY = 0.0  # after every round
 play = studying._Stack.play

@@ -307,7 +307,7 @@ def test_bad_tables():
     with pytest.raises(BadData, match="the source's labels are of 10 classes; transfer needs two classes"):
         tacit.ftl(data.split_for_transfer(data.digits(), [1], [2], 9)[0], two)
     with pytest.raises(
-        (BadData, PartyFailed), match="20 rows are shared, and the target would get 13 sums over them"
+        (BadData, PartyFailed), match="20 rows are shared, and the target would learn 13 sums over them"
     ):
         tacit.ftl(one, two, secure="shared", width=12)
     with pytest.raises(

@@ -104,7 +104,7 @@ def test_whoever_opens_the_sum_notes_how_far_off_it_was_and_the_ciphertexts_byte
     assert len(opened) == encrypted.OPENERS
     for line in opened:
         bits = int(re.search(r"CKKS was off by less than 2\^(-\d+) of a unit", line.reveals).group(1))  # type: ignore[union-attr]
-        assert -20 < bits < math.log2(ckks.SURE)
+        assert -20 < bits < math.log2(ckks.MAX_ERROR)
     vectors = [line for line in ledger.seen if line.kind == "CipherVector"]
     assert all(abs(line.bytes - ckks.blocks(5000, terms.bits) * ckks.BLOCK_BYTES) < 500 for line in vectors)
 
