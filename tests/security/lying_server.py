@@ -123,7 +123,7 @@ class Attacker:
             await self.me.send(name, message)
         some = messages[names[0]]
         with self.me.scope(rounds._tag(some)) as here:
-            total, _, _ = await self.hidden.server(here, r, names, within, rounds._sent(some))
+            total, _, _ = await self.hidden.server(here, r, names, within, rounds.digest_of_request(some))
         return total
 
     async def stop(self) -> None:

@@ -142,7 +142,7 @@ async def play_sum(me: Any, what: Sum, seen: Seen) -> None:
     for k in what.asked:
         w = START["w"] + 0.01 * (what.round + (what.kind == "Test")) + (0.5 if k in what.other_model else 0.0)
         message = make(what.round, {**number, "w": w, rounds.SESSION: session})
-        tag, seen.sent[NAMES[k]] = rounds._tag(message), rounds._sent(message)
+        tag, seen.sent[NAMES[k]] = rounds._tag(message), rounds.digest_of_request(message)
         await me.send(NAMES[k], message)
     with me.scope(tag) as here:
 

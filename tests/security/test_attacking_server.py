@@ -79,7 +79,7 @@ def test_1_and_8_any_other_contract_than_the_agreed_one_is_refused_before_a_row_
     changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    monkeypatch.setattr(members, "own", lambda *given: read.append("rows"))
+    monkeypatch.setattr(members, "read_rows", lambda *given: read.append("rows"))
     answers: dict[str, Any] = {}
 
     async def attack(server: Attacker) -> None:
@@ -142,7 +142,7 @@ def test_8_and_14_without_an_agreed_job_default_limits_apply(
     changes: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    monkeypatch.setattr(members, "own", lambda *given: read.append("rows"))
+    monkeypatch.setattr(members, "read_rows", lambda *given: read.append("rows"))
     answers: dict[str, Any] = {}
 
     async def attack(server: Attacker) -> None:
@@ -200,7 +200,7 @@ def test_3_parties_that_are_sent_different_models_give_no_sum(
     includes the model.
     """
     if not protected:
-        monkeypatch.setattr(rounds, "_sent", lambda message, digests=None: b"")
+        monkeypatch.setattr(rounds, "digest_of_request", lambda message, digests=None: b"")
 
     async def attack(server: Attacker) -> tuple[torch.Tensor, torch.Tensor]:
         await server.offer()
@@ -267,10 +267,10 @@ def test_2_guard_state_of_a_round_that_was_abandoned_is_not_kept(tmp_path: Path)
     [
         (
             '[algorithm]\nname = "Scaffold"',
-            "clients of Scaffold keep state from round to round, and an active server could have prepared it",
+            "clients of Scaffold keep state from round to round, and an active server could prepare it",
         ),
         ('[algorithm]\nname = "IFCA"', "a cluster with one party shows its update"),
-        ("quantile", "Clip depends on what a server sent or had sent before, which an active server chooses"),
+        ("quantile", "Clip depends on what a server sent before, which an active server chooses"),
     ],
 )
 def test_2_what_an_active_server_could_prepare_is_not_promised(
@@ -639,7 +639,7 @@ def test_15_counts_are_summed_over_everyone_or_not_at_all(tmp_path: Path) -> Non
             message = rounds.Test(r, {"w": w, rounds.SESSION: torch.full((8,), 3 + r, dtype=torch.uint8)})
             terms = FewerTerms(
                 **{
-                    f.name: getattr(counts.terms(rounds._sent(message)), f.name)
+                    f.name: getattr(counts.terms(rounds.digest_of_request(message)), f.name)
                     for f in dataclasses.fields(secagg.SecAggTerms)
                 }
             )

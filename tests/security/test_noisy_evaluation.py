@@ -174,7 +174,9 @@ def test_figures_are_in_one_hidden_sum_with_those_of_parties_that_have_few_rows(
             await server.me.send(names, message)
             with server.me.scope(rounds._tag(message)) as here:
                 try:
-                    gained.append((await sums.server(here, r, names, None, rounds._sent(message)))[:2])
+                    gained.append(
+                        (await sums.server(here, r, names, None, rounds.digest_of_request(message)))[:2]
+                    )
                 except secagg.ProtocolError as error:
                     gained.append(error)
         return gained
