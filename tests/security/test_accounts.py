@@ -581,7 +581,7 @@ def test_the_epsilon_of_a_vote_does_not_depend_on_the_votes(monkeypatch, budget)
     for run in runs:
         assert run.used <= run.epsilon == run.ledger.spent[0].epsilon == run.to_dict()["epsilon"]
         assert (
-            f"The answers given cost ε = {run.used:.4g}, which depends on the votes and is no guarantee."
+            f"The given answers cost ε = {run.used:.4g}, which depends on the votes and is no guarantee."
             in run.ledger.spent[0].note
         )
 
