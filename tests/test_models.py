@@ -185,7 +185,7 @@ def frozen() -> nn.Module:
             "lstm",
             r"train: model 'lstm' cannot take rows of shape \(4,\): the model reads integer tokens "
             r"\(from_arrays\(…, tokens=True\)\), and these rows "
-            r"hold fractions\. Give a model made for this data",
+            r"contain fractions\. Give a model made for this data",
         ),
         (
             pixels,
