@@ -311,7 +311,7 @@ def test_what_needs_one_label_a_row_says_so(ask: Any) -> None:
             np.zeros((4, 3), dtype=int),
             np.full((4, 3), 0.5),
             {"tokens": True},
-            "labels of tokens are whole numbers",
+            "labels of tokens must be integers",
         ),
         (np.zeros((4, 3), dtype=int), np.full((4, 3), "a"), {"tokens": True}, "these are text"),
         (
