@@ -226,7 +226,9 @@ def test_real_parties_and_their_server(name: str, monkeypatch: pytest.MonkeyPatc
     """The programs that processes run, all in this one: a card cannot be pretended in another process."""
     told = {"algorithm": algorithms.ALL[name](lr=0.1), "rounds": 2}
     monkeypatch.setattr(
-        Processes, "run_sync", lambda self, programs, **_: InProcess(self.seed).run_sync(programs)
+        Processes,
+        "stream",
+        lambda self, programs, emitter, **_: InProcess(self.seed).stream(programs, emitter),
     )
     both(runtime="processes", **told)
 

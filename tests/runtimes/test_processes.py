@@ -152,8 +152,8 @@ async def returns_an_object(me: Party) -> object:
 def test_a_result_that_is_no_plain_value_names_its_party():
     with pytest.raises(
         PartyFailed,
-        match="party 'a' failed: BadParameter: what the program of 'a' returned holds a module, which "
-        "cannot go",
+        match="party 'a' failed: BadParameter: what the program of 'a' returned contains a module, which "
+        "cannot be sent",
     ):
         Processes().run_sync({"a": returns_an_object})
 
@@ -163,9 +163,9 @@ def test_a_result_that_is_no_plain_value_names_its_party():
     [
         (
             {"a": lambda me: where(me)},
-            r"the program of 'a' is <function <lambda> .*, which another process cannot find",
+            r"the program of 'a' is <function <lambda> .*, which another process cannot import",
         ),
-        ({"a": functools.partial(adds, other=os)}, "an argument of the program of 'a' holds a module"),
+        ({"a": functools.partial(adds, other=os)}, "an argument of the program of 'a' contains a module"),
         (
             {"hub": where},
             "the name of a party is 'hub'; it must be a word of at most 64 characters, and not 'hub'",

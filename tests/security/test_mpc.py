@@ -297,7 +297,11 @@ def test_without_a_helper_neither_input_nor_weights_are_in_the_others_view():
 
 
 def test_without_a_helper_the_masks_are_fresh_in_every_run():
-    """Two runs of the same inference: no message of the one is in the other."""
+    """Two runs of the same inference: no message of the one is in the other.
+
+    The shortest message is one masked bit for each of 44 x 3 signs, so two equal messages by chance have a
+    probability below 2^-120.
+    """
     model, frames = nn.Sequential(nn.Linear(4, 3), nn.ReLU()), []
     layers, weights = compile(model)
     for _ in range(2):
@@ -307,7 +311,7 @@ def test_without_a_helper_the_masks_are_fresh_in_every_run():
             return await inference.owner(me, to_text(layers), weights, helper=None)
 
         async def client(me):
-            return await inference.client(me, [torch.ones(2, 4)], helper=None)
+            return await inference.client(me, [torch.ones(44, 4)], helper=None)
 
         InProcess().run_sync(tap.on({"owner": owner, "client": client}))
         frames.append(

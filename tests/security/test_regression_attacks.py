@@ -210,7 +210,7 @@ def test_metrics_of_few_rows_are_refused():
     with pytest.raises(
         BadParameter,
         match=r"the number of test rows is 1; it must be 0 or at least 10\. Metrics of fewer rows would "
-        r"give single scores away",
+        r"reveal scores",
     ):
         tacit.regress(x, {"guest": y}, test=({who: v[:1] for who, v in x.items()}, y[:1]))
 

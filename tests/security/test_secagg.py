@@ -401,7 +401,7 @@ def test_shares_that_were_swapped_or_changed_on_the_way_do_not_open() -> None:
 
     failed, _ = attack(TERMS, swap)
     assert "cannot decrypt the shares of" in str(failed.error)
-    assert "made for another party, round or federation" in str(failed.error)
+    assert "sealed for another party, round or federation" in str(failed.error)
 
 
 def test_a_client_with_other_terms_shares_nothing_with_the_rest() -> None:
