@@ -2,43 +2,133 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .errors import BadParameter
+from .files import write_atomic
 from .parties.ledger import Ledger
-from .runs import Event, Journal, check_unused, encode_nonfinite, rounds_of, write_atomic
+from .runs import Event, Journal, check_unused, encode_model, encode_nonfinite, rounds_of
 
 if TYPE_CHECKING:
     import pandas
 
+    from .report.records import RunRecord
 
-class JobResult(ABC):
-    """What every verb returns, next to a value of its own (`model`, `table`, `value`, …)."""
 
-    ledger: Ledger  # who saw what, and what privacy was spent
+class JobResult:
+    """What every verb returns: `value` is what it computed, `ledger` is who saw what.
 
-    @abstractmethod
+    Most results also have the value under a name of their own: `model`, `table`, `student`, …
+    """
+
+    directory: Path | None = None  # where the run is kept, if it is
+    title: ClassVar[str]  # of the report
+    facts: ClassVar[tuple[str, ...]] = ()  # attributes that `to_dict` returns and the report shows
+
+    if TYPE_CHECKING:  # fields of some results, computed by others
+
+        @property
+        def value(self) -> Any: ...
+
+        @property
+        def ledger(self) -> Ledger: ...
+
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as plain values that JSON can hold."""
+        """Return a summary as plain values that JSON can hold; NaN and infinities as text."""
+        values = {name: getattr(self, name) for name in self.facts}
+        return encode_plain({**values, "ledger": self.ledger})
 
-    @abstractmethod
     def report(self, path: str | Path | None = None) -> Path:
-        """Write the report, one self-contained HTML file, and return its path."""
+        """Write the report, one self-contained HTML file, and return its path.
 
-    @abstractmethod
+        Without a path: report.html in the run's directory, or in the current one.
+        """
+        return self._write_page(path, self._page())
+
+    def _page(self) -> str:
+        from .report.result import render
+
+        return render(self.title, self.to_dict())
+
+    def _write_page(self, path: str | Path | None, text: str) -> Path:
+        from .report.page import write_page
+
+        return write_page((self.directory or Path()) / "report.html" if path is None else path, text)
+
     def save(self, path: str | Path) -> Path:
-        """Write the result to a new directory and return its path."""
+        """Write `value` to a new file and return its path.
+
+        A table is written as CSV (or as Parquet, if the path ends so), a model as safetensors, anything else
+        as the JSON of `to_dict`.
+        """
+        import pandas
+        from torch import nn
+
+        file, value = Path(path), self.value
+        if file.exists():
+            raise BadParameter(f"save: {file} already exists. Choose another name.")
+        if isinstance(value, pandas.DataFrame):
+            from .data.table_files import write_table
+
+            return write_table(value, file)
+        write_atomic(
+            file,
+            encode_model(value)
+            if isinstance(value, nn.Module)
+            else json.dumps(self.to_dict(), ensure_ascii=False, indent=1),
+        )
+        return file
 
     def _repr_html_(self) -> str:
-        """Show the result in a notebook."""
-        return f"<pre>{html.escape(str(self))}</pre>"
+        """Show the result in a notebook; all text is escaped."""
+        import pandas
+
+        frame = self.value
+        table = frame._repr_html_() if isinstance(frame, pandas.DataFrame) else ""  # type: ignore[operator]
+        return f"{table}<pre>{html.escape(self._text())}</pre>"
+
+    def __str__(self) -> str:
+        return self._text()
+
+    def _text(self) -> str:
+        """Single values, metrics and notes, and the ledger."""
+        values = self.to_dict()
+        lines = [
+            f"{name:16} {value:.6g}" if isinstance(value, int | float) else f"{name:16} {value}"
+            for name, value in {**values, **values.get("metrics", {})}.items()
+            if isinstance(value, str | int | float)
+        ]
+        return "\n".join([*lines, *values.get("notes", ()), str(self.ledger)])
+
+
+def encode_plain(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values as JSON can hold them: arrays as lists, tables as rows, other objects as their repr."""
+    return encode_nonfinite(  # type: ignore[no-any-return]
+        json.loads(json.dumps(value, default=_encode))
+    )
+
+
+def _encode(value: Any) -> Any:
+    import numpy
+    import pandas
+    import torch
+
+    if isinstance(value, Ledger | JobResult):
+        return value.to_dict()
+    if isinstance(value, pandas.DataFrame):
+        return value.reset_index().to_dict("records")
+    if isinstance(value, numpy.ndarray | numpy.generic | torch.Tensor):
+        return value.tolist()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    return sorted(value) if isinstance(value, set | frozenset) else repr(value)
 
 
 @dataclass
@@ -101,13 +191,20 @@ class Result(JobResult):
             "jain": sum(known) ** 2 / (n * squares) if squares else 1.0,
         }
 
-    def report(self, path: str | Path | None = None) -> Path:
-        """Write the report, one self-contained HTML file; without a path, into the run's directory."""
-        from .report import page, records
+    @property
+    def value(self) -> Any:
+        return self.model
 
-        target = Path(path) if path is not None else (self.directory or Path()) / "report.html"
-        page.write(target, [records.RunRecord(self.config, self.events, self.ledger.to_dict())])
-        return target
+    def _page(self) -> str:
+        from .report import page
+
+        return page.render([self.record()])
+
+    def record(self) -> RunRecord:
+        """Return the run as the report reads it."""
+        from .report.records import RunRecord
+
+        return RunRecord(self.config, self.events, self.ledger.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """Return metrics, history, ledger and job as plain values; the model is in `save`."""
@@ -128,10 +225,6 @@ class Result(JobResult):
         finally:
             journal.close(self.ledger.to_dict())
         return Path(path)
-
-    def __str__(self) -> str:
-        numbers = {k: v for k, v in self.metrics.items() if isinstance(v, int | float)}
-        return "\n".join([*(f"{k:16} {v:.6g}" for k, v in numbers.items()), str(self.ledger)])
 
 
 @dataclass
@@ -200,19 +293,17 @@ class Comparison(JobResult):
             )
         return pandas.DataFrame(made).set_index("label")
 
-    def report(self, path: str | Path | None = None) -> Path:
-        from .report import page, records
+    @property
+    def value(self) -> pandas.DataFrame:
+        return self.table()
 
-        target = Path(path) if path is not None else (self.directory or Path()) / "report.html"
-        page.write(
-            target,
-            [records.RunRecord(r.config, r.events, r.ledger.to_dict()) for r in self.results],
-            self.summary,
-        )
-        return target
+    def _page(self) -> str:
+        from .report import page
+
+        return page.render([run.record() for run in self.results], self.summary)
 
     @property
-    def ledger(self) -> Ledger:  # type: ignore[override]
+    def ledger(self) -> Ledger:
         """Who saw what in all runs together."""
         ledger = Ledger()
         for result in self.results:
@@ -231,12 +322,11 @@ class Comparison(JobResult):
         write_atomic(directory / "compare.json", json.dumps(self.to_dict(), indent=1))
         return directory
 
-    def _repr_html_(self) -> str:
-        words = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in self.verdict)
-        return self.table()._repr_html_() + words  # type: ignore[operator]
+    def _text(self) -> str:
+        return "\n".join(self.verdict)
 
     def __str__(self) -> str:
-        return self.table().to_string() + "\n\n" + "\n".join(self.verdict)
+        return f"{self.table().to_string()}\n\n{self._text()}"
 
 
 def _until(history: list[dict[str, Any]], accuracy: float) -> tuple[int, int, int] | None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from ..errors import BadData
 from ..report.markup import Safe, join, tag
 from ..report.numbers import count, is_finite, names, percent, significant
-from ..report.page import assemble, write_page
+from ..report.page import assemble
 from ..report.sections import Section, figure, table
 from ..report.svg import Figure
 from . import drawings
@@ -56,10 +55,6 @@ def render(subject: Risk | AnonymizationResult) -> str:
         )
     foot = "Written by tacit. This file contains no row of the tables and makes no network request."
     return assemble(title, join([tag("span", f) for f in facts if f]), stamps, sections, foot)
-
-
-def write(subject: Risk | AnonymizationResult, path: str | Path) -> Path:
-    return write_page(path, render(subject))
 
 
 def _assess(subject: Risk | AnonymizationResult) -> Risk:

@@ -260,7 +260,7 @@ def _anonymize(args: argparse.Namespace) -> Answer:
         "risk": _to_dict(left),
         "warnings": list(left.warnings),
         "trace": [str(s) for s in result.trace],
-        "spent": [] if result.ledger is None else result.ledger.to_dict()["spent"],
+        "spent": result.ledger.to_dict()["spent"],
     }
 
     def show(console: Any) -> None:
@@ -274,7 +274,7 @@ def _anonymize(args: argparse.Namespace) -> Answer:
             f"(before: {before.prosecutor.highest:.1%}, "
             f"{before.prosecutor.average:.2%})",
             *([f"unchanged   {', '.join(as_is)}: published as they are"] if as_is else []),
-            *([] if result.ledger is None else [f"privacy     {result.ledger}"]),
+            *([f"privacy     {result.ledger}"] if result.ledger.spent else []),
             *_format_warnings(left),
             f"table       {out}",
             *([f"report      {page}"] if page else []),
@@ -323,7 +323,6 @@ def _models(args: argparse.Namespace) -> list[Any]:
 
 
 def _risk(args: argparse.Namespace) -> Answer:
-    from ..anonymity import report
     from ..data.table_files import read_table
 
     quasi, sensitive = _columns(args.quasi, "--quasi"), _columns(args.sensitive, "--sensitive")
@@ -350,7 +349,7 @@ def _risk(args: argparse.Namespace) -> Answer:
             target=args.target,
         )
         if page is not None:
-            report.write(measured, page)
+            measured.report(page)
     value = {
         "risk": _to_dict(measured),
         "singled_out": measured.rank_combinations().head(20).to_dict("records"),

@@ -15,7 +15,8 @@ from ..algorithms import FedAvg, FedProx, LocalSGD, ParallelSGD
 from ..audit import contribution as game
 from ..errors import BadParameter
 from ..parameters import bad
-from ..results import Result
+from ..parties.ledger import Ledger
+from ..results import JobResult, Result
 from ..runtimes.cohort import Cohort
 from .train.plan import Plan, make_task
 from .train.train import train_side_by_side
@@ -28,8 +29,11 @@ METHODS = ("auto", "leave_one_out", "shapley", "sampled", "reconstructed")
 
 
 @dataclass(frozen=True)
-class Contribution:
-    """What each party added to the model's `metric`, and how that was found."""
+class Contribution(JobResult):
+    """What each party added to the model's `metric`, and how that was computed. The ledger is the run's."""
+
+    title = "What each party contributed"
+    facts = ("value", "metric", "method")
 
     parties: tuple[str, ...]
     metric: str
@@ -40,6 +44,10 @@ class Contribution:
     @property
     def value(self) -> dict[str, float]:
         return dict(zip(self.parties, self.values.value.tolist()))
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.result.ledger
 
     def table(self) -> pandas.DataFrame:
         """One row a party, who added most first. `share` is its part of what all added; `rows` how many it

@@ -22,6 +22,7 @@ from ..mpc.prime import FixedPointPrime
 from ..mpc.ring import FixedPoint
 from ..parameters import bad, check
 from ..parties.ledger import Ledger
+from ..results import JobResult
 from ..runtimes.choose import choose_runtime
 from .devices import device_for
 
@@ -33,11 +34,23 @@ OFFLINE = {"TapeKey", "Corrections", "TransferOffer", "TransferChoices", "Extend
 
 
 @dataclass
-class Inference:
+class Inference(JobResult):
     """The client's result.
 
     `max_error_vs_plain` is set in debug mode only: it needs both the model and the input in one place.
     """
+
+    title = "Inference on secret shares"
+    facts = (
+        "value",
+        "costs",
+        "offline",
+        "bytes",
+        "rounds",
+        "offline_bytes",
+        "offline_rounds",
+        "max_error_vs_plain",
+    )
 
     value: Tensor
     ledger: Ledger

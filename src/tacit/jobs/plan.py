@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -23,6 +23,8 @@ from ..guard import Guard, Noise
 from ..guard.guard import Layout
 from ..numbers import size
 from ..parameters import to_table
+from ..parties.ledger import Ledger
+from ..results import JobResult
 from ..runs import Event
 from .train import guards
 from .train.elsewhere import Elsewhere
@@ -36,8 +38,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Outlook:
-    """What a run would do: who sees what, what it spends, what it sends."""
+class Outlook(JobResult):
+    """What a run would do: who sees what, what it spends, what it sends. The ledger is empty: nothing ran."""
+
+    title = "What a training run would reveal"
+    facts = (
+        "sees",
+        "spends",
+        "bytes_up",
+        "bytes_down",
+        "rounds",
+        "parties",
+        "per_round",
+        "tolerated",
+        "guard",
+        "held_out",
+        "notes",
+    )
 
     sees: list[dict[str, str]]
     spends: dict[str, Any] | None
@@ -50,11 +67,14 @@ class Outlook:
     guard: list[dict[str, Any]]
     held_out: str  # which figures on held-out rows the run would show
     notes: list[str]
+    ledger: Ledger = field(default_factory=Ledger, repr=False)
 
-    def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+    @property
+    def value(self) -> list[dict[str, str]]:
+        """Who would see what."""
+        return self.sees
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         lines = [f"{self.parties} parties, {self.per_round} a round, {self.rounds} rounds"]
         lines += [f"{s['party']} sees: {s['what']}" for s in self.sees]
         if self.spends is None:

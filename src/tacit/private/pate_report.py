@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from ..accounting.votes import gaussian_votes_epsilon
 from ..report.markup import Safe, join, tag
 from ..report.numbers import count, percent, significant
-from ..report.page import assemble, write_page
+from ..report.page import assemble
 from ..report.sections import Section, figure, table
 from ..report.svg import Axis, Figure, Series, bars, plot
 from .pate import UNANSWERED
@@ -18,13 +17,8 @@ from .pate import UNANSWERED
 POINTS = 60  # of a curve
 
 
-def write(result: Any, path: Path) -> Path:
-    """Write the report of a `PateResult`."""
-    return write_page(path, render(result))
-
-
 def render(result: Any) -> str:
-    """Render the report as HTML."""
+    """Render the report of a `PateResult` as HTML."""
     job = result.config
     title = (
         f"A student of {count(job['pate']['teachers'])} teachers on {job['data']['name']}"

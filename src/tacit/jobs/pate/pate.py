@@ -23,7 +23,8 @@ from ...parameters import bad, check, nearest, to_table
 from ...parties.ledger import Ledger, Spend
 from ...private.pate import AGGREGATOR, ALL, UNANSWERED, Aggregator, ConfidentGNMax, LNMax, VoteCost
 from ...private.pate_student import Lessons, Student
-from ...runs import check_unused
+from ...results import JobResult
+from ...runs import check_unused, encode_model
 from ..devices import device_for
 from .teachers import Ensemble, train
 
@@ -35,7 +36,7 @@ class SmallDelta(UserWarning):
 
 
 @dataclass
-class PateResult:
+class PateResult(JobResult):
     """The result of `tacit.pate`.
 
     Everything except `confidential` and `teachers` may be published; those two contain what the noise
@@ -60,26 +61,27 @@ class PateResult:
     bound: float = 0.0  # upper bound on `price`, independent of the votes, from which `epsilon` is computed
     used: float = 0.0  # ε of the given answers, which depends on the votes: no guarantee
 
-    def report(self, path: str | Path | None = None) -> Path:
-        """Write the report, one self-contained HTML file without anything confidential."""
-        from ...private.pate_report import write
+    @property
+    def value(self) -> nn.Module:
+        return self.student
 
-        return write(self, Path(path) if path is not None else (self.directory or Path()) / "report.html")
+    def _page(self) -> str:
+        from ...private.pate_report import render
+
+        return render(self)
 
     def save(self, path: str | Path) -> Path:
         """Write job, result, labels, student and report; nothing confidential."""
         import tomli_w
-        from safetensors.torch import save
 
         directory = Path(path)
         directory.mkdir(parents=True, exist_ok=True)
         public = {k: v for k, v in self.to_dict().items() if k not in ("ledger", "job")}
         lines = [f"{r},{y}\n" for r, y in zip(self.questions, self.labels) if y != UNANSWERED]
-        weights = {k: v.detach().cpu().contiguous() for k, v in self.student.state_dict().items()}
         write_atomic(directory / "job.toml", tomli_w.dumps(self.config))
         write_atomic(directory / "result.json", json.dumps(public, indent=1))
         write_atomic(directory / "labels.csv", "row,label\n" + "".join(lines))
-        write_atomic(directory / "student.safetensors", save(weights))
+        write_atomic(directory / "student.safetensors", encode_model(self.student))
         self.report(directory / "report.html")
         return directory
 

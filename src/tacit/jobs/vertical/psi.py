@@ -19,19 +19,23 @@ from ...parties.party import Party
 from ...protocols import psi as protocol
 from ...protocols import psi_agrawal, psi_many
 from ...protocols.psi_policy import PsiPolicy, Queries, check_policy
+from ...results import JobResult
 from ...runtimes.choose import choose_runtime
 
 KEY = 32  # bytes of an OrderKey
 
 
 @dataclass
-class PsiResult:
+class PsiResult(JobResult):
     """The result of `tacit.psi` or `tacit.align`.
 
     `value`: the shared ids as the receiver wrote them; with reveal="size" their number, with "sum" the sum
     over them. `rows`: for each party that learns it, its shared rows in a common order. `size`: the number of
     shared ids. `notes`: duplicate, empty and mixed ids.
     """
+
+    title = "Private set intersection"
+    facts = ("value", "rows", "size", "sizes", "method", "notes")
 
     value: Any
     ledger: Ledger

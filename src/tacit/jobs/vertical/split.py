@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from ...parties.ledger import Ledger
 from ...protocols import splitnn as protocol
 from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ...protocols.splitnn_terms import Route, SplitTerms
+from ...results import JobResult
 from ...runtimes.choose import choose_runtime
 from ...runtimes.inprocess import InProcess
 from . import split_parts as parts
@@ -36,11 +37,13 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class SplitResult:
-    """A trained split network.
+class PartsResult(JobResult):
+    """A trained model in parts.
 
-    `metrics` are of the held-out rows; `shares` contain each party's part, as that party alone would have it.
+    `metrics` are of held-out rows; `shares` contain each party's part, as that party alone would have it.
     """
+
+    facts: ClassVar[tuple[str, ...]] = ("metrics", "history", "config", "notes")
 
     metrics: dict[str, float]
     history: list[dict[str, Any]] = field(repr=False)
@@ -49,6 +52,22 @@ class SplitResult:
     shares: dict[str, SplitShare] = field(repr=False)
     notes: tuple[str, ...] = ()
 
+    @property
+    def value(self) -> dict[str, SplitShare]:
+        return self.shares
+
+    def save(self, path: str | Path) -> Path:
+        """Write a folder for each party: layers, settings and weights, but no rows."""
+        for k, share in enumerate(self.shares.values()):
+            share.write(Path(path) / folder_of(share.party, k))
+        return Path(path)
+
+
+class SplitResult(PartsResult):
+    """A trained split network."""
+
+    title = "A split network"
+
     def predict(self, rows: Mapping[str, Any], runtime: Any = None, ledger: Ledger | None = None) -> Tensor:
         """Predict jointly: return class probabilities, or numbers.
 
@@ -56,12 +75,6 @@ class SplitResult:
         (`data.from_csv(…, id=…)`), which are aligned and encoded as in training.
         """
         return predict(self.shares, rows, runtime, ledger)[0]
-
-    def save(self, folder: str | Path) -> Path:
-        """Write a folder for each party: layers, settings and weights, but no rows."""
-        for k, share in enumerate(self.shares.values()):
-            share.write(Path(folder) / folder_of(share.party, k))
-        return Path(folder)
 
     @classmethod
     def load(cls, folder: str | Path, makers: Mapping[str, Any] | None = None) -> SplitResult:
@@ -91,11 +104,12 @@ class SplitResult:
 
         return audit(self, rows, y, own, sample, seed)
 
-    def report(self, path: str | Path, audited: Audit | None = None) -> Path:
-        """Write a self-contained page with results, ledger and, if given, the audit; return its path."""
-        from .split_audit import write_report
+    def report(self, path: str | Path | None = None, audited: Audit | None = None) -> Path:
+        """Write the report; with `audited`, also what the attacks of `audit` found."""
+        from ...report.result import render
 
-        return write_report(Path(path), self, audited)
+        sections = () if audited is None else audited.sections()
+        return self._write_page(path, render(self.title, self.to_dict(), sections))
 
 
 def folder_of(party: str, k: int) -> str:
