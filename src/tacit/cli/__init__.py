@@ -17,7 +17,7 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -260,15 +260,12 @@ def _parser() -> argparse.ArgumentParser:
 # --- run and compare ----------------------------------------------------------------------------------------
 
 
-def _changes(args: argparse.Namespace) -> list[str]:
-    short = {
-        key: given
-        for name, key in SHORTCUTS.items()
-        if (given := getattr(args, name.replace("-", "_"), None)) is not None
-    }
-    if "data.data_dir" in short:  # here relative to where we are, in the job file to where that is
-        short["data.data_dir"] = json.dumps(str(Path(short["data.data_dir"]).expanduser().resolve()))
-    return [*args.changes, *(f"{key}={given}" for key, given in short.items())]
+def changes_of(args: argparse.Namespace, shortcuts: Mapping[str, str] = SHORTCUTS) -> list[str]:
+    """Return the changes to a job file that --set, --data-dir and other short options give."""
+    short = {key: getattr(args, name.replace("-", "_"), None) for name, key in shortcuts.items()}
+    if (folder := getattr(args, "data_dir", None)) is not None:  # relative to the current directory
+        short["data.data_dir"] = json.dumps(str(Path(folder).expanduser().resolve()))
+    return [*args.changes, *(f"{key}={value}" for key, value in short.items() if value is not None)]
 
 
 def _out(args: argparse.Namespace) -> Path:
@@ -334,17 +331,17 @@ def _asked(args: argparse.Namespace, what: str, of: Callable[[str], Any]) -> Any
 
     noun = {"run": "run", "compare": "comparison"}[what]
     if args.job is not None:
-        return config.load(args.job, _changes(args))
+        return config.load(args.job, changes_of(args))
     if args.resume is None:
         raise BadParameter(
             f"{what}: there is no job. Give a job file (`tacit {what} job.toml`), or a {noun} to go on with "
             "(`--resume DIR`)."
         )
-    if _changes(args):
+    if changes_of(args):
         raise BadParameter(
             f"{what}: --resume goes on with a {noun} as it was begun, so nothing about it can be changed. "
             "Leave out "
-            f"{', '.join(_changes(args))}, or start a new {noun} with --out."
+            f"{', '.join(changes_of(args))}, or start a new {noun} with --out."
         )
     return of(args.resume)
 

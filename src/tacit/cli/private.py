@@ -37,21 +37,19 @@ def add(verb: Callable[..., Any]) -> None:
 
 
 def _train(args: Any) -> tuple[Any, Callable[[Any], None]]:
-    from ..jobs.train_private_file import load
+    from ..config.private import load
     from ..runs import next_directory
+    from . import changes_of
 
-    short = [f"private.{name}={value}" for name in SHORT if (value := getattr(args, name)) is not None]
-    job = load(args.job, [*args.changes, *short], args.data_dir)
+    job, settings = load(args.job, changes_of(args, {name: f"private.{name}" for name in SHORT}))
     out = Path(args.out) if args.out is not None else next_directory(args.job)
     from ..config.toml import named
     from ..jobs.train_private import train_private
     from .progress import Watch
 
     dataset = job.dataset()
-    with Watch(args.quiet, rounds=job.settings.get("epochs", 10)) as watch, named(job.file):
-        result = train_private(
-            dataset, model=job.model, **job.settings, data_job=job.data, out=out, watch=watch
-        )
+    with Watch(args.quiet, rounds=settings.get("epochs", 10)) as watch, named(job.file):
+        result = train_private(dataset, model=job.model, **settings, data_job=job.data, out=out, watch=watch)
     report = result.report(out / "report.html")
     value = {
         "run": str(out),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from ...config.vertical import SplitSettings
 from ...data.federation import Dataset
 from ...data.vertical import Columns
 from ...errors import BadData, MissingFiles
@@ -163,9 +164,11 @@ def splitnn(
     """
     parts.check_unused(out)
     ledger = Ledger()
-    settings = parts.optimizer_of(optimizer, lr, momentum, weight_decay)
+    checked = SplitSettings(
+        optimizer=optimizer, lr=lr, momentum=momentum, weight_decay=weight_decay, nopeek=nopeek, slices=slices
+    )
+    settings = check(checked, "splitnn").optimizer_settings()
     guards = check_cut_guards("splitnn", guard, protect)
-    parts.check_nopeek(nopeek, slices)
     if isinstance(width, bool) or not isinstance(width, int) or width < 1:
         raise bad("splitnn", "width", width, "a whole number of at least 1")
     rows = arrange_rows(parties, labels, configuration, test, test_fraction, seed, runtime, ledger)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
+from ...config.vertical import SECURE
 from ...data.federation import Dataset
 from ...data.identifiers import normal
 from ...data.tables import Recipe
@@ -41,7 +42,6 @@ from .split import PartsResult, check_cut_guards, predict
 from .split_parts import SplitShare, StopPart, check_unused, measure_outputs
 
 HELPER = "helper"
-SECURE = ("cut", "shared")
 
 
 class ClassNames(Message, reveals="what the source calls its classes"):
