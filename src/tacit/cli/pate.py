@@ -6,36 +6,31 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .verbs import SET, Answer, answer, arg
+
 
 def add(verb: Callable[..., Any]) -> None:
-    parser = verb(
+    verb(
         "pate",
         _pate,
         "Label public rows by the noisy votes of teachers with private rows, and train a student on them.",
+        arg("job", help="a job file (TOML) with [data] and [pate]"),
+        arg(
+            "--out",
+            metavar="DIR",
+            help="directory for the student, labels and ledger (default: a new directory in runs/)",
+        ),
+        SET,
+        arg(
+            "--confidential",
+            action="store_true",
+            help="also print the ε computed from the votes, which must not be published",
+        ),
+        arg("--quiet", action="store_true", help="no summary"),
     )
-    parser.add_argument("job", help="a job file (TOML) with [data] and [pate]")
-    parser.add_argument(
-        "--out",
-        metavar="DIR",
-        help="directory for the student, labels and ledger (default: a new directory in runs/)",
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="TABLE.KEY=VALUE",
-        dest="changes",
-        help="change a value of the job file, like pate.queries=50; may be given several times",
-    )
-    parser.add_argument(
-        "--confidential",
-        action="store_true",
-        help="also print the ε computed from the votes, which must not be published",
-    )
-    parser.add_argument("--quiet", action="store_true", help="no summary")
 
 
-def _pate(args: Any) -> tuple[Any, Callable[[Any], None]]:
+def _pate(args: Any) -> Answer:
     from ..config.pate import load
 
     dataset, arguments = load(args.job, args.changes)
@@ -61,6 +56,4 @@ def _pate(args: Any) -> tuple[Any, Callable[[Any], None]]:
             f"         ε = {result.confidential['epsilon']:.4g} by the votes ({result.confidential['note']})"
         )
     lines += [*(f"note     {n}" for n in result.notes), f"run      {out}", f"report   {out / 'report.html'}"]
-    return value, lambda console: console.print(
-        "\n".join(lines), highlight=False, markup=False, soft_wrap=True
-    )
+    return answer(value, lines)

@@ -5,28 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .verbs import SET, Answer, answer, arg
+
 
 def add(verb: Callable[..., Any]) -> None:
-    made = verb(
+    verb(
         "plan",
         _plan,
         "What a job would let out: who sees what, ε and δ, bytes, dropouts. Nothing is trained.",
-    )
-    made.add_argument("job", help="a job file (TOML)")
-    made.add_argument(
-        "--kit", metavar="DIR", help="a start kit, for the job file of a run between real parties"
-    )
-    made.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="TABLE.KEY=VALUE",
-        dest="changes",
-        help="change a value of the job file, like train.rounds=5",
+        arg("job", help="a job file (TOML)"),
+        arg("--kit", metavar="DIR", help="a start kit, for the job file of a run between real parties"),
+        SET,
     )
 
 
-def _plan(args: Any) -> tuple[Any, Callable[[Any], None]]:
+def _plan(args: Any) -> Answer:
     from ..config.toml import named
     from ..jobs.plan import plan
 
@@ -48,6 +41,4 @@ def _plan(args: Any) -> tuple[Any, Callable[[Any], None]]:
         (fed,) = job.federations()
     with named(args.job):
         found = plan(fed, **told)
-    return found.to_dict(), lambda console: console.print(
-        str(found), highlight=False, markup=False, soft_wrap=True
-    )
+    return answer(found.to_dict(), [str(found)])

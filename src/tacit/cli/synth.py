@@ -14,6 +14,7 @@ from ..errors import BadData, BadParameter, MissingFiles
 from ..files import check_new
 from ..parameters import check, from_table, nearest
 from ..progress import Progress
+from .verbs import FORCE, QUIET, Answer, answer, arg
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -26,82 +27,82 @@ COLUMNS = "a TOML file that declares columns (kind, low, high, values, missing, 
 
 
 def add(verb: Callable[..., Any]) -> None:
-    parser = verb(
+    verb(
         "synth",
         _synth,
         "Fit a generator to a table and sample a synthetic table.",
+        arg("table", nargs="?", help="a .csv or .parquet file; not needed with --load"),
+        arg(
+            "--model",
+            default="cart",
+            help="cart (default), gaussiancopula, bayes, independent, ctgan, tvae, wgan, gan or tabddpm; "
+            "private, with --columns and --rows: mst, aim, pategan, dpctgan or dpgan; case does not matter",
+        ),
+        arg("--epochs", type=int, help="short for --set epochs=N, for models that have epochs"),
+        arg(
+            "--set",
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            dest="changes",
+            help="a parameter of the model; may be given several times",
+        ),
+        arg("--columns", metavar="FILE", help=COLUMNS),
+        arg(
+            "--drop",
+            action="append",
+            default=[],
+            metavar="COLUMN",
+            help="leave this column out; may be given several times",
+        ),
+        arg(
+            "--rows",
+            type=int,
+            metavar="N",
+            help="rows to sample (default: as many as the generator was fitted to; required for a private "
+            "model)",
+        ),
+        arg(
+            "--condition",
+            action="append",
+            default=[],
+            metavar="COLUMN=VALUE",
+            dest="conditions",
+            help="sample only such rows; for a number also COLUMN=LOW..HIGH; may be given several times",
+        ),
+        arg(
+            "--seed",
+            type=int,
+            help="random seed of the fit and of sampling (default: 0; of sampling only for a private model)",
+        ),
+        arg(
+            "--insecure-seed",
+            type=int,
+            metavar="N",
+            help="for tests only: makes the noise of a private model replayable; the result is stamped NOT "
+            "PRIVATE",
+        ),
+        arg("--out", metavar="FILE", help="the synthetic table, .csv or .parquet"),
+        arg("--save", metavar="FILE", help="save the fitted generator, to sample from it later"),
+        arg("--load", metavar="FILE", help="sample from a saved generator"),
+        arg("--report", metavar="FILE", help="evaluate utility and privacy, and write an HTML report"),
+        arg(
+            "--target", metavar="COLUMN", help="for the report: the column that models are trained to predict"
+        ),
+        arg(
+            "--holdout",
+            type=float,
+            metavar="SHARE",
+            help=f"share of the rows held out for the report (default: {HOLDOUT} with --report)",
+        ),
+        FORCE,
+        QUIET,
         epilog="Any parameter of the generator can be set with --set, like --set leaf=20. A report holds out "
         "part of the rows.",
     )
-    parser.add_argument("table", nargs="?", help="a .csv or .parquet file; not needed with --load")
-    parser.add_argument(
-        "--model",
-        default="cart",
-        help="cart (default), gaussiancopula, bayes, independent, ctgan, tvae, wgan, gan or tabddpm; "
-        "private, with --columns and --rows: mst, aim, pategan, dpctgan or dpgan; case does not matter",
-    )
-    parser.add_argument("--epochs", type=int, help="short for --set epochs=N, for models that have epochs")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        dest="changes",
-        help="a parameter of the model; may be given several times",
-    )
-    parser.add_argument("--columns", metavar="FILE", help=COLUMNS)
-    parser.add_argument(
-        "--drop",
-        action="append",
-        default=[],
-        metavar="COLUMN",
-        help="leave this column out; may be given several times",
-    )
-    parser.add_argument(
-        "--rows",
-        type=int,
-        metavar="N",
-        help="rows to sample (default: as many as the generator was fitted to; required for a private model)",
-    )
-    parser.add_argument(
-        "--condition",
-        action="append",
-        default=[],
-        metavar="COLUMN=VALUE",
-        dest="conditions",
-        help="sample only such rows; for a number also COLUMN=LOW..HIGH; may be given several times",
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        help="random seed of the fit and of sampling (default: 0; of sampling only for a private model)",
-    )
-    parser.add_argument(
-        "--insecure-seed",
-        type=int,
-        metavar="N",
-        help="for tests only: makes the noise of a private model replayable; stamps the result NOT PRIVATE",
-    )
-    parser.add_argument("--out", metavar="FILE", help="the synthetic table, .csv or .parquet")
-    parser.add_argument("--save", metavar="FILE", help="save the fitted generator, to sample from it later")
-    parser.add_argument("--load", metavar="FILE", help="sample from a saved generator")
-    parser.add_argument(
-        "--report", metavar="FILE", help="evaluate utility and privacy, and write an HTML report"
-    )
-    parser.add_argument(
-        "--target", metavar="COLUMN", help="for the report: the column that models are trained to predict"
-    )
-    parser.add_argument(
-        "--holdout",
-        type=float,
-        metavar="SHARE",
-        help=f"share of the rows held out for the report (default: {HOLDOUT} with --report)",
-    )
-    parser.add_argument("--force", action="store_true", help="overwrite existing files")
-    parser.add_argument("--quiet", action="store_true", help="no progress and no summary")
 
 
-def _synth(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
+def _synth(args: argparse.Namespace) -> Answer:
     from ..data.table_files import read_table
 
     _check(args)
@@ -164,9 +165,7 @@ def _synth(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
         scores.report(args.report)
         value |= {"scores": {s.name: s.value for s in scores.scores}, "warnings": scores.warnings}
         lines += [str(scores), f"report     {args.report}"]
-    return value, lambda console: console.print(
-        "\n".join(lines), highlight=False, markup=False, soft_wrap=True
-    )
+    return answer(value, lines)
 
 
 def _check(args: argparse.Namespace) -> None:
