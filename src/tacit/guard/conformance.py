@@ -47,8 +47,10 @@ def check_form(stage: Stage, others: Sequence[Stage] = ()) -> tuple[Stage, ...]:
     return stages
 
 
-def make_guard(stages: tuple[Stage, ...], secret_seed: int | None = SEED, clients: int = len(NAMES)) -> Guard:
-    return Guard(stages, Layout(SHAPES, ("w",), (16, 8, 6)), clients, float(clients), 9.0, 3, secret_seed)
+def make_guard(
+    stages: tuple[Stage, ...], insecure_seed: int | None = SEED, clients: int = len(NAMES)
+) -> Guard:
+    return Guard(stages, Layout(SHAPES, ("w",), (16, 8, 6)), clients, float(clients), 9.0, 3, insecure_seed)
 
 
 def updates(number: int, scale: float = 0.7) -> tuple[Tensor, State, State]:

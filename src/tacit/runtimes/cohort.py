@@ -260,7 +260,7 @@ class Cohort:
                     number,
                     self.guard_states[i].get(k, fresh) if fresh else {},
                     guard.state,
-                    guard.secret_seed,
+                    guard.insecure_seed,
                 )
                 total, n = guard.total(
                     *guard.out(weights[at], {key: v[at] for key, v in vectors.items()}, downs[i], me), number

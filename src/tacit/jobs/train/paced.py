@@ -20,7 +20,7 @@ from ...runs import Event
 from ..devices import placed
 from .guards import layout_of, reveals
 from .plan import Plan
-from .simulated import Simulated, all_parties, tested_reveals
+from .simulated import SimulatedTrainer, all_parties, tested_reveals
 from .traffic import MessageSizes, test_sizes, tested_bytes, wire_size
 from .trainer import Records, RoundRecord, RunContext, evaluates, make_record
 
@@ -133,7 +133,7 @@ class Merger:
         self.sent = {version: under(f"sent.{version}.", tensors) for version in versions}
 
 
-class PacedSimulation(Simulated):
+class PacedTrainer(SimulatedTrainer):
     """Clients as tensor programs.
 
     Those that began with the same version and are not done are computed as one stack, when the first is due.

@@ -18,15 +18,15 @@ from ...parties.party import Party
 from ...protocols import buffered
 from ...runtimes.streaming import Emitter
 from ..devices import placed
-from .messages import SERVER, Member, Parties, server_step
-from .networked import Networked
+from .messages import SERVER, Member, MessageTrainer, server_step
+from .networked import NetworkedTrainer
 from .paced import Merger
 from .plan import Plan
 from .traffic import wire_size
 from .trainer import RoundRecord, RunContext, evaluates
 
 
-class _Paced(Parties):
+class _Paced(MessageTrainer):
     """What the two share: the server's program is that of protocols.buffered."""
 
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], context: RunContext):
@@ -112,7 +112,7 @@ KINDS: tuple[type[Message], ...] = (
 )
 
 
-class PacedParties(_Paced):
+class PacedMessageTrainer(_Paced):
     """Everybody in one process. A client sleeps on the virtual clock while it would work, then does it."""
 
     kinds = KINDS
@@ -152,10 +152,10 @@ class PacedParties(_Paced):
         return start
 
 
-class PacedNetworked(_Paced, Networked):
+class PacedNetworkedTrainer(_Paced, NetworkedTrainer):
     """Parties where they are, under the real clock."""
 
-    kinds = (*KINDS, *(kind for kind in Networked.kinds if kind not in Parties.kinds))
+    kinds = (*KINDS, *(kind for kind in NetworkedTrainer.kinds if kind not in MessageTrainer.kinds))
 
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], context: RunContext):
         super().__init__(task, starts, plans, context)
