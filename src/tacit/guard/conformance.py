@@ -33,7 +33,7 @@ def check_form(stage: Stage, others: Sequence[Stage] = ()) -> tuple[Stage, ...]:
     demand(
         dataclasses.is_dataclass(stage) and stage.__dataclass_params__.frozen,
         f"{name} is not a frozen dataclass.",
-    )  # type: ignore[attr-defined]
+    )
     check(stage)
     back = from_table(to_table(stage), {name: type(stage)}, "guard")
     demand(back == stage, f"{name}: {stage} becomes {back} in a job file.")

@@ -56,7 +56,7 @@ class Layout:
 
     def cut(self, flat: Tensor, down: State) -> State:
         """[D] → […] each."""
-        pieces = flat.split([math.prod(s) for s in self.shapes.values()])
+        pieces = torch.split(flat, [math.prod(s) for s in self.shapes.values()])
         vectors = {k: p.view(s).to(torch.float32) for (k, s), p in zip(self.shapes.items(), pieces)}
         return {
             k: v.to(down["w"].device) + down[k] if k in self.known else v.to(down["w"].device)

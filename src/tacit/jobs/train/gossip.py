@@ -271,7 +271,7 @@ def links(graph: Graph) -> int:
 
 def schedule_of(p: Plan, k: int, cycles: range) -> protocol.WakeSchedule:
     return protocol.wake_schedule(
-        p.seed, k, p.topology.graph.neighbours(k), cycles, p.topology.wait, p.topology.churn
+        p.seed, k, p.topology.graph.neighbors()[k], cycles, p.topology.wait, p.topology.churn
     )
 
 
@@ -336,7 +336,7 @@ class Programs:
                     "around": {names[i]: takes[i] for i in to} if g.secure else {},
                 }
             )
-        hears = [p.fed.parties[i] for i in range(len(p.fed)) if k in g.graph.at(0).neighbours(i)]
+        hears = [p.fed.parties[i] for i in range(len(p.fed)) if k in g.graph.at(0).neighbors()[i]]
         return {
             "k": k,
             "names": list(p.fed.parties),
@@ -346,7 +346,7 @@ class Programs:
             "churn": g.churn,
             "secure": g.secure,
             "exchanges": exchanges,
-            "neighbours": g.graph.at(0).neighbours(k),
+            "neighbours": g.graph.at(0).neighbors()[k],
             "hears": hears,
             "first": self.rounds.start,
             "stop": self.rounds.stop,

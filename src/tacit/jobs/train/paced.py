@@ -16,6 +16,7 @@ from ...guard import Guard
 from ...pace.scheduler import Arrival, Order, under
 from ...parties.ledger import Ledger
 from ...protocols import buffered
+from ...protocols.rounds import Test, Tested
 from ...runs import Event
 from ..devices import placed
 from .guards import layout_of, reveals
@@ -249,12 +250,12 @@ class PacedTrainer(SimulatedTrainer):
         ledger.record(*to_server, buffered.Answer, what, count=answers, bytes=up, how="ideal")
         ledger.record(
             *to_server,
-            buffered.Tested,
+            Tested,
             tested_reveals(p),
             count=tests,
             bytes=tested_bytes(events, tested),
             how="ideal",
         )
         ledger.record(*to_all, buffered.Order, count=self.merger.scheduler.serial, bytes=down, how="ideal")
-        ledger.record(*to_all, buffered.Test, count=tests, bytes=tests * test, how="ideal")
+        ledger.record(*to_all, Test, count=tests, bytes=tests * test, how="ideal")
         return ledger

@@ -16,6 +16,7 @@ from ...parties.ledger import Ledger
 from ...parties.message import Message
 from ...parties.party import Party
 from ...protocols import buffered
+from ...protocols.rounds import Stop, Test, Tested
 from ...runtimes.streaming import Emitter
 from ..devices import placed
 from .messages import SERVER, Member, MessageTrainer, server_step
@@ -105,10 +106,10 @@ class _Paced(MessageTrainer):
 
 KINDS: tuple[type[Message], ...] = (
     buffered.Answer,
-    buffered.Tested,
+    Tested,
     buffered.Order,
-    buffered.Test,
-    buffered.Stop,
+    Test,
+    Stop,
 )
 
 
