@@ -1,8 +1,8 @@
 """Compare six federated algorithms under four skews with three seeds and two baselines. `make demo` runs it.
 
 It prints a table and a verdict, and writes a report. It runs offline, on the CPU, within two minutes on two
-slow cores. Every run writes to a new directory: demo-run, demo-run-2, … tune_demo.py chose the learning rates:
-twelve candidates for each algorithm, scored without the test set.
+slow cores. Every run writes to a new directory: demo-run, demo-run-2, … tune_demo.py chose the learning
+rates: twelve candidates for each algorithm, scored without the test set.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Choose the settings of demo.py: every algorithm gets the same twelve candidates, and the test set is not used.
+"""Choose the settings of demo.py, with twelve candidates for each algorithm and without the test set.
 
-The candidates are four learning rates × three values of the algorithm's own parameter, or twelve learning rates
-if it has none. The score of a candidate is the accuracy on the parties' own held-out rows after the last round,
-averaged over the demo's four skews, with seeds and splits that the demo does not use. One setting is used for
-all skews.
+The candidates are four learning rates × three values of the algorithm's own parameter, or twelve learning
+rates if it has none. The score of a candidate is the accuracy on the parties' own held-out rows after the
+last round, averaged over the demo's four skews, with seeds and splits that the demo does not use. One
+setting is used for all skews.
 
-Limits of the choice: the grids were moved once, after a first pass (two local epochs) had ended at the edge of
-the learning rates. FedAvg and Scaffold keep a server learning rate of 1, as in most of the literature; in the
-first pass 1.5 was better for both (FedAvg 0.951 against 0.941), so part of FedAdam's lead is that its server
-learning rate was tuned. FedProx's μ (0.001) and FedDyn's α (0.03) are at the lower edge of their grids; for
-FedProx that means nearly FedAvg.
+Limits of the choice: the grids were moved once, after a first pass (two local epochs) had ended at the edge
+of the learning rates. FedAvg and Scaffold keep a server learning rate of 1, as in most of the literature; in
+the first pass 1.5 was better for both (FedAvg 0.951 against 0.941), so part of FedAdam's lead is that its
+server learning rate was tuned. FedProx's μ (0.001) and FedDyn's α (0.03) are at the lower edge of their
+grids; for FedProx that means nearly FedAvg.
 
 Run it with `python examples/tune_demo.py`; it takes about two minutes on two cores.
 """
@@ -53,7 +53,9 @@ def main() -> None:
     feds = demo.federations(seed=SPLIT)
     for name in (type(a).__name__ for a in demo.ALGORITHMS):
         tries = list(candidates(name))
-        comparison = tacit.compare(feds, algorithms=tries, seeds=SEEDS, **{**demo.SETTINGS, "evaluate_every": 0})
+        comparison = tacit.compare(
+            feds, algorithms=tries, seeds=SEEDS, **{**demo.SETTINGS, "evaluate_every": 0}
+        )
         per = len(tries) * len(SEEDS)  # results are ordered by federation, then algorithm, then seed
         scores = [0.0] * len(tries)
         for i, result in enumerate(comparison.results[: per * len(feds)]):
