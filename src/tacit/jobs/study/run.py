@@ -35,7 +35,7 @@ from ...runs import load_stack, save_stack
 from ...runtimes.cohort import Cohort
 from ..stacks import central_baseline, group_into_stacks
 from ..train.plan import Plan, make_plan, make_task, prepare_stack
-from ..train.simulated import Simulated
+from ..train.simulated import SimulatedTrainer
 from ..train.train import torch_settings
 from ..train.trainer import RunContext
 from .file import Cell, Study
@@ -199,7 +199,7 @@ class _Stack:
 
     def __init__(self, runs: Runs):
         self.runs, self.plans = runs, [p for _, p in runs]
-        self.trainer = Simulated(*prepare_stack(self.plans), self.plans, RunContext())
+        self.trainer = SimulatedTrainer(*prepare_stack(self.plans), self.plans, RunContext())
         self.rounds: list[int] = []  # those with an evaluation
         self.correct: list[
             Tensor
