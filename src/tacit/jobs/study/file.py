@@ -266,9 +266,10 @@ def load(
         data={k: v for k, v in (("data_dir", folder), ("rows", rows)) if v is not None},
         train={k: v for k, v in (("device", device), ("seeds", seeds), ("rounds", rounds)) if v is not None},
     )
-    tables, cells = [], []
+    inherited = {k: v for k, v in raw.items() if k in ("figure", "target")}
+    tables: list[Table] = []
+    cells: list[Cell] = []
     for i, table in enumerate(spec.tables):
-        inherited = {k: raw[k] for k in ("figure", "target") if k in raw}
         reader = _TableReader(f"{where}, tables[{i}]", {**inherited, **table}, spec, path)
         tables.append(reader.table)
         cells += reader.cells(quick_layer if quick else None, options)
@@ -389,7 +390,9 @@ class _TableReader:
             for key, value in values.items():
                 tables = _lay(_nest(key, value), tables)
             data = dict(tables.get("data", {}))
-            sample = {k: _count(where, k, data.pop(k)) for k in ("rows", "test_rows") if k in data}
+            rows, test_rows = (
+                _count(where, k, data.pop(k)) if k in data else None for k in ("rows", "test_rows")
+            )
             tested_as = data.pop("tested_as", None)
             choice = ", ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in values.items())
             train = {k: v for k, v in tables.get("train", {}).items() if k != "seeds"}
@@ -403,7 +406,7 @@ class _TableReader:
                     other = config.from_tables({**whole, "data": changed}, self.path)
                 place = (self.spec.name, row.label, column, seed, choice)
                 known = {**whole, "tested_as": tested_as}
-                yield Cell(*place, job, known, row.baseline, **sample, tested_as=other)
+                yield Cell(*place, job, known, row.baseline, rows, test_rows, other)
 
 
 def _check_simulated(where: str, job: config.Job) -> None:
