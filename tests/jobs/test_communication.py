@@ -40,7 +40,7 @@ def wire(run):
     )
 
 
-def test_five_ways_are_five_rows_beside_the_baselines():
+def test_five_variants_are_five_rows_in_addition_to_the_baselines():
     assert list(found().table().index) == [*WAYS, "central", "local only"]
 
 
