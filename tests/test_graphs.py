@@ -31,7 +31,7 @@ def test_metropolis_hastings_weights_are_symmetric_and_doubly_stochastic(graph):
     assert (w >= 0).all()
     linked = {(i, j) for i in range(graph.nodes) for j in range(graph.nodes) if i != j and w[i, j] > 0}
     assert linked == {*graph.edges, *((j, i) for i, j in graph.edges)}
-    assert all(graph.neighbours(k) == sorted(j for i, j in linked if i == k) for k in range(graph.nodes))
+    assert all(graph.neighbors()[k] == sorted(j for i, j in linked if i == k) for k in range(graph.nodes))
 
 
 @pytest.mark.parametrize("n", [3, 4, 8, 16])
@@ -58,7 +58,7 @@ def test_one_peer_exponential_averages_exactly_after_log_n_exchanges():
     assert g.at(3) is g.at(0)
 
 
-def test_directed_weights_deal_a_node_out():
+def test_directed_weights_sum_to_one_per_sender():
     w = graphs.from_edges(3, [(0, 1), (1, 2), (2, 0), (0, 2)], directed=True).matrix()
     np.testing.assert_allclose(w.sum(0), 1)
     np.testing.assert_allclose(w[:, 0], [1 / 3, 1 / 3, 1 / 3])

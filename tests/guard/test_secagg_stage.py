@@ -58,7 +58,7 @@ def hidden(stage: Any, bits: int = BITS) -> list[Any]:
 
 
 @pytest.mark.parametrize("algorithm", LINEAR, ids=lambda a: type(a).__name__)
-def test_every_linear_algorithm_under_secagg_is_itself_up_to_quantisation(fed: Any, algorithm: Any) -> None:
+def test_every_linear_algorithm_under_secagg_is_itself_up_to_quantization(fed: Any, algorithm: Any) -> None:
     """The grid: ±20 in 2^28/5 points, 7e-7 apart; three rounds of it, and float32's own rounding."""
     plain, masked = (
         train(fed, algorithm=algorithm),
@@ -104,8 +104,8 @@ def test_a_party_that_dies_in_the_middle_of_a_sum_is_left_out_of_it(
     gone = fed.parties[1]
     monkeypatch.setattr(Leaving, "gone", {gone: 2 if name != "encrypt" else 1})
     monkeypatch.setattr(messages, "InProcess", Leaving)
-    monkeypatch.setattr(messages.Parties, "within", 30.0)
-    monkeypatch.setattr(messages.Parties, "at_least", 4)
+    monkeypatch.setattr(messages.MessageTrainer, "within", 30.0)
+    monkeypatch.setattr(messages.MessageTrainer, "at_least", 4)
     killed = train(fed, rounds=2, evaluate_every=0, runtime="inprocess", guard=hidden(HIDING[name]))
     assert [set(e.get("dropped", {})) for e in killed.events if e["kind"] == "round"] == [{gone}, {gone}]
     monkeypatch.undo()
@@ -125,8 +125,8 @@ def test_a_party_that_dies_in_the_middle_of_a_sum_is_left_out_of_it(
 def test_too_few_left_end_the_run_and_open_nothing(fed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Leaving, "gone", {name: 2 for name in fed.parties[:3]})
     monkeypatch.setattr(messages, "InProcess", Leaving)
-    monkeypatch.setattr(messages.Parties, "within", 30.0)
-    monkeypatch.setattr(messages.Parties, "at_least", 1)
+    monkeypatch.setattr(messages.MessageTrainer, "within", 30.0)
+    monkeypatch.setattr(messages.MessageTrainer, "at_least", 1)
     with pytest.raises(
         PartyFailed,
         match=r"secure aggregation was aborted, and no update was opened\. .* Round 1 was tried 3 times",
@@ -176,7 +176,7 @@ def test_noise_under_masking_reaches_the_sum(fed: Any) -> None:
     assert float((weights(run) - weights(train(fed, rounds=2))).abs().max()) > 1e-3
 
 
-def test_sampling_lowers_no_epsilon_where_the_clients_of_a_round_are_told_who_they_are(fed: Any) -> None:
+def test_sampling_lowers_no_epsilon_if_the_clients_of_a_round_know_each_other(fed: Any) -> None:
     """RoundKeys says it to each of them, and a client sees the models: against it, who took part is no secret
     that ε could count on.
     """

@@ -4,6 +4,7 @@ compute.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -168,7 +169,8 @@ class Hidden:
 
     async def client(self, me: Any, r: int, vectors: Any, boss: str, sent: bytes, commitment: Any) -> None:
         await me.send(boss, Upload(1.0, vectors))
-        await summing.receive_or_end(me, boss)
+        with suppress(summing.LeftOut):
+            await summing.receive(me, boss)
 
 
 def hidden_run(sums: Hidden, asked: list[int]) -> tuple[list[Any], list[str]]:
@@ -200,7 +202,7 @@ def hidden_run(sums: Hidden, asked: list[int]) -> tuple[list[Any], list[str]]:
     return merged, told
 
 
-def test_a_sum_for_which_too_few_stay_is_tried_again_and_told() -> None:
+def test_a_sum_with_too_few_survivors_is_tried_again_and_noted() -> None:
     asked: list[int] = []
     merged, told = hidden_run(Hidden(fails=(True, False, True)), asked)
     assert merged == [(0, [2.0]), (1, [2.0])]

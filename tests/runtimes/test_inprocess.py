@@ -159,7 +159,7 @@ def test_errors_while_stopping_are_noted_and_do_not_hide_the_first():
     assert "party 'b' failed: RuntimeError: second" in failed.value.__notes__[0]
 
 
-def test_a_program_that_is_no_coroutine_or_cancels_itself_is_a_failed_party():
+def test_a_program_that_is_not_a_coroutine_or_cancels_itself_is_a_failed_party():
     async def gives_up(me):
         raise asyncio.CancelledError
 
@@ -254,7 +254,7 @@ def test_a_seeded_secret_is_replayed_and_the_ledger_says_so():
         return me.secret.bytes(16)
 
     ledger = Ledger()
-    runs = [InProcess(secret_seed=1).run_sync({"a": secret, "b": secret}, ledger=ledger) for _ in range(2)]
+    runs = [InProcess(insecure_seed=1).run_sync({"a": secret, "b": secret}, ledger=ledger) for _ in range(2)]
     assert runs[0] == runs[1]
     assert runs[0]["a"] != runs[0]["b"]
     assert len(ledger.stamps) == 1

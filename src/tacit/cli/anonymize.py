@@ -137,12 +137,6 @@ def add(verb: Callable[..., argparse.ArgumentParser]) -> None:
             action="store_true",
             help="create the key file first; an existing one is never overwritten",
         ),
-        arg(
-            "--seed",
-            type=int,
-            default=0,
-            help="recorded in the settings; no current method uses it (default: 0)",
-        ),
     )
     verb(
         "risk",
@@ -238,7 +232,6 @@ def _anonymize(args: argparse.Namespace) -> Answer:
                 l=args.l,
                 t=args.t,
                 suppressed=args.suppressed,
-                seed=args.seed,
             )
         progress.step("measuring the remaining risk")
         left = tacit.risk(frame, result, quasi, sensitive=sensitive, target=args.target)
