@@ -201,6 +201,13 @@ def bad(owner: str, name: str, given: Any, must_be: str, advice: str = "") -> Ba
     )
 
 
+def refuse(*problems: tuple[object, str | BadParameter]) -> None:
+    """Raise one BadParameter with the sentence of every problem whose condition holds."""
+    sentences = [str(sentence) for applies, sentence in problems if applies]
+    if sentences:
+        raise BadParameter("\n".join(sentences))
+
+
 def check(thing: T, owner: str = "") -> T:
     """Hold every field of a dataclass, and of the dataclasses in it, to what it declares; return the thing.
     `owner` is named in errors, instead of the class, where a user does not know it. One error lists all bad

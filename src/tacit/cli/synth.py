@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BadData, BadParameter, MissingFiles
 from ..files import check_new
-from ..parameters import check, from_table, nearest
+from ..parameters import check, from_table, nearest, refuse
 from ..progress import Progress
 from .verbs import FORCE, QUIET, Answer, answer, arg
 
@@ -170,31 +170,33 @@ def _synth(args: argparse.Namespace) -> Answer:
 
 def _check(args: argparse.Namespace) -> None:
     """Check the options before anything is read or fitted."""
-    if bool(args.table) == bool(args.load):
-        raise BadParameter(
+    refuse(
+        (
+            bool(args.table) == bool(args.load),
             "synth: give either a table to fit (`tacit synth table.csv --out …`) or a saved generator with "
-            "--load."
-        )
-    if not (args.out or args.save or args.report):
-        raise BadParameter(
+            "--load.",
+        ),
+        (
+            not (args.out or args.save or args.report),
             "synth: there is no output. Give --out FILE for a synthetic table, --save FILE for the "
-            "generator, or --report FILE."
-        )
-    if args.rows is not None and args.rows < 1:
-        raise BadParameter(f"synth: --rows is {args.rows}; it must be at least 1.")
-    if args.load and (
-        args.report
-        or args.columns
-        or args.epochs
-        or args.changes
-        or args.drop
-        or args.holdout
-        or args.insecure_seed is not None
-    ):
-        raise BadParameter(
+            "generator, or --report FILE.",
+        ),
+        (args.rows is not None and args.rows < 1, f"synth: --rows is {args.rows}; it must be at least 1."),
+        (
+            args.load
+            and (
+                args.report
+                or args.columns
+                or args.epochs
+                or args.changes
+                or args.drop
+                or args.holdout
+                or args.insecure_seed is not None
+            ),
             "synth: --load uses a fitted generator; remove --report, --columns, --epochs, --set, --drop, "
-            "--holdout and --insecure-seed."
-        )
+            "--holdout and --insecure-seed.",
+        ),
+    )
     if args.load and not Path(args.load).exists():
         raise MissingFiles(f"synth: there is no file {args.load}. Give --load the file that --save wrote.")
     if args.load and args.out and args.rows is None:
@@ -209,14 +211,20 @@ def _check(args: argparse.Namespace) -> None:
         "the real table itself",
         args.force,
     )
-    if args.out and file_format(args.out) is None:
-        raise BadParameter(
-            f"synth: --out {args.out} must end in .csv, .csv.gz or .parquet, which determines the format."
-        )
-    if args.target is not None and not args.report:
-        raise BadParameter("synth: --target needs --report FILE. Add it, or remove --target.")
-    if args.holdout is not None and not 0 < args.holdout < 1:
-        raise BadParameter(f"synth: --holdout is {args.holdout}; it must be above 0 and below 1, like 0.2.")
+    refuse(
+        (
+            args.out and file_format(args.out) is None,
+            f"synth: --out {args.out} must end in .csv, .csv.gz or .parquet, which determines the format.",
+        ),
+        (
+            args.target is not None and not args.report,
+            "synth: --target needs --report FILE. Add it, or remove --target.",
+        ),
+        (
+            args.holdout is not None and not 0 < args.holdout < 1,
+            f"synth: --holdout is {args.holdout}; it must be above 0 and below 1, like 0.2.",
+        ),
+    )
 
 
 def check_targets(
@@ -254,17 +262,19 @@ def check_targets(
 def _check_private(args: argparse.Namespace, generator: Any) -> None:
     """Check the options that a private model requires."""
     name = type(generator).__name__
-    if generator.private and args.columns is None:
-        raise BadParameter(
+    refuse(
+        (
+            generator.private and args.columns is None,
             f"synth: {name} is private and does not infer domains from the data. Declare every column in a "
             "file, from public knowledge, and give it with --columns: one line each, like "
-            'age = {kind = "integer", low = 0, high = 120}.'
-        )
-    if generator.private and args.out and args.rows is None:
-        raise BadParameter(
+            'age = {kind = "integer", low = 0, high = 120}.',
+        ),
+        (
+            generator.private and args.out and args.rows is None,
             f"synth: {name} is private, and sampling as many rows as the table has would reveal that number. "
-            "Choose a round number with --rows."
-        )
+            "Choose a round number with --rows.",
+        ),
+    )
 
 
 def _check_names(frame: DataFrame, table: Table | None, args: argparse.Namespace) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadParameter
+from ..parameters import refuse
 from ..progress import Progress
 from .synth import (
     COLUMNS,
@@ -173,27 +174,31 @@ def _synthesize(args: argparse.Namespace) -> Answer:
 
 def _check(args: argparse.Namespace) -> None:
     """Check the options before anything is read or fitted."""
-    if args.kit is None and len(args.tables) < 2:
-        raise BadParameter(
-            "synthesize: give the files of at least two holders, or --kit to take part with your own."
-        )
-    if args.kit is None and not (args.out or args.save):
-        raise BadParameter(
+    refuse(
+        (
+            args.kit is None and len(args.tables) < 2,
+            "synthesize: give the files of at least two holders, or --kit to take part with your own.",
+        ),
+        (
+            args.kit is None and not (args.out or args.save),
             "synthesize: there is no output. Give --out FILE for a synthetic table, or --save FILE for the "
-            "generator."
-        )
-    if args.kit is not None and args.processes:
-        raise BadParameter(
+            "generator.",
+        ),
+        (
+            args.kit is not None and args.processes,
             "synthesize: --processes simulates all parties here, and --kit runs one of them. Remove one of "
-            "the two."
-        )
-    if args.rows is not None and args.rows < 1:
-        raise BadParameter(f"synthesize: --rows is {args.rows}; it must be at least 1.")
-    if args.out and file_format(args.out) is None:
-        raise BadParameter(
+            "the two.",
+        ),
+        (
+            args.rows is not None and args.rows < 1,
+            f"synthesize: --rows is {args.rows}; it must be at least 1.",
+        ),
+        (
+            args.out and file_format(args.out) is None,
             f"synthesize: --out {args.out} must end in .csv, .csv.gz or .parquet, which "
-            "determines the format."
-        )
+            "determines the format.",
+        ),
+    )
     check_targets(
         "synthesize", {"out": args.out, "save": args.save}, args.tables, "a holder's table", args.force
     )

@@ -14,7 +14,7 @@ import torch
 from ..algorithms import FedAvg, FedProx, LocalSGD, ParallelSGD
 from ..audit import contribution as game
 from ..errors import BadParameter
-from ..parameters import bad
+from ..parameters import bad, refuse
 from ..parties.ledger import Ledger
 from ..results import JobResult, Result
 from ..runtimes.cohort import Cohort
@@ -127,31 +127,37 @@ def contribution(
             "what tacit.train gave back in this program",
             "A run that was read from disk has no rows with it.",
         )
-    if method not in METHODS:
-        raise bad("contribution", "method", method, "one of " + ", ".join(map(repr, METHODS)))
-    if metric not in run.metrics:
-        raise bad(
-            "contribution",
-            "metric",
-            metric,
-            "one of " + ", ".join(k for k, v in run.metrics.items() if isinstance(v, float)),
-        )
-    if p.guard:
-        raise BadParameter(
+    refuse(
+        (
+            method not in METHODS,
+            bad("contribution", "method", method, "one of " + ", ".join(map(repr, METHODS))),
+        ),
+        (
+            metric not in run.metrics,
+            bad(
+                "contribution",
+                "metric",
+                metric,
+                "one of " + ", ".join(k for k, v in run.metrics.items() if isinstance(v, float)),
+            ),
+        ),
+        (
+            p.guard,
             "contribution: it looks at what single parties did, which the run's guard hides. Ask it of a "
-            "run without a guard."
-        )
-    if p.pace is not None or p.topology is not None or p.runtime == "parties":
-        raise BadParameter(
+            "run without a guard.",
+        ),
+        (
+            p.pace is not None or p.topology is not None or p.runtime == "parties",
             "contribution: it is for synchronous rounds with one server, in a simulation. Train so to ask "
-            "for contributions."
-        )
-    if p.algorithm.sees_each:
-        raise BadParameter(
+            "for contributions.",
+        ),
+        (
+            p.algorithm.sees_each,
             f"contribution: it is for one model that all parties share, and {type(p.algorithm).__name__} "
             "has one for each cluster. "
-            "Ask it of a run with another algorithm."
-        )
+            "Ask it of a run with another algorithm.",
+        ),
+    )
     if not isinstance(permutations, int) or permutations < 2:
         raise bad("contribution", "permutations", permutations, "a whole number of at least 2")
     n, simple = len(p.fed), _is_simple(p)

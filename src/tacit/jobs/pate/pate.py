@@ -19,7 +19,7 @@ from ...data.federation import Dataset, Federation, Rows, check_one_label
 from ...engine.metrics import count, measure
 from ...errors import BadData
 from ...files import write_atomic
-from ...parameters import bad, check, resolve, to_table
+from ...parameters import bad, check, refuse, resolve, to_table
 from ...parties.ledger import Ledger
 from ...private.pate import AGGREGATOR, UNANSWERED, Aggregator, ConfidentGNMax, VoteCost
 from ...private.pate_student import Lessons, Student
@@ -177,30 +177,38 @@ def pate(
     earlier, earlier_bound = sum(run.price for run in before), sum(run.bound for run in before)
     budget = Budget(priced, epsilon, delta, earlier, earlier_bound, split)
     affordable = budget.affordable(queries)
-    if publish and earlier:
-        raise bad(
-            "pate",
-            "publish",
-            publish,
-            "False if `before` lists earlier runs",
-            "Data-dependent costs of several runs are not added up.",
-        )
-    if publish and split:
-        raise bad(
-            "pate",
-            "publish",
-            publish,
-            "False if teachers add the noise",
-            "No party has the counts from which a data-dependent ε is computed.",
-        )
-    if publish and epsilon is not None:
-        raise bad(
-            "pate",
-            "publish",
-            publish,
-            "False with a budget",
-            "The budget does not cover the cost of publishing. Remove epsilon or publish.",
-        )
+    refuse(
+        (
+            publish and earlier,
+            bad(
+                "pate",
+                "publish",
+                publish,
+                "False if `before` lists earlier runs",
+                "Data-dependent costs of several runs are not added up.",
+            ),
+        ),
+        (
+            publish and split,
+            bad(
+                "pate",
+                "publish",
+                publish,
+                "False if teachers add the noise",
+                "No party has the counts from which a data-dependent ε is computed.",
+            ),
+        ),
+        (
+            publish and epsilon is not None,
+            bad(
+                "pate",
+                "publish",
+                publish,
+                "False with a budget",
+                "The budget does not cover the cost of publishing. Remove epsilon or publish.",
+            ),
+        ),
+    )
     if affordable < queries:
         notes.append(
             f"the budget ε = {epsilon:g} allows {affordable:,} of {queries:,} queries if all are answered."
