@@ -28,7 +28,7 @@ class JobResult:
     Most results also have the value under a name of their own: `model`, `table`, `student`, …
     """
 
-    directory: Path | None = None  # where the run is kept, if it is
+    directory: Path | None = None  # of the run, if it was written
     title: ClassVar[str]  # of the report
     facts: ClassVar[tuple[str, ...]] = ()  # attributes that `to_dict` returns and the report shows
 
@@ -144,37 +144,37 @@ class Result(JobResult):
     config: dict[str, Any]
     events: list[Event] = field(repr=False)
     directory: Path | None = None
-    origin: Any = field(
-        default=None, repr=False
-    )  # what was asked, rows included, where the run was made in this program
-    own: Callable[[], dict[str, Any]] | None = field(
-        default=None, repr=False, compare=False
-    )  # makes `models`, where the algorithm personalises
+    origin: Any = field(default=None, repr=False)  # the plan with its rows, if it ran in this process
+    # returns `models`, if the algorithm personalizes
+    own: Callable[[], dict[str, Any]] | None = field(default=None, repr=False, compare=False)
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """A row a round: loss, accuracy, each party's accuracy, bytes up and down, seconds. With more than
-        1,000 parties each one's accuracy is in the last row only.
+        """One row per round: loss, accuracy, each party's accuracy, bytes up and down, seconds.
+
+        With more than 1,000 parties, their accuracies are in the last row only.
         """
         return [row for row in rounds_of(self.events) if row["round"] > 0]
 
     def models(self) -> dict[str, Any]:
-        """The model each party uses for itself, by its name: its own where the algorithm personalises, else
-        `model` for all. Real parties keep theirs.
+        """Return each party's model by name: its own if the algorithm personalizes, else `model`.
+
+        The models of real parties stay with them.
         """
         if self.own is not None:
             return self.own()
         if getattr(self.origin, "fed", None) is None:
             raise BadParameter(
-                "models: this run was not made by tacit.train in this program, so its parties are not "
+                "models: this run was not trained by tacit.train in this process, so its parties are not "
                 "known. Its model is `model`."
             )
         return dict.fromkeys(self.origin.fed.parties, self.model)
 
     def fairness(self) -> dict[str, float]:
-        """How evenly the model serves the parties, by their accuracies on their own held-out rows in the last
-        round that was tested: the mean, the mean of the worst tenth, the variance, and Jain's index (1: all
-        alike; 1/n: one has it all).
+        """Return statistics of the parties' accuracies on their held-out rows in the last evaluated round.
+
+        The mean, the mean of the worst tenth, the variance, and Jain's index (1: all equal; 1/n: one party
+        has all).
         """
         last: list[Any] = next(
             (e["parties"]["accuracy"] for e in reversed(self.history) if "parties" in e), []
@@ -249,8 +249,9 @@ class Comparison(JobResult):
         )
 
     def table(self, numbers: bool = False) -> pandas.DataFrame:
-        """Algorithms and baselines × skews: the last round's accuracy, mean ± standard error over the seeds
-        (or the bare means).
+        """Return the last round's accuracy of algorithms and baselines × skews, mean ± standard error.
+
+        With `numbers`, the means only, as numbers.
         """
         import pandas
 
@@ -262,9 +263,10 @@ class Comparison(JobResult):
         return pandas.DataFrame(cells, index=t["index"], columns=t["columns"])
 
     def bytes_to(self, accuracy: float) -> pandas.DataFrame:
-        """What it took to reach this accuracy on the global test set, by label and skew: `rounds`, `bytes` up
-        and down of all parties together, those `up` alone, each a mean over the seeds that got there, and the
-        share of seeds that `reached` it. A row that never did has no numbers.
+        """Return the cost of reaching this accuracy on the global test set, by label and skew.
+
+        `rounds`, `bytes` up and down of all parties, and `up` alone, each a mean over the seeds that reached
+        it, and the share of seeds that `reached` it. A row that never did has NaN.
         """
         import pandas
 
@@ -272,26 +274,18 @@ class Comparison(JobResult):
 
         if isinstance(accuracy, bool) or not isinstance(accuracy, int | float) or not 0 < accuracy <= 1:
             raise bad("bytes_to", "accuracy", accuracy, "a number above 0 and at most 1")
-        found: dict[tuple[str, str], list[tuple[int, int, int] | None]] = {}
+        costs: dict[tuple[str, str], list[tuple[int, int, int] | None]] = {}
         for run in self.results:
             start = next(e for e in run.events if e["kind"] == "start")
             if start["label"] not in self.summary["baselines"]:
-                found.setdefault((start["label"], start["skew"]), []).append(_until(run.history, accuracy))
-        made = []
-        for (label, skew), runs in found.items():
-            there = [r for r in runs if r is not None]
-            means = [sum(r[k] for r in there) / len(there) if there else float("nan") for k in range(3)]
-            made.append(
-                {
-                    "label": label,
-                    "skew": skew,
-                    "rounds": means[0],
-                    "bytes": means[1],
-                    "up": means[2],
-                    "reached": len(there) / len(runs),
-                }
-            )
-        return pandas.DataFrame(made).set_index("label")
+                costs.setdefault((start["label"], start["skew"]), []).append(_until(run.history, accuracy))
+        rows = []
+        for (label, skew), runs in costs.items():
+            reached = [r for r in runs if r is not None]
+            means = [sum(r[k] for r in reached) / len(reached) if reached else math.nan for k in range(3)]
+            row = {"label": label, "skew": skew, **dict(zip(("rounds", "bytes", "up"), means))}
+            rows.append({**row, "reached": len(reached) / len(runs)})
+        return pandas.DataFrame(rows).set_index("label")
 
     @property
     def value(self) -> pandas.DataFrame:
@@ -330,7 +324,7 @@ class Comparison(JobResult):
 
 
 def _until(history: list[dict[str, Any]], accuracy: float) -> tuple[int, int, int] | None:
-    """(rounds, bytes up and down, bytes up) until a round's accuracy is at least this; None if none's is."""
+    """Return (rounds, bytes up and down, bytes up) until a round has this accuracy; None if none has."""
     up = down = 0
     for row in history:
         up, down = up + row["bytes_up"], down + row["bytes_down"]

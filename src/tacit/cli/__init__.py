@@ -158,7 +158,8 @@ def _parser() -> argparse.ArgumentParser:
     import tacit
 
     parser = _Parser(
-        prog="tacit", description="Parties learn together and tell each other nothing they do not have to."
+        prog="tacit",
+        description="Privacy-preserving machine learning between parties that cannot share their data.",
     )
     parser.add_argument("--version", action="version", version=f"tacit {tacit.__version__}")
     shared = _Parser(add_help=False)
@@ -174,12 +175,12 @@ def _parser() -> argparse.ArgumentParser:
     def verb(
         parent: Any, name: str, do: Callable[..., Any], text: str, *arguments: Any, **more: Any
     ) -> argparse.ArgumentParser:
-        made: argparse.ArgumentParser = parent.add_parser(
+        verb_parser: argparse.ArgumentParser = parent.add_parser(
             name, help=text, description=text, parents=[shared], **more
         )
-        made.set_defaults(do=do, parser=made)
-        commands.add_arguments(made, arguments)
-        return made
+        verb_parser.set_defaults(do=do, parser=verb_parser)
+        commands.add_arguments(verb_parser, arguments)
+        return verb_parser
 
     def job(*short: str) -> list[Any]:
         shortcuts = [
@@ -459,9 +460,9 @@ def _algorithms(args: argparse.Namespace) -> Answer:
 def _doctor(args: argparse.Namespace) -> Answer:
     from .doctor import examine
 
-    found = examine()
-    args.code = 0 if found["self_test"]["ok"] else 1
-    return found, lambda console: console.print(grid(["", ""], [[k, v] for k, v in found["lines"]]))
+    result = examine()
+    args.code = 0 if result["self_test"]["ok"] else 1
+    return result, lambda console: console.print(grid(["", ""], [[k, v] for k, v in result["lines"]]))
 
 
 def about(thing: Any) -> str:

@@ -42,18 +42,18 @@ def add(verb: Callable[..., Any]) -> None:
             help="client: allow one more run of a job that this party has answered before (never of a hidden "
             "sum)",
         ),
-        arg("--check", action="store_true", help="look whether everything is in place, and start nothing"),
+        arg("--check", action="store_true", help="check whether everything is in place, and start nothing"),
         arg(
             "--deadline",
             type=float,
             metavar="SECONDS",
-            help="server: how long a round waits for answers (default: for everyone, for ever)",
+            help="server: how long a round waits for answers (default: forever)",
         ),
         arg(
             "--at-least",
             type=int,
             metavar="N",
-            help="server: with how many answers a round goes on after the deadline (default: all)",
+            help="server: how many answers a round needs after the deadline (default: all)",
         ),
         arg(
             "--set",
@@ -67,7 +67,7 @@ def add(verb: Callable[..., Any]) -> None:
             arg(
                 "--out",
                 metavar="DIR",
-                help="server: where the run is kept (default: a new directory in runs/)",
+                help="server: directory of the run (default: a new directory in runs/)",
             ),
             arg("--resume", metavar="DIR", help="server: resume a run that was stopped"),
         ),
@@ -85,18 +85,18 @@ def add(verb: Callable[..., Any]) -> None:
         _simulate,
         "Run a job with a real process for each party and for the hub, all on this machine.",
         arg("job", help="a job file (TOML), as for `tacit run`"),
-        arg("--out", metavar="DIR", help="where the run is kept (default: a new directory in runs/)"),
+        arg("--out", metavar="DIR", help="directory of the run (default: a new directory in runs/)"),
         arg(
             "--deadline",
             type=float,
             metavar="SECONDS",
-            help="how long a round waits for answers (default: for everyone)",
+            help="how long a round waits for answers (default: forever)",
         ),
         arg(
             "--at-least",
             type=int,
             metavar="N",
-            help="with how many answers a round goes on after the deadline (default: all)",
+            help="how many answers a round needs after the deadline (default: all)",
         ),
         SET,
         QUIET,
@@ -184,12 +184,12 @@ def _answer(result: Result, out: Path) -> Answer:
     return answer_run(result, out, notes, [summary(result.metrics), *lines], dropped=dropped)
 
 
-def _check(args: Any, found: list[tuple[str, str]]) -> Answer:
-    args.code = 2 if any(why for _, why in found) else 0
-    lines = [f"{'✗' if why else '✓'} {what}" + (f": {why}" if why else "") for what, why in found]
+def _check(args: Any, checks: list[tuple[str, str]]) -> Answer:
+    args.code = 2 if any(why for _, why in checks) else 0
+    lines = [f"{'✗' if why else '✓'} {what}" + (f": {why}" if why else "") for what, why in checks]
     return {
         "ok": not args.code,
-        "checks": [{"what": what, "wrong": why or None} for what, why in found],
+        "checks": [{"what": what, "wrong": why or None} for what, why in checks],
     }, lambda console: console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""tacit plan: what a job would let out, before it runs."""
+"""tacit plan: what a job would reveal, before it runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def add(verb: Callable[..., Any]) -> None:
     verb(
         "plan",
         _plan,
-        "What a job would let out: who sees what, ε and δ, bytes, dropouts. Nothing is trained.",
+        "Show what a job would reveal: who sees what, ε and δ, bytes, dropouts. Nothing is trained.",
         arg("job", help="a job file (TOML)"),
         arg("--kit", metavar="DIR", help="a start kit, for the job file of a run between real parties"),
         SET,
@@ -31,14 +31,14 @@ def _plan(args: Any) -> Answer:
         from ..runtimes import kits
 
         kit = kits.load(args.kit)
-        layout, told = deployed.read(args.job, args.changes)
-        fed, told["runtime"] = deployed.federation(kit, layout), deployed.Deployed(kit, layout)
+        layout, options = deployed.read(args.job, args.changes)
+        fed, options["runtime"] = deployed.federation(kit, layout), deployed.Deployed(kit, layout)
     else:
         from ..config import job as config
 
         job = config.load(args.job, args.changes)
-        told = job.train()
+        options = job.train()
         (fed,) = job.federations()
     with named(args.job):
-        found = plan(fed, **told)
-    return answer(found.to_dict(), [str(found)])
+        outlook = plan(fed, **options)
+    return answer(outlook.to_dict(), [str(outlook)])

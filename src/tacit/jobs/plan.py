@@ -1,5 +1,6 @@
-"""tacit.plan: what a training run would let out, before anything runs. No row is trained on; the noise is
-found, the bytes are counted.
+"""`tacit.plan`: what a training run would reveal, before anything runs.
+
+No row is trained on; the noise is calibrated and the bytes are counted.
 """
 
 from __future__ import annotations
@@ -198,24 +199,25 @@ def _held_out(p: Plan) -> str:
 
 
 def _tolerated(p: Plan, guard: Guard | None) -> int:
-    """How many of a round's parties may stay away without the round failing: those that the hiding stage
-    allows; without one, and over messages, none unless a deadline is given where parties meet.
+    """Return how many parties may drop out of a round without its failing.
+
+    A hiding stage sets it; without one it is 0, unless real parties have a deadline.
     """
     return 0 if guard is None or guard.hiding is None else p.per_round - guard.hiding.survivors(p.per_round)
 
 
 def _looked(p: Plan) -> int:
-    """How many are asked for their loss before it is settled who takes part."""
-    asked: list[int] = []
+    """Return how many parties report their loss before the participants of a round are selected."""
+    counts: list[int] = []
 
     def loss(who: np.ndarray) -> np.ndarray:
-        asked.append(len(who))
+        counts.append(len(who))
         return np.zeros(len(who))
 
     if p.select is not None:
         n = len(p.fed)
         selection.select(p.select, p.seed, 0, selection.PartyInfo(p.sizes, loss, np.zeros(n)), p.per_round)
-    return sum(asked)
+    return sum(counts)
 
 
 def _sees(p: Plan, guard: Guard | None, start: State) -> list[dict[str, str]]:
