@@ -23,7 +23,7 @@ from ..mpc.ring import FixedPoint
 from ..parameters import bad, check, refuse
 from ..parties.ledger import Ledger
 from ..results import JobResult
-from ..runtimes.choose import choose_runtime
+from ..runtimes.choose import SyncRuntime, choose_runtime
 from .devices import device_for
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def infer(
     x: Any,
     private: Collection[str] = ("input", "model"),
     reveal: str = "logits",
-    runtime: Any = None,
+    runtime: SyncRuntime | str | None = None,
     *,
     owner: str = "owner",
     client: str = "client",

@@ -25,6 +25,7 @@ from ...private.pate import AGGREGATOR, UNANSWERED, Aggregator, ConfidentGNMax, 
 from ...private.pate_student import Lessons, Student
 from ...results import JobResult
 from ...runs import check_unused, encode_model
+from ...runtimes.choose import SyncRuntime, choose_runtime
 from ..devices import device_for
 from .budget import Budget
 from .teachers import Ensemble, train
@@ -119,7 +120,7 @@ def pate(
     delta: float = 1e-5,
     publish: bool = False,
     before: Sequence[Any] = (),
-    runtime: Any = None,
+    runtime: SyncRuntime | str | None = None,
     noise: str = "server",
     threshold: float = 0.6,
     within: float | None = None,
@@ -141,9 +142,9 @@ def pate(
     The cost of the given answers is `used`, which depends on the votes. `publish` also releases a
     data-dependent ε, with smooth-sensitivity noise.
 
-    With `runtime` (`tacit.InProcess()` or `tacit.Processes()`) each teacher is a party that trains by itself,
-    and votes are summed by secure aggregation. The noise is added by the "server", which then sees the
-    counts, or by the "teachers" together, so that it does not.
+    With `runtime` (as in `tacit.psi`) each teacher is a party that trains by itself, and votes are summed by
+    secure aggregation. The noise is added by the "server", which then sees the counts, or by the "teachers"
+    together, so that it does not.
 
     `seed` affects the partition, the queries and the training. The noise always comes from the operating
     system, so two runs with the same seed differ.
@@ -153,8 +154,6 @@ def pate(
     aggregator = _make_aggregator(aggregator, len(fed))
     device = device_for("pate", device)
     if runtime is not None:
-        from ...runtimes.choose import choose_runtime
-
         runtime = choose_runtime("pate", runtime)
     settings = PateSettings(queries=queries, epsilon=epsilon, delta=delta, noise=noise, seed=seed)
     _check_settings(fed, aggregator, check(settings, "pate"), len(x), runtime, teachers)

@@ -20,7 +20,7 @@ from ...protocols import psi as protocol
 from ...protocols import psi_agrawal, psi_many
 from ...protocols.psi_policy import PsiPolicy, Queries, check_policy
 from ...results import JobResult
-from ...runtimes.choose import choose_runtime
+from ...runtimes.choose import SyncRuntime, choose_runtime
 
 KEY = 32  # bytes of an OrderKey
 
@@ -56,7 +56,7 @@ def psi(
     limit: int = protocol.LIMIT,
     names: tuple[str, str] = ("receiver", "sender"),
     policy: PsiPolicy | None = None,
-    runtime: Any = None,
+    runtime: SyncRuntime | str | None = None,
     teaching: bool = False,
 ) -> PsiResult:
     """Compute the ids that two parties share.
@@ -129,7 +129,11 @@ def psi(
 
 
 def align(
-    ids: Mapping[str, Iterable[Any]], *, reveal: str = "all", method: str = "auto", runtime: Any = None
+    ids: Mapping[str, Iterable[Any]],
+    *,
+    reveal: str = "all",
+    method: str = "auto",
+    runtime: SyncRuntime | str | None = None,
 ) -> PsiResult:
     """Align two or more parties by their shared ids.
 
@@ -167,7 +171,7 @@ def align(
     programs[first] = functools.partial(
         psi_many.leader, digests=sets[first].digests, others=others, reveal=reveal
     )
-    results = choose_runtime("psi", runtime, all_stay=True).run_sync(programs, ledger=ledger)
+    results = choose_runtime("align", runtime, all_stay=True).run_sync(programs, ledger=ledger)
     sizes = {name: len(id_set) for name, id_set in sets.items()}
     rows = {
         name: sets[name].rows[np.asarray(results[name]["rows"])]

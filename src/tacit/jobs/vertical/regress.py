@@ -16,7 +16,7 @@ from ...mpc import regression, scoring
 from ...parameters import bad
 from ...parties.ledger import Ledger
 from ...results import JobResult
-from ...runtimes.choose import choose_runtime
+from ...runtimes.choose import SyncRuntime, choose_runtime
 from .split_layout import SplitRows, arrange_rows
 from .split_parts import measure_outputs
 
@@ -67,7 +67,7 @@ def regress(
     test_fraction: float = 0.2,
     test_scores: bool = False,
     seed: int = 0,
-    runtime: Any = None,
+    runtime: SyncRuntime | str | None = None,
 ) -> Regression:
     """Fit one regression over all parties' columns.
 

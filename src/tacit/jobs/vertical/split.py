@@ -27,7 +27,7 @@ from ...protocols import splitnn as protocol
 from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ...protocols.splitnn_terms import Route, SplitTerms
 from ...results import JobResult
-from ...runtimes.choose import choose_runtime
+from ...runtimes.choose import SyncRuntime, choose_runtime
 from ...runtimes.inprocess import InProcess
 from . import split_parts as parts
 from .split_layout import SplitRows, align_tables, arrange_rows, build_network
@@ -69,7 +69,9 @@ class SplitResult(PartsResult):
 
     title = "A split network"
 
-    def predict(self, rows: Mapping[str, Any], runtime: Any = None, ledger: Ledger | None = None) -> Tensor:
+    def predict(
+        self, rows: Mapping[str, Any], runtime: SyncRuntime | str | None = None, ledger: Ledger | None = None
+    ) -> Tensor:
         """Predict jointly: return class probabilities, or numbers.
 
         `rows` by party: tensors in the same order, as the bottoms accept them, or tables with ids
@@ -144,7 +146,7 @@ def splitnn(
     slices: int = 1,
     every: int = 1,
     seed: int = 0,
-    runtime: Any = None,
+    runtime: SyncRuntime | str | None = None,
     out: str | Path | None = None,
 ) -> SplitResult:
     """Train one network whose parts are held by different parties.
@@ -351,7 +353,7 @@ def encode_rows(share: SplitShare, table: Columns, raw: Any = None) -> Tensor:
 def predict(
     shares: Mapping[str, SplitShare],
     rows: Mapping[str, Any],
-    runtime: Any = None,
+    runtime: SyncRuntime | str | None = None,
     ledger: Ledger | None = None,
 ) -> tuple[Tensor, Any]:
     """Return (class probabilities or numbers, their ids or None)."""

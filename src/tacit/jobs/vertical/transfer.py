@@ -36,7 +36,7 @@ from ...protocols.splitnn import agree
 from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ...protocols.splitnn_parts import build, describe, width_of
 from ...protocols.splitnn_terms import Route, SplitInputs, compute_loss, fingerprint
-from ...runtimes.choose import choose_runtime
+from ...runtimes.choose import SyncRuntime, choose_runtime
 from .psi import align
 from .split import PartsResult, check_cut_guards, predict
 from .split_parts import SplitShare, StopPart, check_unused, measure_outputs
@@ -89,7 +89,7 @@ def ftl(
     protect: Any = None,
     names: tuple[str, str] = ("source", "target"),
     seed: int = 0,
-    runtime: Any = None,
+    runtime: SyncRuntime | str | None = None,
     out: str | Path | None = None,
 ) -> TransferResult:
     """Train a model for the target's columns from the source's labels, with few shared ids.
