@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from .. import models, private
-from ..parameters import choice, flag, from_fields, from_table, real, whole
+from ..parameters import choice, component, flag, from_fields, from_table, real, whole
 from ..private import pate as aggregators
 from . import toml
 from .private import of_one_holder, without_weights
+from .train import keep
 
 TABLES = ("data", "model", "student_model", "aggregator", "lessons", "student", "pate")
 
@@ -40,7 +41,7 @@ class PateSettings:
     threshold: float = real(0.6, above=0, most=1, doc="share of the teachers without whom there is no sum")
     within: float | None = real(None, above=0, none="for all", doc="seconds that a sum waits for teachers")
     seed: int = whole(0, least=0, doc="seed of the partition, the queries and the training, not of the noise")
-    device: str = "cpu"
+    device: str = component("cpu", keep, doc="'cpu', 'cuda', 'cuda:0' or 'auto'")
     runtime: str = choice("inprocess", ("inprocess", "processes"), doc="makes each teacher a party")
 
 

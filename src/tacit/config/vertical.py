@@ -15,13 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadJob, BadParameter
-from ..parameters import bad, choice, component, flag, from_fields, from_table, real, whole
+from ..parameters import bad, choice, component, flag, from_fields, from_table, hold_to_type, real, whole
 from ..protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ..protocols.splitnn_parts import MERGES
 from . import toml
 
 OPTIMIZERS = ("sgd", "adam")
 SECURE = ("cut", "shared")
+
+
+def _take(name: str, hint: Any) -> Any:
+    return lambda value, where: hold_to_type(where, name, value, hint)
 
 
 def _take_widths(name: str, least: int = 0) -> Any:
@@ -64,7 +68,7 @@ class CutSettings:
 class SplitSettings(CutSettings):
     """[split]: a network whose parts are held by different parties."""
 
-    labels: str = ""
+    labels: str = component("", _take("labels", str), doc="the party with labels, if it is to be stated")
     merge: str = choice("concat", MERGES, doc="how the outputs of several bottoms are merged")
     top: Any = component((), _take_widths("top"), doc="widths of the layers before the output")
     epochs: int = whole(10, least=0, doc="passes over the rows")
@@ -109,11 +113,11 @@ class TransferSettings(CutSettings):
 class TableParty:
     """[parties.NAME]: a party's own table."""
 
-    file: str = ""
-    id: str = ""
-    label: str = ""
-    drop: list[str] = dataclasses.field(default_factory=list)
-    categories: list[str] = dataclasses.field(default_factory=list)
+    file: str = component("", _take("file", str), doc="its table, relative to the job file")
+    id: str = component("", _take("id", str), doc="the id column")
+    label: str = component("", _take("label", str), doc="the column to predict, at one party")
+    drop: Any = component((), _take("drop", list[str]), doc="columns to leave out")
+    categories: Any = component((), _take("categories", list[str]), doc="columns of codes, not numbers")
     duplicates: str = choice("refuse", ("refuse", "first"), doc="rows with the id of an earlier row")
 
 
@@ -130,7 +134,9 @@ class TransferParty(TableParty):
     """A party of a transfer."""
 
     helper: bool = flag(False, doc="it has no table and deals randomness")
-    measure: str = ""  # the target's column of labels, used only for metrics
+    measure: str = component(
+        "", _take("measure", str), doc="the target's column of labels, used only for metrics"
+    )
 
 
 def read_parties(
