@@ -347,7 +347,7 @@ def _from_field(
         )
     if meta.get("kind") == "component":
         return meta["take"](value, where)
-    if not meta or meta["kind"] == "flag":  # in TOML's words, "true or false"
+    if not meta:
         value = hold_to_type(where, field.name, value, hint)
     elif value == NONE and meta["none"]:
         return None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadJob, BadParameter
-from ..parameters import bad, choice, component, flag, from_fields, from_table, hold_to_type, real, whole
+from ..parameters import bad, choice, component, from_fields, from_table, hold_to_type, real, whole
 from ..protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ..protocols.splitnn_parts import MERGES
 from . import toml
@@ -76,7 +76,7 @@ class SplitSettings(CutSettings):
     optimizer: str = choice("sgd", OPTIMIZERS, doc="optimizer of every part")
     momentum: float = real(0.0, least=0, doc="momentum of sgd")
     weight_decay: float = real(0.0, least=0, doc="weight decay")
-    regression: bool = flag(False, doc="the label is a number")
+    regression: bool = component(False, _take("regression", bool), doc="the label is a number")
     test_fraction: float = real(0.2, least=0, below=1, doc="share of the rows held out")
     slices: int = whole(1, least=1, doc="slices of a batch, so that parties compute concurrently")
     every: int = whole(1, least=0, doc="epochs between evaluations; 0: only at the end")
@@ -133,7 +133,7 @@ class SplitParty(TableParty):
 class TransferParty(TableParty):
     """A party of a transfer."""
 
-    helper: bool = flag(False, doc="it has no table and deals randomness")
+    helper: bool = component(False, _take("helper", bool), doc="it has no table and deals randomness")
     measure: str = component(
         "", _take("measure", str), doc="the target's column of labels, used only for metrics"
     )
