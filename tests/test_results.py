@@ -59,6 +59,7 @@ CALLS: dict[str, Callable[[Path], Any]] = {
         data.gaussian_blobs(rows=80, seed=0),
         teachers=3,
         queries=4,
+        aggregator=tacit.private.GNMax(1.0),
         model="logistic",
         student=tacit.private.Student(steps=2),
     ),

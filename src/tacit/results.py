@@ -19,8 +19,6 @@ from .runs import Event, Journal, check_unused, encode_model, encode_nonfinite, 
 if TYPE_CHECKING:
     import pandas
 
-    from .report.records import RunRecord
-
 
 class JobResult:
     """What every verb returns: `value` is what it computed, `ledger` is who saw what.
@@ -196,15 +194,9 @@ class Result(JobResult):
         return self.model
 
     def _page(self) -> str:
-        from .report import page
+        from .report import page, records
 
-        return page.render([self.record()])
-
-    def record(self) -> RunRecord:
-        """Return the run as the report reads it."""
-        from .report.records import RunRecord
-
-        return RunRecord(self.config, self.events, self.ledger.to_dict())
+        return page.render([records.RunRecord(self.config, self.events, self.ledger.to_dict())])
 
     def to_dict(self) -> dict[str, Any]:
         """Return metrics, history, ledger and job as plain values; the model is in `save`."""
@@ -292,9 +284,10 @@ class Comparison(JobResult):
         return self.table()
 
     def _page(self) -> str:
-        from .report import page
+        from .report import page, records
 
-        return page.render([run.record() for run in self.results], self.summary)
+        runs = [records.RunRecord(r.config, r.events, r.ledger.to_dict()) for r in self.results]
+        return page.render(runs, self.summary)
 
     @property
     def ledger(self) -> Ledger:

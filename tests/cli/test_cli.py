@@ -23,7 +23,9 @@ def test_resume_promises_no_more_than_it_keeps(verb, capsys):
     """
     with pytest.raises(SystemExit):
         cli.main([verb, "--help"])
-    assert "as if it had not been, but for what a guard draws" in " ".join(capsys.readouterr().out.split())
+    assert "as without the stop, except for the randomness of a guard" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 def test_help_loads_nothing_heavy(tmp_path):
