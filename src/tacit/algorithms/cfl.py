@@ -18,7 +18,6 @@ from torch import Tensor
 
 from ..parameters import bad, real
 from .personal import Personal
-from .types import Batches, LocalTask, State, Upload
 
 
 class Cut(NamedTuple):
@@ -56,10 +55,6 @@ class CFL(Personal):
     )
     sees_each: ClassVar[bool] = True
 
-    def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
-        current = batches.fold(self.step, self.solver.start(down), task, down, mine)
-        return self.upload(batches, current.w - down["w"], current.buffers), mine
-
     def split(self, deltas: Tensor, weights: Tensor, reach: float) -> Cut | None:
         """The split of a cluster whose parties sent these updates [n, D]; None if it stays whole.
 
@@ -88,7 +83,7 @@ def cosines(deltas: Tensor) -> Tensor:
     """[n, n] cosine similarities."""
     x = deltas.double()
     x = x / x.norm(dim=1, keepdim=True).clamp(min=1e-30)
-    return x @ x.T
+    return torch.matmul(x, x.T)
 
 
 def bipartition(alike: Tensor) -> Cut:

@@ -32,7 +32,7 @@ class Ditto(Personal):
         )  # v ← v − η(∇F(v) + λ(v − w))
 
     def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
-        current = batches.fold(self.step, self.solver.start(down), task, down, mine)
+        current = self.train(task, down, mine, batches)
         v = batches.fold(self.own, SGD().start({**down, "w": mine["v"]}), task, down)
         return self.upload(batches, current.w - down["w"], current.buffers), {"v": v.w}
 

@@ -29,7 +29,7 @@ class FedBN(Personal):
 
     def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         begin = self.begin(task, down, mine)
-        current = batches.fold(self.step, self.solver.start(begin), task, down, mine)
+        current = self.train(task, begin, mine, batches)
         delta = torch.where(norms(task), torch.zeros_like(current.w), current.w - begin["w"])
         unmoved = {"buffers": down["buffers"]} if "buffers" in down else {}
         return self.upload(batches, delta, unmoved), {"v": current.w, **current.buffers}

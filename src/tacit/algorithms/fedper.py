@@ -28,7 +28,7 @@ class FedPer(Personal):
 
     def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         begin = self.start(task, down, mine)
-        current = batches.fold(self.step, self.solver.start({**down, "w": begin}), task, down, mine)
+        current = self.train(task, {**down, "w": begin}, mine, batches)
         delta = torch.where(
             last_layers(task, self.head), torch.zeros_like(begin), current.w - begin
         )  # the head is not sent

@@ -20,7 +20,7 @@ class FineTune(Personal):
         return {"v": w}
 
     def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
-        current = batches.fold(self.step, self.solver.start(down), task, down, mine)
+        current = self.train(task, down, mine, batches)
         return self.upload(batches, current.w - down["w"], current.buffers), {"v": current.w}
 
     def personal(self, task: LocalTask, down: State, mine: State) -> State:

@@ -9,31 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import BadParameter
-from ..parameters import flag, part, real
-from .solvers import SGD, SOLVER
-from .types import Algorithm, Batch, Batches, LocalState, LocalTask, Solver, State, Upload, share
+from .local import Averaging
+from .types import LocalTask
 
 
 @dataclass(frozen=True)
-class Personal(Algorithm):
-    """FedAvg's local step and mean; `personal` computes a party's model from the global one and its state."""
+class Personal(Averaging):
+    """A global model by averaging; `personal` computes a party's model from the global one and its state."""
 
-    lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
-    weighted: bool = flag(True, doc="weight clients by their rows n_k (else equally)")
-    solver: Solver = part(SGD(), doc="the local step: SGD(…) or Adam(…)", of=SOLVER)
     personalizes: ClassVar[bool] = True
-
-    def step(
-        self, current: LocalState, batch: Batch, task: LocalTask, down: State, mine: State
-    ) -> LocalState:
-        g, current = task.gradient(current, batch)
-        return self.solver.step(current, g, self.solver.rate(self.lr, down))
-
-    def upload(self, batches: Batches, delta: Tensor, buffers: State) -> Upload:
-        return Upload(share(batches, self.weighted), {"delta": delta, **buffers})
-
-    def merge(self, w: Tensor, state: State, mean: State, fraction: Tensor | float) -> tuple[Tensor, State]:
-        return w + mean["delta"], state
 
 
 def last_layers(task: LocalTask, many: int) -> Tensor:

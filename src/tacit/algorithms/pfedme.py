@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from ..parameters import real, whole
 from .personal import Personal
+from .solvers import start
 from .types import Batch, Batches, LocalState, LocalTask, State, Upload
 
 
@@ -38,13 +38,8 @@ class PFedMe(Personal):
         return current._replace(w=w, buffers=moved.buffers, memory={"theta": theta}, steps=current.steps + 1)
 
     def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
-        buffers = {"buffers": down["buffers"]} if "buffers" in down else {}
-        current = batches.fold(
-            self.step_towards,
-            LocalState(down["w"], buffers, {"theta": down["w"]}, torch.zeros_like(down["w"][0])),
-            task,
-            down,
-        )
+        begin = start(down)._replace(memory={"theta": down["w"]})
+        current = batches.fold(self.step_towards, begin, task, down)
         return self.upload(batches, current.w - down["w"], current.buffers), {"v": current.memory["theta"]}
 
     def merge(self, w: Tensor, state: State, mean: State, fraction: Tensor | float) -> tuple[Tensor, State]:
