@@ -71,7 +71,9 @@ class Matched(ModelRule):
             reversed_values = reorder(reversed_values, layer, after, order)
         first, second = (
             task.predict(
-                _join(task.parameters, v), task.x[:2], _join(task.buffer_slots, v) if task.buffer_slots else None
+                _join(task.parameters, v),
+                task.x[:2],
+                _join(task.buffer_slots, v) if task.buffer_slots else None,
             )
             for v in (values, reversed_values)
         )

@@ -12,8 +12,9 @@ import os
 
 from ..errors import BadData
 from .federation import Dataset
+from .recipe import Recipe
 from .sources import Published, contents, folders
-from .tables import Recipe, from_frame
+from .tables import from_frame
 
 _PAGE = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"
 FILES = (

@@ -25,7 +25,7 @@ import torch
 
 from ..errors import BadData, MissingExtra
 from .federation import Dataset, Rows
-from .idx import scale_pixels
+from .mnist import scale_pixels
 from .sources import Published, confirm, fetch, folders
 
 LABELS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

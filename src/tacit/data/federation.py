@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -169,11 +170,8 @@ class Federation:
             y, owner = self.rows.y, self.owner
             there = y >= 0
             cell = (owner if y.dim() == 1 else owner[:, None].expand_as(y))[there] * self.classes + y[there]
-            counts = (
-                torch.bincount(cell, minlength=len(self) * self.classes)
-                .reshape(len(self), self.classes)
-                .tolist()
-            )
+            shape = (len(self), self.classes)
+            counts = torch.bincount(cell, minlength=math.prod(shape)).reshape(shape).tolist()
         return {**self.outline(), "sizes": self.sizes.tolist(), "counts": counts, "shift": self._shift()}
 
     def _shift(self) -> list[float] | None:
@@ -195,7 +193,9 @@ class Federation:
             sizes = start[1:] - start[:-1]
             here = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
             sums = torch.zeros(len(sizes), x.shape[1])
-            for index, party in zip(rows.index[start[0] : start[-1]].split(many), here.split(many)):
+            for index, party in zip(
+                torch.split(rows.index[start[0] : start[-1]], many), torch.split(here, many)
+            ):
                 sums.index_add_(0, party, x[index])
             shift += ((sums / sizes.clamp(min=1)[:, None] - mean).abs() / std)[:, varies].mean(dim=1).tolist()
         return shift
@@ -290,7 +290,8 @@ class Dataset:
         check(skew)
         data = self
         if isinstance(skew, ByColumn):
-            data = self if self.table is None else self.table.without(self, skew.column)
+            if self.table is not None:
+                data = self.table.without(self, skew.column)
             groups = len(skew.names(data, 0))
             if parties is not None and parties != groups:
                 raise bad(
@@ -301,28 +302,15 @@ class Dataset:
                     "Or leave it None.",
                 )
             parties, min_size = groups, 1 if min_size is None else min_size
-        if not _is_whole(parties, 1, len(data)):
-            raise bad(
-                "split",
-                "parties",
-                parties,
-                f"a whole number from 1 to {len(data)}, the number of rows of {self.name}",
-            )
+        fits = f"a whole number from 1 to {len(data)}, the number of rows of {self.name}"
+        check_whole("split", "parties", parties, 1, len(data), fits)
         assert parties is not None
         share = len(data) // parties
         min_size = min(10, max(1, share // 2)) if min_size is None else min_size
-        if not _is_whole(min_size, 1, share):
-            raise bad(
-                "split", "min_size", min_size, f"a whole number from 1 to {share}, an equal share of the rows"
-            )
-        if not _is_whole(seed, 0, None):
-            raise bad("split", "seed", seed, "a whole number of at least 0")
-        if (
-            isinstance(held_fraction, bool)
-            or not isinstance(held_fraction, int | float)
-            or not 0 <= held_fraction < 1
-        ):
-            raise bad("split", "held_fraction", held_fraction, "a number of at least 0 and below 1")
+        fits = f"a whole number from 1 to {share}, an equal share of the rows"
+        check_whole("split", "min_size", min_size, 1, share, fits)
+        check_whole("split", "seed", seed, 0)
+        check_fraction("split", "held_fraction", held_fraction)
         return _partition(data, parties, skew, int(seed), float(held_fraction), int(min_size))
 
     def centralize(self) -> Dataset:
@@ -362,9 +350,18 @@ def _task_name(classes: int | None) -> str:
     return "a number to predict" if classes is None else f"{classes} classes"
 
 
-def _is_whole(value: Any, least: int, most: int | None) -> bool:
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return whole and value >= least and (most is None or value <= most)
+def check_whole(
+    owner: str, name: str, value: Any, least: int, most: float = math.inf, must_be: str = ""
+) -> None:
+    """Raise BadParameter unless the value is an integer from `least` to `most`; `must_be` says what it is."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
+        raise bad(owner, name, value, must_be or f"a whole number of at least {least}")
+
+
+def check_fraction(owner: str, name: str, value: Any) -> None:
+    """Raise BadParameter unless the value is a share below 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise bad(owner, name, value, "a number of at least 0 and below 1")
 
 
 def party_names(parties: int) -> tuple[str, ...]:

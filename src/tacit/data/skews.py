@@ -121,7 +121,7 @@ class Dirichlet(Skew):
                 rng.dirichlet(np.full(len(available), self.alpha), parties).T * available[:, None]
             )
             over = counts.sum(1) / np.maximum(available, 1)
-            return np.floor(counts / np.maximum(over, 1)[:, None]).astype(np.int64)
+            return np.asarray(counts / np.maximum(over, 1)[:, None], dtype=np.int64)  # rounded down
         counts = np.zeros((len(available), parties), dtype=np.int64)
         for c, n in enumerate(available):
             share = rng.dirichlet(np.full(parties, self.alpha))
@@ -463,7 +463,7 @@ def _along(skew: CovariateShift, dataset: Dataset, rng: np.random.Generator) -> 
             f"{skew} needs features that are numbers; the rows of {dataset.name} are tokens. Use a label or "
             "quantity skew."
         )
-    x: Any = dataset.rows.x.reshape(len(dataset), -1)
+    x = dataset.rows.x.reshape(len(dataset), -1)
     if skew.feature is not None and skew.feature >= x.shape[1]:
         raise bad(
             "CovariateShift",
@@ -485,4 +485,4 @@ def _along(skew: CovariateShift, dataset: Dataset, rng: np.random.Generator) -> 
     direction = direction * torch.sign(
         direction[direction.abs().argmax()]
     )  # the sign of a component is arbitrary
-    return (x @ direction).numpy()
+    return torch.matmul(x, direction).numpy()

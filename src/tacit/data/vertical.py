@@ -19,12 +19,12 @@ from torch import Tensor
 
 from ..errors import BadData
 from ..parameters import bad, nearest
-from .federation import check_one_label
+from .federation import check_fraction, check_one_label, check_whole
 from .identifiers import identify_rows, show_rows
 
 if TYPE_CHECKING:
     from .federation import Dataset
-    from .tables import Recipe
+    from .recipe import Recipe
 
 # the random stream that draws the held-out rows; 0 to 5 are used where rows are partitioned
 HOLDING = 6
@@ -192,8 +192,7 @@ def split_rows(rows: int, fraction: float, seed: int, owner: str = "vertical") -
 
     The same at every party with the same number of rows and seed.
     """
-    if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction < 1:
-        raise bad(owner, "test_fraction", fraction, "a number of at least 0 and below 1")
+    check_fraction(owner, "test_fraction", fraction)
     order = torch.from_numpy(np.random.default_rng([seed, HOLDING]).permutation(rows))
     held = min(round(fraction * rows), max(rows - 1, 0))
     return order[held:].sort().values, order[:held].sort().values
@@ -261,16 +260,10 @@ def split_for_transfer(
     Each party has the given columns of about half of the records; `shared` records are in both tables. A
     column may be in both. The target's labels are for evaluation.
     """
-    names = {"source": list(source), "target": list(target)}
-    parts = split_columns(data, {"source": names["source"], "target": names["target"]}, "source")
+    parts = split_columns(data, {"source": list(source), "target": list(target)}, "source")
     rows = len(parts)
-    if isinstance(shared, bool) or not isinstance(shared, int) or not 1 <= shared < rows:
-        raise bad(
-            "split_for_transfer",
-            "shared",
-            shared,
-            f"a whole number between 1 and {rows - 1}, as there are {rows} records",
-        )
+    fits = f"a whole number between 1 and {rows - 1}, as there are {rows} records"
+    check_whole("split_for_transfer", "shared", shared, 1, rows - 1, fits)
     order = np.random.default_rng([seed, HOLDING]).permutation(rows)
     half = shared + (rows - shared) // 2
     whole = parts.parties["source"]

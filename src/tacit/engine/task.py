@@ -176,7 +176,7 @@ class Task:
             values[name] = values[name].detach()
         if buffers:
             # clones, because the forward pass writes into them
-            values |= {name: value.clone() for name, value in _split(self.buffer_slots, buffers["buffers"]).items()}
+            values |= {k: v.clone() for k, v in _split(self.buffer_slots, buffers["buffers"]).items()}
         with self._forward(batch):
             out = functional_call(self.module if module is None else module, values, (self.x[batch.index],))
         losses = self._loss(out.float(), self.y[batch.index])

@@ -24,6 +24,7 @@ from ...algorithms.types import State
 from ...crypto.digest import Digests
 from ...data import tables
 from ...data.federation import Federation, Holdings, Rows
+from ...data.recipe import Recipe
 from ...data.table_files import read_table
 from ...engine.task import Task
 from ...errors import BadData, BadJob, BadRun, BudgetSpent, ProtocolError, TacitError
@@ -719,7 +720,7 @@ def read_rows(
         raise BadData(
             f"{file}: {error}", outside=f"its file has no column {absent[0]!r}" if absent else error.outside
         ) from None
-    values = tables._target(str(file), label, frame[label], labels is None)
+    values = tables.to_target(str(file), label, frame[label], labels is None)
     if labels is None:
         y = torch.from_numpy(values.astype(np.float32))
     else:
@@ -758,7 +759,7 @@ def read_rows(
 LAYOUT = ("label", "labels", "numbers", "categories", "missing", "held_fraction")
 
 
-def read_layout(table: Mapping[str, Any]) -> tuple[tables.Recipe, str, list[str] | None, float]:
+def read_layout(table: Mapping[str, Any]) -> tuple[Recipe, str, list[str] | None, float]:
     """(recipe, label, its values or None for a regression, the share held back) of a job's [data]."""
     for key in table:
         if key not in LAYOUT:
@@ -789,9 +790,7 @@ def read_layout(table: Mapping[str, Any]) -> tuple[tables.Recipe, str, list[str]
         raise BadJob(
             f"[data]: categories is {kinds!r}; it must be a table: a column, and the list of its values."
         )
-    recipe = tables.Recipe(
-        tuple(texts("numbers")), {k: tuple(v) for k, v in kinds.items()}, tuple(texts("missing"))
-    )
+    recipe = Recipe(tuple(texts("numbers")), {k: tuple(v) for k, v in kinds.items()}, tuple(texts("missing")))
     if not recipe.columns:
         raise BadJob(
             "[data]: there are neither numbers nor categories, so there is nothing to learn from. Name the "
