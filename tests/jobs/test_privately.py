@@ -50,7 +50,7 @@ def test_it_learns_within_its_budget(digits, tmp_path):
     assert len((tmp_path / "run" / "spent.jsonl").read_text().splitlines()) == 12 * 6
     assert torch.equal(load_file(tmp_path / "run" / "model.safetensors")["5.bias"], run.model[5].bias)
     page = run.report().read_text()
-    assert "Accuracy against ε" in page
+    assert "Accuracy vs. ε" in page
     assert "discrete Gaussian noise" in page
     assert json.loads((tmp_path / "run" / "ledger.json").read_text())["spent"][0]["sampling"].startswith(
         "Poisson"

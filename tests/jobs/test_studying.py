@@ -270,7 +270,7 @@ def test_the_time_of_one_client_after_the_other_is_extrapolated_from_a_measured_
     from tacit.report import study as page
 
     assert (
-        "One client at a time on the same machine makes 320 samples a second, measured over 2.0 s"
+        "One client at a time, the same machine processes 320 samples per second (measured over 2.0 s)"
         in page.timing(found)
     )
     assert "extrapolated from that" in page.timing(found)

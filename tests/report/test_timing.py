@@ -62,7 +62,7 @@ def test_the_time_to_a_mark_that_all_runs_reach_by_hand():
         ("FedAvg", "3", "30.0 s"),
         ("FedAvg, FedBuff(buffer=2)", "3", "4.0 s"),
     ]
-    assert "virtual clock" in drawn.caption
+    assert "Simulated time" in drawn.caption
 
 
 def test_a_regression_is_timed_by_its_loss():
@@ -103,4 +103,4 @@ def test_runs_without_a_clock_have_no_such_section_and_those_with_one_do():
 def test_over_a_network_the_clock_is_said_to_be_the_real_one():
     drawn = against_time([record("a", [(1.0, 0.5)], runtime="one process a party")])
     assert drawn is not None
-    assert "the real clock" in drawn.caption
+    assert "Wall-clock time" in drawn.caption

@@ -413,7 +413,7 @@ def test_train_private_writes_neither_the_number_of_rows_nor_the_labels_counts(t
     for name, text in {**written(run), "printed": f"{run} {run.ledger} {run.events}"}.items():
         assert not re.search(rf"\b{n // 1000},?{n % 1000}\b", text), name
         assert str(labels) not in text, name
-        assert "Who holds what" not in text, name
+        assert "Data distribution" not in text, name
 
 
 Rows, Holdings = tacit.data.federation.Rows, tacit.data.federation.Holdings

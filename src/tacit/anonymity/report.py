@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadData
+from ..report.layout import Section, figure, table
 from ..report.markup import Safe, join, tag
 from ..report.numbers import count, is_finite, names, percent, significant
 from ..report.page import assemble, write_page
-from ..report.sections import Section, figure, table
 from ..report.svg import Figure
 from . import drawings
 from .assessment import Risk, assess

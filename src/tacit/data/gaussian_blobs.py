@@ -35,6 +35,6 @@ def gaussian_blobs(
     check(GaussianBlobs(rows, classes, features, spread, seed))
     rng = np.random.default_rng([seed, 5])
     y = rng.permutation(np.arange(rows) % classes)
-    centres = 3 * rng.standard_normal((classes, features), dtype=np.float32)
-    x = centres[y] + np.float32(spread) * rng.standard_normal((rows, features), dtype=np.float32)
+    centers = 3 * rng.standard_normal((classes, features), dtype=np.float32)
+    x = centers[y] + np.float32(spread) * rng.standard_normal((rows, features), dtype=np.float32)
     return from_arrays(x, y, classes=classes, name="gaussian_blobs", test_fraction=test_fraction, seed=seed)

@@ -52,13 +52,13 @@ def synthetic(
     check(Synthetic(alpha, beta, parties, features, classes, least, seed, iid))
     rng = np.random.default_rng([seed, 6])
     sizes = least + np.floor(rng.lognormal(4, 2, parties)).astype(np.int64)
-    u, centre = rng.normal(0, alpha, parties), rng.normal(0, beta, parties)
+    u, center = rng.normal(0, alpha, parties), rng.normal(0, beta, parties)
     deviation = np.arange(1, features + 1) ** -0.6  # the root of the variance i^−1.2
     shared = rng.standard_normal((features, classes)), rng.standard_normal(classes)
     xs, ys = [], []
     for k in range(parties):
         w, b = shared if iid else (rng.normal(u[k], 1, (features, classes)), rng.normal(u[k], 1, classes))
-        v = np.zeros(features) if iid else rng.normal(centre[k], 1, features)
+        v = np.zeros(features) if iid else rng.normal(center[k], 1, features)
         x = v + deviation * rng.standard_normal((sizes[k], features))
         xs.append(x.astype(np.float32))
         ys.append(np.argmax(x @ w + b, axis=1))

@@ -87,11 +87,11 @@ def federation(summary: Mapping[str, Any]) -> Figure | None:
                 summary["shift"],
                 significant,
                 "shift",
-                "Mean distance of the party's features from everyone's mean, in standard deviations of all "
-                "rows.",
+                "Mean distance of the party's feature means from the pooled means, in pooled standard "
+                "deviations.",
             )
         )
-    return combine(f"Who holds what: {count(len(parties))} parties", panels) if panels else None
+    return combine(f"Data distribution across {count(len(parties))} parties", panels) if panels else None
 
 
 def _labels(parties: list[str], labels: list[str], counts: Sequence[Sequence[int]]) -> Figure:
@@ -107,12 +107,12 @@ def _labels(parties: list[str], labels: list[str], counts: Sequence[Sequence[int
         texts, rows = [[count(c) for c in row] for row in folded], parties
         words = [
             [
-                f"{p}, label {c}: {count(n)} rows, {percent(s, 0)} of its own"
+                f"{p}, label {c}: {count(n)} rows, {percent(s, 0)} of the party's rows"
                 for c, n, s in zip(columns, row, share)
             ]
             for p, row, share in zip(parties, folded, shares)
         ]
-        caption = "Number of rows; the stronger the colour, the larger the share of that party's own rows."
+        caption = "Number of rows. A stronger color means a larger share of the party's rows."
     else:
         # Similar parties are adjacent: sorted by their most frequent label, then its count, and averaged in
         # groups.
@@ -126,17 +126,13 @@ def _labels(parties: list[str], labels: list[str], counts: Sequence[Sequence[int
             [f"{a + 1:,}–{b:,}" for a, b in pairwise(bounds)],
         )
         words = [
-            [
-                f"parties {r} in this order, label {c}: {percent(s, 0)} of their rows"
-                for c, s in zip(columns, row)
-            ]
+            [f"parties {r} (sorted), label {c}: {percent(s, 0)} of their rows" for c, s in zip(columns, row)]
             for r, row in zip(rows, shares)
         ]
         caption = (
-            f"{count(len(parties))} parties sorted by the label they hold most of and averaged in "
-            f"{MOST_ROWS} groups; "
-            "the stronger the colour, the larger the share. A staircase is a label skew; an even field is "
-            "none."
+            f"{count(len(parties))} parties, sorted by their most frequent label and averaged in {MOST_ROWS} "
+            "groups. A stronger color means a larger share. A staircase pattern indicates label skew; a "
+            "uniform color indicates none."
         )
     return heat(
         "Labels held by each party",
@@ -168,7 +164,7 @@ def _spread(
     ranges = [f"{form(low + k * width)} – {form(low + (k + 1) * width)}" for k in range(bins)]
     middle = known[len(known) // 2] if known else math.nan
     return bars(
-        f"{title}: how many parties",
+        f"{title} (histogram)",
         ranges,
         held,
         count,
@@ -213,19 +209,19 @@ def _band(name: str, style: str, metric: str, points: Sequence[tuple[float, floa
 
 
 def _curve(
-    runs: Sequence[RunRecord], metric: str, title: str, label: str, colours: Mapping[str, str] | None
+    runs: Sequence[RunRecord], metric: str, title: str, label: str, colors: Mapping[str, str] | None
 ) -> Figure | None:
     groups = _by_label(runs)
-    colours = colours or styles(list(groups))
+    colors = colors or styles(list(groups))
     series, rules = [], []
     for name, group in groups.items():
         points = _history(group, metric)
         if any(is_finite(m) for r, m, _ in points if r > 0) or len(points) > 1:
             broken = any(r.diverged is not None for r in group)
-            series.append(_band(name + (" (diverged)" if broken else ""), colours[name], metric, points))
+            series.append(_band(name + (" (diverged)" if broken else ""), colors[name], metric, points))
         elif is_finite(level := mean_error(r.metrics.get(metric) for r in group)[0]):
             rules.append(
-                Rule(name, level, colours[name])
+                Rule(name, level, colors[name])
             )  # a baseline without history: only its final result is drawn
     if not series:
         return None
@@ -239,14 +235,16 @@ def _curve(
         )
         for r in rounds
     ]
-    chance = ": small differences may be chance" if len(series) > 1 else ""
+    chance = ": small differences may be due to chance" if len(series) > 1 else ""
     caption = (
         f"Mean over {seeds} seeds; the band is ± one standard error."
         if seeds > 1
         else f"One seed, so there is no band{chance}."
     )
     gone = [f"{r.label}, seed {r.seed}, in round {r.diverged}" for r in runs if r.diverged is not None]
-    caption += f" Diverged, and not drawn from there: {names(gone, 3)}." if gone and metric == "loss" else ""
+    caption += (
+        f" Diverged, and not drawn from that round on: {names(gone, 3)}." if gone and metric == "loss" else ""
+    )
     values = [v for s in series for v in (*s.y, *s.low)]
     return plot(
         title,
@@ -260,15 +258,15 @@ def _curve(
 
 
 def curves(
-    runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None
+    runs: Sequence[RunRecord], *, title: str = "", colors: Mapping[str, str] | None = None
 ) -> Figure | None:
     """Draw accuracy and loss on the global test set by round, with a band over seeds."""
     after = f": {title}" if title else ""
     panels = [
         p
         for p in (
-            _curve(runs, "accuracy", f"Accuracy by round{after}", "accuracy", colours),
-            _curve(runs, "loss", f"Loss by round{after}", "loss", colours),
+            _curve(runs, "accuracy", f"Accuracy by round{after}", "accuracy", colors),
+            _curve(runs, "loss", f"Loss by round{after}", "loss", colors),
         )
         if p
     ]
@@ -276,11 +274,11 @@ def curves(
 
 
 def accuracy_against_bytes(
-    runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None
+    runs: Sequence[RunRecord], *, title: str = "", colors: Mapping[str, str] | None = None
 ) -> Figure | None:
     """Draw accuracy against the bytes sent so far, up and down, by all parties."""
     groups = _by_label(runs)
-    colours = colours or styles(list(groups))
+    colors = colors or styles(list(groups))
     series, rules, measured = [], [], []
     for name, group in groups.items():
         paths: dict[int, list[tuple[float, float]]] = {}
@@ -295,10 +293,10 @@ def accuracy_against_bytes(
             for _, path in sorted(paths.items())
         ]
         if points and points[-1][0] > 0:
-            series.append(_band(name, colours[name], "accuracy", points))
+            series.append(_band(name, colors[name], "accuracy", points))
             measured.append((name, points))
         elif is_finite(level := mean_error(r.metrics.get("accuracy") for r in group)[0]):
-            rules.append(Rule(name, level, colours[name]))
+            rules.append(Rule(name, level, colors[name]))
     if not series:
         return None
     ends = [s.x[-1] for s in series]
@@ -313,20 +311,20 @@ def accuracy_against_bytes(
         for (name, points), best in zip(measured, bests)
     ]
     return plot(
-        f"Accuracy against bytes sent{': ' if title else ''}{title}",
+        f"Accuracy vs. bytes sent{': ' if title else ''}{title}",
         series,
-        Axis("sent so far, all parties", log=max(ends) / min(ends) > 20, form=lambda v, step: size(v)),
+        Axis("bytes sent so far, all parties", log=max(ends) / min(ends) > 20, form=lambda v, step: size(v)),
         Axis("accuracy", form=_share),
         rules=rules,
-        caption="Up and down together, all parties."
-        + (" A baseline without messages is a dashed level." if rules else ""),
+        caption="Uploads and downloads of all parties."
+        + (" Baselines, which send no messages, are dashed lines." if rules else ""),
         table=Table(
             (
                 "algorithm",
-                "sent in all",
-                "last accuracy",
-                "sent until 95% of its best",
-                f"sent until {percent(level)}",
+                "total sent",
+                "final accuracy",
+                "sent to reach 95% of its best",
+                f"sent to reach {percent(level)}",
             ),
             rows,
         ),
@@ -334,11 +332,11 @@ def accuracy_against_bytes(
 
 
 def accuracy_against_epsilon(
-    runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None
+    runs: Sequence[RunRecord], *, title: str = "", colors: Mapping[str, str] | None = None
 ) -> Figure | None:
     """Draw accuracy against the ε spent so far."""
     groups = _by_label(runs)
-    colours = colours or styles(list(groups))
+    colors = colors or styles(list(groups))
     series, rows = [], []
     for name, group in groups.items():
         paths: dict[float, list[float]] = {}
@@ -348,7 +346,7 @@ def accuracy_against_epsilon(
                     paths.setdefault(event["epsilon"], []).append(event["accuracy"])
         points = [(spent, *mean_error(path)) for spent, path in sorted(paths.items())]
         if points:
-            series.append(_band(name, colours[name], "accuracy", points))
+            series.append(_band(name, colors[name], "accuracy", points))
             best = max(points, key=lambda p: p[1])
             rows.append(
                 (
@@ -361,17 +359,17 @@ def accuracy_against_epsilon(
     if not series:
         return None
     return plot(
-        f"Accuracy against ε{': ' if title else ''}{title}",
+        f"Accuracy vs. ε{': ' if title else ''}{title}",
         series,
         Axis("ε spent so far", form=lambda v, step: significant(v)),
         Axis("accuracy", form=_share),
-        caption="δ, and whom ε protects against whom, stand in the ledger below.",
-        table=Table(("algorithm", "ε in all", "last accuracy", "best accuracy"), rows),
+        caption="The ledger below states δ, what ε protects, and against whom.",
+        table=Table(("algorithm", "total ε", "final accuracy", "best accuracy"), rows),
     )
 
 
 def per_party(
-    runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None
+    runs: Sequence[RunRecord], *, title: str = "", colors: Mapping[str, str] | None = None
 ) -> Figure | None:
     """Draw each party's accuracy on its own held-out rows, with the worst decile marked.
 
@@ -384,7 +382,7 @@ def per_party(
     if len(runs) == 1 and len(runs[0].party_accuracy) <= MOST_ROWS:
         return _each_party(runs[0], f"Accuracy of each party{after}")
     groups = _by_label(runs)
-    colours = colours or styles(list(groups))
+    colors = colors or styles(list(groups))
     series, rows = [], []
     for name, group in groups.items():
         # Pooled over seeds, not averaged: each seed has another partition, so parties do not correspond.
@@ -395,7 +393,7 @@ def per_party(
                 name,
                 [s[0] for s in steps],
                 [s[1] for s in steps],
-                colours[name],
+                colors[name],
                 words=[f"{plain(name)}: {percent(s[1])}" for s in steps],
             )
         )
@@ -433,12 +431,12 @@ def _each_party(run: RunRecord, title: str) -> Figure:
     worst, mean = worst_decile(known), mean_error(known)[0]
     share = f"{count(len(worst))} of {count(len(rows))}"
     caption = (
-        f"On each party's own held-out rows. Marked: the worst decile ({share}), mean "
-        f"{percent(_decile_mean(known))}."
+        f"On each party's own held-out rows. The worst decile is marked ({share}, mean "
+        f"{percent(_decile_mean(known))})."
     )
     if run.untested:
         rows.append((f"small parties ({count(run.untested)})", None))
-        caption += " Small parties hold back too few rows for a figure, and report none."
+        caption += " Small parties have too few held-out rows to report an accuracy."
     return bars(
         title,
         [name for name, _ in rows],
@@ -457,10 +455,10 @@ def _decile_mean(values: Sequence[Any]) -> float:
 
 
 def gain(
-    entries: Sequence[Mapping[str, Any]], *, title: str = "", colours: Mapping[str, str] | None = None
+    entries: Sequence[Mapping[str, Any]], *, title: str = "", colors: Mapping[str, str] | None = None
 ) -> Figure | None:
     """Draw each party's accuracy alone (x) against federated (y)."""
-    colours = colours or styles([str(e.get("label")) for e in entries])
+    colors = colors or styles([str(e.get("label")) for e in entries])
     series, rows = [], []
     for e in entries:
         pairs = [
@@ -476,9 +474,9 @@ def gain(
                 label,
                 [a for _, a, _ in pairs],
                 [b for _, _, b in pairs],
-                colours[label],
+                colors[label],
                 words=[
-                    f"{truncate(plain(p), 40)} with {label}: alone {percent(a)}, federated {percent(b)}"
+                    f"{truncate(plain(p), 40)} with {label}: local {percent(a)}, federated {percent(b)}"
                     for p, a, b in pairs
                 ],
             )
@@ -494,14 +492,15 @@ def gain(
     if not series:
         return None
     return plot(
-        f"Alone against federated{': ' if title else ''}{title}",
+        f"Local vs. federated accuracy{': ' if title else ''}{title}",
         series,
-        Axis("accuracy alone", form=_share),
-        Axis("accuracy federated", form=_share),
+        Axis("accuracy of local training", form=_share),
+        Axis("accuracy of federated training", form=_share),
         diagonal=True,
         joined=False,
-        caption="One mark per party and algorithm. Above the diagonal the party gained from federating.",
-        table=Table(("algorithm", "parties that gained", "smallest gain", "largest gain"), rows),
+        caption="One mark per party and algorithm. Parties above the diagonal benefited from federated "
+        "training.",
+        table=Table(("algorithm", "parties that benefited", "smallest gain", "largest gain"), rows),
     )
 
 
@@ -521,18 +520,18 @@ def landscape_line(line: Mapping[str, Any], *, title: str = "") -> Figure | None
             Series(f"{count(len(party))} parties: median, 10% to 90%", t, picks[1], "c0", picks[0], picks[2])
         ]
     if line.get("global"):
-        series.append(Series("the mean of the optima", t, line["global"], "central"))
+        series.append(Series("mean of the optima", t, line["global"], "central"))
     rows = [
         (significant(v), *(significant(s.y[k]) for s in series)) for k, v in _thin(list(enumerate(t)), 11)
     ]
     values = [v for s in series for v in s.y]
     return plot(
-        f"Loss towards the local optima{': ' if title else ''}{title}",
+        f"Loss along lines to the local optima{': ' if title else ''}{title}",
         series,
         Axis("t (0: global model, 1: local optimum)"),
         _axis("loss", "loss", values),
-        caption="From the global model towards each party's optimum. "
-        "Flat between 0 and 1: the parties agree. A wall: averaging costs.",
+        caption="From the global model to each party's optimum and beyond. A flat curve between 0 and 1 "
+        "means that the parties agree; a barrier means that averaging raises the loss.",
         table=Table(("t", *(s.name for s in series)), rows),
     )
 
@@ -549,7 +548,7 @@ def landscape_plane(surface: Mapping[str, Any], *, title: str = "") -> Figure | 
         b,
         values,
         surface.get("points") or [],
-        "The stronger the colour, the higher the loss. "
-        "Directions are normalised filter by filter, so that scale is comparable across layers."
-        + (f" {count(lost)} points were not finite and are left grey." if lost else ""),
+        "A stronger color means a higher loss. "
+        "Directions are filter-normalized, so that scales are comparable across layers."
+        + (f" {count(lost)} points are not finite and shown in gray." if lost else ""),
     )

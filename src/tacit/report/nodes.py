@@ -21,7 +21,7 @@ def network(graph: Mapping[str, Any], accuracies: Sequence[Any] = ()) -> Figure 
     n, edges = int(graph.get("nodes") or 0), graph.get("edges") or []
     if not 2 <= n <= MOST_NODES or not edges:
         return None
-    title = f"Who talks to whom: {graph.get('name')}, {n} nodes"
+    title = f"Communication graph: {graph.get('name')}, {n} nodes"
     head, down = heading(title)
     middle, radius, top = WIDTH / 2, 150.0, 24.0 + down
     at = [
@@ -46,18 +46,18 @@ def network(graph: Mapping[str, Any], accuracies: Sequence[Any] = ()) -> Figure 
             tag("g", tag("circle", cx=x, cy=y, r=size, class_="dot halo"), tag("title", words), class_="c0")
         )
     caption = (
-        f"Spectral gap {significant(graph.get('gap'))}: an exchange brings nodes nearer to their mean "
-        "by at least that part of the way."
+        f"Spectral gap {significant(graph.get('gap'))}: each exchange reduces the distance of the nodes from "
+        "their mean by at least this share."
     )
     return Figure(title, join(parts), WIDTH, top + 2 * radius + 24, caption=caption)
 
 
 def consensus(
-    runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None
+    runs: Sequence[RunRecord], *, title: str = "", colors: Mapping[str, str] | None = None
 ) -> Figure | None:
     """Draw the distance of the nodes' models from their mean, by round."""
     series, rows = [], []
-    colours = colours or styles([r.label for r in runs])
+    colors = colors or styles([r.label for r in runs])
     for run in runs:
         points = [
             (e["round"], e["consensus"])
@@ -66,7 +66,7 @@ def consensus(
         ]
         if points:
             series.append(
-                Series(run.label, [r for r, _ in points], [c for _, c in points], colours[run.label])
+                Series(run.label, [r for r, _ in points], [c for _, c in points], colors[run.label])
             )
             rows.append((run.label, significant(points[-1][1])))
     if not series:
@@ -102,7 +102,12 @@ def by_rounds(runs: Sequence[RunRecord]) -> Figure | None:
                 )
             )
     return (
-        plot("The worst node by round", series, Axis("round", form=_whole), Axis("accuracy", form=_share))
+        plot(
+            "Accuracy of the worst node by round",
+            series,
+            Axis("round", form=_whole),
+            Axis("accuracy", form=_share),
+        )
         if series
         else None
     )

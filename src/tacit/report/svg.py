@@ -1,7 +1,7 @@
 """Charts as SVG text, from the standard library alone: lines with bands, scatter, bars, heat map, plane.
 
-Colours are classes (`c0` …, `central`, `alone`), so one drawing serves light, dark and print. The palette is
-Okabe and Ito's, which colour-blind readers can tell apart; shapes and dashes say the same again. Every mark
+Colors are classes (`c0` …, `central`, `alone`), so one drawing serves light, dark and print. The palette is
+Okabe and Ito's, which color-blind readers can tell apart; shapes and dashes say the same again. Every mark
 carries its value in a <title>.
 """
 
@@ -34,7 +34,7 @@ def _ramp(low: str, high: str) -> list[str]:
     ]
 
 
-def _colours(
+def _color_rules(
     palette: Sequence[str], ink: str, soft: str, grid: str, paper: str, alarm: str, ramp: Sequence[str]
 ) -> str:
     rules = [f".c{i}{{color:{c}}}" for i, c in enumerate(palette)] + [
@@ -69,9 +69,9 @@ STYLE = Safe(
     ".tacit-chart rect{stroke-width:0}.tacit-chart .level{stroke-width:.7}"
     ".tacit-chart .shade{fill:currentColor;opacity:.1}.tacit-chart "
     ".outlined{paint-order:stroke;stroke-width:3px;stroke-linejoin:round}"
-    + _colours(LIGHT, "#1d2733", "#5b6876", "#dde3e8", "#ffffff", "#b3261e", _ramp("#eef4f9", "#0a4a82"))
+    + _color_rules(LIGHT, "#1d2733", "#5b6876", "#dde3e8", "#ffffff", "#b3261e", _ramp("#eef4f9", "#0a4a82"))
     + "@media screen and (prefers-color-scheme:dark){"
-    + _colours(DARK, "#e8edf2", "#9fadba", "#33404c", "#182028", "#ff8a80", _ramp("#1d2934", "#9fd0ff"))
+    + _color_rules(DARK, "#e8edf2", "#9fadba", "#33404c", "#182028", "#ff8a80", _ramp("#1d2934", "#9fd0ff"))
     + "}"
 )
 

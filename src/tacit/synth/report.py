@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..report.layout import Section, figure, table
 from ..report.maps import heat
 from ..report.markup import Safe, join, tag
 from ..report.numbers import count, is_finite, significant, truncate
 from ..report.page import assemble, write_page
-from ..report.sections import Section, figure, table
 from ..report.svg import Axis, Figure, Rule, Series, Table, bars, plot
 from .scores import MetricScore
 
