@@ -21,7 +21,7 @@ from .types import Batches, LocalTask, State, Upload
 
 @dataclass(frozen=True)
 class FedPSO(Averaging):
-    """Particle swarm: every party moves its own model towards its best and the global best, then trains.
+    """Particle swarm: every party moves its own model toward its best and the global best, then trains.
 
     It is made for `aggregate=aggregate.Best()`, with which only the best party sends a model. With the
     mean, the default, every party sends a model, and the mean replaces the global best. The best party has
@@ -29,8 +29,8 @@ class FedPSO(Averaging):
     """
 
     inertia: float = real(0.3, least=0, below=1, doc="α, the inertia of a party's velocity")
-    own_pull: float = real(0.7, least=0, doc="c₁, the acceleration towards the party's best model")
-    swarm_pull: float = real(1.4, least=0, doc="c₂, the acceleration towards the global best")
+    own_pull: float = real(0.7, least=0, doc="c₁, the acceleration toward the party's best model")
+    swarm_pull: float = real(1.4, least=0, doc="c₂, the acceleration toward the global best")
     scales: ClassVar[bool] = False
     scores: ClassVar[bool] = True
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..errors import BadParameter
 from .local import Averaging
-from .types import LocalTask
+from .types import LocalTask, State
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,16 @@ class Personal(Averaging):
     """A global model by averaging; `personal` computes a party's model from the global one and its state."""
 
     personalizes: ClassVar[bool] = True
+
+
+class OwnModel(Personal):
+    """Each party keeps a model `v` of its own, which it uses itself."""
+
+    def client_state(self, w: Tensor) -> State:
+        return {"v": w}
+
+    def personal(self, task: LocalTask, down: State, mine: State) -> State:
+        return {"w": mine["v"]}
 
 
 def last_layers(task: LocalTask, many: int) -> Tensor:

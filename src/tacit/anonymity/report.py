@@ -147,7 +147,7 @@ def verdict(risk: Risk) -> Section:
         [
             tag("p", headline, class_="headline"),
             tag("dl", tiles, class_="tiles"),
-            *(tag("p", w, class_="plainly") for w in risk.warnings),
+            *(tag("p", w, class_="warning") for w in risk.warnings),
         ]
     )
     return Section("verdict", "Verdict", body)

@@ -227,8 +227,8 @@ def _of_tokens(
             "more."
         )
     for what, part in (("row", ys), ("test row", yt)):
-        if len(bare := np.flatnonzero((part < 0).all(1))):
-            raise BadData(f"{name}: no token of {what} {bare[0]} has a label. Leave the row out.")
+        if len(unlabeled := np.flatnonzero((part < 0).all(1))):
+            raise BadData(f"{name}: no token of {what} {unlabeled[0]} has a label. Leave the row out.")
     return torch.from_numpy(y.astype(np.int64)), tuple(str(c) for c in range(many))
 
 

@@ -57,7 +57,7 @@ def cifar10(
     "standard" uses the training set's mean and standard deviation of each channel.
     """
     places = folders("cifar10", data_dir, ("cifar-10-batches-bin", "cifar-10-batches-py"))
-    batches = _found(places, verify)
+    batches = _read_batches(places, verify)
     if batches is None:
         fetch("cifar10", (ARCHIVE,), places, download)
         batches = _archive(places[0] / ARCHIVE.name, verify)
@@ -72,7 +72,7 @@ def cifar10(
     return Dataset("cifar10", rows, tested, 10, labels=LABELS)
 
 
-def _found(places: list[Path], verify: bool) -> list[np.ndarray] | None:
+def _read_batches(places: list[Path], verify: bool) -> list[np.ndarray] | None:
     """Six batches of rows [label, pixels], from the first place and form that has them all."""
     for folder in places:
         if all((folder / f"{name}.bin").is_file() for name in BATCHES):
@@ -97,10 +97,10 @@ def _binary(path: Path, data: bytes, md5: str) -> np.ndarray:
             f"cifar10: {path} has {len(data)} bytes, not a multiple of {ROW}. It is truncated; get the file "
             "again."
         )
-    return _labelled(path, np.frombuffer(data, np.uint8).reshape(-1, ROW))
+    return _check_labels(path, np.frombuffer(data, np.uint8).reshape(-1, ROW))
 
 
-def _labelled(path: Path, batch: np.ndarray) -> np.ndarray:
+def _check_labels(path: Path, batch: np.ndarray) -> np.ndarray:
     if batch[:, 0].max() >= len(LABELS):
         raise BadData(
             f"cifar10: {path} has the label {batch[:, 0].max()}; labels go from 0 to 9. Get the file again."
@@ -136,7 +136,7 @@ def _mosaics(folder: Path, verify: bool) -> list[np.ndarray]:
             confirm(
                 "cifar10", path, batch.tobytes(), md5
             )  # unpacked, it must be the published binary batch to the byte
-        batches.append(_labelled(path, batch))
+        batches.append(_check_labels(path, batch))
     return batches
 
 
@@ -165,7 +165,7 @@ def _python(path: Path, md5: str) -> np.ndarray:
             "Get it again, or use cifar-10-binary.tar.gz."
         )
     tiles = np.frombuffer(pixels, np.uint8).reshape(len(labels), ROW - 1)
-    return _labelled(path, np.concatenate([np.array(labels, dtype=np.uint8)[:, None], tiles], axis=1))
+    return _check_labels(path, np.concatenate([np.array(labels, dtype=np.uint8)[:, None], tiles], axis=1))
 
 
 def _archive(path: Path, verify: bool) -> list[np.ndarray]:

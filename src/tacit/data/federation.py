@@ -376,16 +376,16 @@ def _partition(
     from .skews import top_up
 
     # One random stream for each decision: another held-out share must not change the partition.
-    dealing, holding, altering = (np.random.default_rng([seed, stream]) for stream in range(3))
+    partition_rng, held_rng, alter_rng = (np.random.default_rng([seed, stream]) for stream in range(3))
     names = skew.names(data, parties)
-    lists = skew.partition(data, parties, dealing, min_size)
+    lists = skew.partition(data, parties, partition_rng, min_size)
     notes: list[str] = []
     if skew.tops_up and min(map(len, lists)) < min_size:
         notes.append(
             f"{skew}: no draw gave all {parties} parties {min_size} rows; the smallest parties got "
             "rows of the largest."
         )
-        lists = top_up(lists, min_size, dealing)
+        lists = top_up(lists, min_size, partition_rng)
     sizes = np.fromiter(map(len, lists), dtype=np.int64, count=parties)
     if sizes.min() < min_size:
         small = int(sizes.argmin())
@@ -402,17 +402,15 @@ def _partition(
             f"{skew}: not all rows are used; the others belong to no party."
         )  # without their number: private runs publish their notes
         index = np.arange(len(index))
-    order = np.lexsort((holding.random(len(index)), owner))  # a random order within each party
+    order = np.lexsort((held_rng.random(len(index)), owner))  # a random order within each party
     index, owner = index[order], owner[order]
     at_least_one = (sizes > 1) & (held_fraction > 0)
     n_held = np.minimum(
         np.maximum(np.floor(sizes * held_fraction + 0.5).astype(np.int64), at_least_one), sizes - 1
     )
     position = np.arange(len(index)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    kept_back = position < np.repeat(n_held, sizes)
-    train, held = (
-        Holdings.from_owners(index[mask], owner[mask], parties) for mask in (~kept_back, kept_back)
-    )
+    is_held = position < np.repeat(n_held, sizes)
+    train, held = (Holdings.from_owners(index[mask], owner[mask], parties) for mask in (~is_held, is_held))
     fed = Federation(
         data.name,
         rows,
@@ -429,4 +427,4 @@ def _partition(
     )
     if data.table is not None:
         fed = data.table.standardize(fed, skew.test_owner(data, names))
-    return replace(fed, rows=skew.alter(fed, altering))
+    return replace(fed, rows=skew.alter(fed, alter_rng))

@@ -182,17 +182,17 @@ class LabelsPerParty(Skew):
                 f"at least {-(-classes // parties)} when {parties} parties share {classes} labels",
                 "Otherwise the rows of some labels would belong to no party.",
             )
-        hands: list[list[int]] = []  # labels of each party
-        deck: list[int] = []  # shuffled labels that are not assigned yet
+        labels_of: list[list[int]] = []  # labels of each party
+        queue: list[int] = []  # shuffled labels that are not assigned yet
         for _ in range(parties):
-            hand, deck = deck[:n], deck[n:]
-            if len(hand) < n:  # shuffle again; labels that this party already has come last
+            own, queue = queue[:n], queue[n:]
+            if len(own) < n:  # shuffle again; labels that this party already has come last
                 fresh = rng.permutation(classes).tolist()
-                deck = [c for c in fresh if c not in hand] + [c for c in fresh if c in hand]
-                missing = n - len(hand)
-                hand, deck = hand + deck[:missing], deck[missing:]
-            hands.append(hand)
-        label, party = np.array(hands).reshape(-1), np.repeat(np.arange(parties), n)
+                queue = [c for c in fresh if c not in own] + [c for c in fresh if c in own]
+                missing = n - len(own)
+                own, queue = own + queue[:missing], queue[missing:]
+            labels_of.append(own)
+        label, party = np.array(labels_of).reshape(-1), np.repeat(np.arange(parties), n)
         return [party[label == c] for c in range(classes)]
 
 
@@ -437,9 +437,9 @@ def top_up(lists: list[np.ndarray], min_size: int, rng: np.random.Generator) -> 
         lists[k] = mixed[spare[k] :]
         freed.append(mixed[: spare[k]])
     pool = rng.permutation(np.concatenate(freed))
-    poor = np.flatnonzero(needed)
-    *parts, left = np.split(pool, np.cumsum(needed[poor]))
-    for k, rows in zip(poor, parts):
+    small = np.flatnonzero(needed)
+    *parts, left = np.split(pool, np.cumsum(needed[small]))
+    for k, rows in zip(small, parts):
         lists[k] = np.concatenate([lists[k], rows])
     back = np.flatnonzero(spare)[
         : len(left)

@@ -290,10 +290,10 @@ def _select_columns(data: Dataset, whole: Columns, who: str, names: Sequence[Any
         )
     import pandas as pd
 
-    wanted = [str(n) for n in names]
+    selected = {str(n) for n in names}
     recipe = data.table.recipe
     for column in (*recipe.numbers, *recipe.categories):
-        if column not in wanted:
+        if column not in selected:
             recipe = recipe.without(column)
     frame = pd.concat([data.table.frame, data.table.test], ignore_index=True)
     return Columns(who, whole.ids, recipe.encode(frame), recipe.columns, recipe)

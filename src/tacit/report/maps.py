@@ -272,7 +272,7 @@ def _between(values: Sequence[Sequence[Any]], u: float, v: float) -> float | Non
     i, j = u * (len(values[0]) - 1), v * (len(values) - 1)
     i0, j0 = min(int(i), max(0, len(values[0]) - 2)), min(int(j), max(0, len(values) - 2))
     i1, j1 = min(i0 + 1, len(values[0]) - 1), min(j0 + 1, len(values) - 1)
-    corners = [values[j0][i0], values[j0][i1], values[j1][i0], values[j1][i1]]
+    corners: list[float] = [values[j0][i0], values[j0][i1], values[j1][i0], values[j1][i1]]
     if not all(is_finite(c) for c in corners):
         return None
     s, t = i - i0, j - j0

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .figures import _share, _whole, styles
+from .figures import form_share, form_whole, styles
 from .markup import join, tag
 from .numbers import is_finite, percent, significant
 from .records import RunRecord
@@ -75,7 +75,7 @@ def consensus(
     return plot(
         f"Distance from consensus{': ' if title else ''}{title}",
         series,
-        Axis("round", form=_whole),
+        Axis("round", form=form_whole),
         Axis("√(mean ‖θ − mean θ‖²)", log=max(values) / min(values) > 30),
         table=Table(("run", "after the last round"), rows),
     )
@@ -105,8 +105,8 @@ def by_rounds(runs: Sequence[RunRecord]) -> Figure | None:
         plot(
             "Accuracy of the worst node by round",
             series,
-            Axis("round", form=_whole),
-            Axis("accuracy", form=_share),
+            Axis("round", form=form_whole),
+            Axis("accuracy", form=form_share),
         )
         if series
         else None

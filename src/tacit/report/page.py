@@ -142,7 +142,7 @@ def _stamps(page: Page) -> list[Safe]:
     stamps = dict.fromkeys(plain(s) for r in page.records for s in (r.ledger or {}).get("stamps") or [])
     out = [tag("p", tag("strong", s), class_="stamp", role="alert") for s in stamps]
     if page.records and any(not r.is_finished for r in page.records):
-        torn = (
+        incomplete = (
             " The last line of events.jsonl is incomplete and was left out."
             if any(r.warnings for r in page.records)
             else ""
@@ -150,8 +150,8 @@ def _stamps(page: Page) -> list[Safe]:
         out.append(
             tag(
                 "p",
-                f"Not finished: this report shows the rounds so far.{torn}",
-                class_="stamp going",
+                f"Not finished: this report shows the rounds so far.{incomplete}",
+                class_="stamp unfinished",
                 role="status",
             )
         )

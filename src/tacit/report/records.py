@@ -22,7 +22,7 @@ CENTRAL, ALONE = BASELINES = (
     "central",
     "local only",
 )  # what a comparison calls them, in its runs and in compare.json
-TORN = (
+INCOMPLETE = (
     "The last line of events.jsonl (line {}) is incomplete, as after a run that was killed while writing; "
     "it was left out."
 )
@@ -263,7 +263,7 @@ def _events(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
             event = json.loads(line)
         except json.JSONDecodeError:
             if at == len(lines):
-                return events, [TORN.format(at)]
+                return events, [INCOMPLETE.format(at)]
             raise BadRun(
                 f"{file}, line {at} is not JSON. Only the last line may be incomplete; restore the file or "
                 "run the job again."

@@ -38,14 +38,16 @@ def summary(page: Page) -> Section:
         tiles = _comparison_tiles(page.comparison)
         if any("best_accuracy" in (row.get("metrics") or {}) for row in page.comparison.get("rows") or []):
             sentences.append(f"Results are from the last round. {verdict.BEST_CAVEAT}")
-        broken = [r for r in page.records if r.diverged is not None]
-        if broken:
-            which = names([f"{r.label} under {r.skew}, seed {r.seed}, round {r.diverged}" for r in broken], 4)
+        diverged = [r for r in page.records if r.diverged is not None]
+        if diverged:
+            which = names(
+                [f"{r.label} under {r.skew}, seed {r.seed}, round {r.diverged}" for r in diverged], 4
+            )
             sentences.append(f"Diverged (loss NaN or infinite): {which}.")
-        going = [r for r in page.records if not r.is_finished]
-        if going:
+        unfinished = [r for r in page.records if not r.is_finished]
+        if unfinished:
             sentences.append(
-                f"{count(len(going))} of {count(len(page.records))} runs are not finished; their latest "
+                f"{count(len(unfinished))} of {count(len(page.records))} runs are not finished; their latest "
                 "results are used."
             )
     else:
@@ -55,8 +57,8 @@ def summary(page: Page) -> Section:
         [
             tag("p", sentences[0], class_="headline"),
             tag("dl", tiles, class_="tiles"),
-            tag("ul", [tag("li", s) for s in sentences[1:]], class_="said"),
-            *(tag("p", s, class_="plainly") for s in verdict.privacy(page.records)),
+            tag("ul", [tag("li", s) for s in sentences[1:]], class_="sentences"),
+            *(tag("p", s, class_="warning") for s in verdict.privacy(page.records)),
         ]
     )
     return Section("verdict", "Summary", body)
@@ -280,7 +282,7 @@ def ledger(page: Page) -> Section:
             line[0], line[1] = line[0] + int(s.get("count") or 0), line[1] + int(s.get("bytes") or 0)
     rows: list[list[Any]] = []
     keys: dict[tuple[int, int], float] = {}
-    for i, (key, (times, sent)) in enumerate(_folded(lines).items()):
+    for i, (key, (times, sent)) in enumerate(_merge_rows(lines).items()):
         label, party, sender, kind, reveals, how = key
         rows.append(
             [
@@ -326,7 +328,7 @@ def ledger(page: Page) -> Section:
     return Section("ledger", "What each party saw", join([_spent(have, several), seen, note]))
 
 
-def _folded(lines: Mapping[tuple[str, ...], list[Any]]) -> dict[tuple[str, ...], list[Any]]:
+def _merge_rows(lines: Mapping[tuple[str, ...], list[Any]]) -> dict[tuple[str, ...], list[Any]]:
     """Merge the rows of parties that saw or sent the same kind of message."""
     out: dict[tuple[str, ...], list[Any]] = dict(lines)
     for at in (2, 1):  # senders first, then those who saw
@@ -376,7 +378,7 @@ def _spent(have: Sequence[RunRecord], several: bool) -> Safe:
         [
             spending,
             *(tag("p", s, class_="quiet") for s in covers),
-            *(tag("p", s, class_="plainly") for s in verdict.privacy(have)),
+            *(tag("p", s, class_="warning") for s in verdict.privacy(have)),
         ]
     )
 

@@ -56,7 +56,7 @@ def render(summary: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> st
             tag(
                 "p",
                 f"Not finished: {count(summary['runs'] - summary['done'])} runs are missing.",
-                class_="stamp going",
+                class_="stamp unfinished",
                 role="status",
             )
         )

@@ -188,13 +188,10 @@ class Axis:
         """Return the axis, extended to the values; logarithmic only if they allow it."""
         if self.fixed:
             return self
-        known = [float(v) for v in values if is_finite(v) and (not self.log or v > SMALLEST)]
+        known = [float(v) for v in values if self.fits(v)]
         if not known:
             return replace(self, low=0.0, high=1.0, log=False)
-        if self.log:
-            low, high = math.log10(min(known)), math.log10(max(known))
-        else:
-            low, high = min(known), max(known)
+        low, high = (math.log10(v) if self.log else v for v in (min(known), max(known)))
         if high - low <= 1e-9 * max(abs(low), abs(high), 1e-12):
             low, high = low - (abs(low) / 2 or 0.5), high + (abs(high) / 2 or 0.5)
         room = (high - low) * pad
@@ -288,7 +285,6 @@ def plot(
     shade: tuple[float, float, str] | None = None,
     diagonal: bool = False,
     joined: bool = True,
-    square: bool = False,
     caption: str = "",
     table: Table | None = None,
 ) -> Figure:
@@ -306,7 +302,7 @@ def plot(
     keys = [(s.name, s.style, False) for s in series] + [(r.name, r.style, True) for r in rules]
     head, down = heading(title)
     legend, top = _legend(keys if len(keys) > 1 else [], WIDTH, 48 + down)
-    left, right, bottom = 62.0, WIDTH - 22.0, top + (WIDTH - 120 if square else HEIGHT - 108.0)
+    left, right, bottom = 62.0, WIDTH - 22.0, top + HEIGHT - 108.0
 
     def px(v: float) -> float:
         return left + x.part(v) * (right - left)

@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from .figures import _axis, _band, _by_label, styles
+from .figures import band, group_runs, metric_axis
 from .numbers import LOWER_IS_BETTER, count, format_metric, format_seconds, is_finite, mean_error, percent
 from .records import RunRecord
 from .svg import Axis, Figure, Table, bars, combine, plot
@@ -41,7 +41,7 @@ def mark(runs: Sequence[RunRecord], metric: str) -> float | None:
     """Return a value that every run reaches, so that their times can be compared."""
     best = min if metric in LOWER_IS_BETTER else max
     tops = [
-        best(p[1] for p in points) for group in _by_label(runs).values() if (points := _points(group, metric))
+        best(p[1] for p in points) for group in group_runs(runs) if (points := _points(group.runs, metric))
     ]
     if not tops:
         return None
@@ -62,15 +62,14 @@ def against_time(
     timed = [r for r in runs if any(is_finite(e.get("clock")) for e in r.rounds)]
     if not timed:
         return None
-    groups, metric = _by_label(timed), metric_of(timed)
-    colors = colors or styles(list(groups))
+    metric = metric_of(timed)
     level = mark(timed, metric)
     series, rows = [], []
-    for name, group in groups.items():
+    for name, style, group in group_runs(timed, colors):
         points = _points(group, metric)
         if not points or points[-1][0] <= 0:
             continue
-        series.append(_band(name, colors[name], metric, points))
+        series.append(band(name, style, metric, points))
         took = None if level is None else until(points, metric, level)
         rows.append(
             (
@@ -97,7 +96,7 @@ def against_time(
         f"{metric.capitalize()} vs. time{after}",
         series,
         Axis("time", log=max(ends) / min(ends) > 20, form=lambda v, step: format_seconds(v)),
-        _axis(metric, metric, [v for s in series for v in s.y]),
+        metric_axis(metric, [v for s in series for v in s.y]),
         caption=clock
         + (
             ""
@@ -122,7 +121,7 @@ def ages(
 ) -> Figure | None:
     """Draw how many versions appeared while an update was being computed."""
     panels = []
-    for name, group in _by_label(runs).items():
+    for name, style, group in group_runs(runs, colors):
         held: Counter[int] = Counter()
         for run in group:
             for event in run.rounds:
@@ -146,7 +145,7 @@ def ages(
                 values,
                 count,
                 columns=("versions behind", "updates"),
-                style=(colors or {}).get(name, "c0"),
+                style=style,
                 caption="Model versions published while an update was being computed: "
                 f"{mean:.2g} on average, {count(top)} at most; {percent(held[0] / total)} of the updates "
                 "were fresh.",

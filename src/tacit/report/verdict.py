@@ -35,7 +35,7 @@ def comparison(data: Mapping[str, Any]) -> list[str]:
     winners = {skew: winner(data, skew) for skew in data["table"]["columns"]}
     known = {skew: w for skew, w in winners.items() if w}
     if not known:
-        if _broken(data):
+        if _diverged(data):
             return ["Every federated algorithm diverged: no accuracy or loss can be compared.", *_rest(data)]
         return ["No federated algorithm has a result yet."]
     wins: dict[str, int] = {}
@@ -227,12 +227,12 @@ def _rest(data: Mapping[str, Any]) -> list[str]:
     seeds = {row.get("seed") for row in data.get("rows") or []}
     if len(seeds) == 1:
         out.append("Only one seed was run, so there is no error bar: small differences may be due to chance.")
-    if broken := _broken(data):
-        out.append(f"{names(broken)} diverged under at least one skew. Try a smaller learning rate first.")
+    if diverged := _diverged(data):
+        out.append(f"{names(diverged)} diverged under at least one skew. Try a smaller learning rate first.")
     return out
 
 
-def _broken(data: Mapping[str, Any]) -> list[str]:
+def _diverged(data: Mapping[str, Any]) -> list[str]:
     """Return the algorithms that finished without a finite result under some skew."""
     metric, table = data.get("metric", "accuracy"), data["table"]
     finished_cells = {
@@ -260,7 +260,7 @@ def run(record: RunRecord) -> list[str]:
             "complete."
         ]
     error = metrics.get(f"{metric}_error")
-    drowned = metric == "accuracy" and error is not None and error >= 0.5  # a guess is as accurate
+    is_too_noisy = metric == "accuracy" and error is not None and error >= 0.5  # a guess is as accurate
     reached = (
         format_metric(metric, metrics.get(metric))
         if error is None
@@ -271,11 +271,11 @@ def run(record: RunRecord) -> list[str]:
         if record.diverged is not None
         else f"{record.label} ran {rounds}. Its accuracy cannot be reported: its privacy noise has a "
         f"standard error of {percent(error)}."
-        if drowned
+        if is_too_noisy
         else f"{record.label} reaches {'an' if metric == 'accuracy' else 'a'} {metric} of {reached} after "
         f"{rounds}."
     ]
-    if drowned:
+    if is_too_noisy:
         sentences.append(
             "The metrics are covered by ε. More parties, a larger ε or evaluate_every=0 reduce their noise."
         )
@@ -314,7 +314,7 @@ def run(record: RunRecord) -> list[str]:
 
 def privacy(records: Sequence[RunRecord]) -> list[str]:
     """Return what protects the parties, or that nothing does, for each run with a ledger."""
-    bare: dict[str, list[str]] = {}
+    unprotected: dict[str, list[str]] = {}
     out = []
     for record in records:
         if record.ledger is None or any(
@@ -325,9 +325,9 @@ def privacy(records: Sequence[RunRecord]) -> list[str]:
             {plain(s.get("party")) for s in record.ledger.get("seen") or [] if s.get("kind") == "Upload"}
         )
         if record.ledger.get("seen"):
-            bare.setdefault(names(who, 3) if who else "", []).append(record.label)
+            unprotected.setdefault(names(who, 3) if who else "", []).append(record.label)
     several = len({r.label for r in records}) > 1
-    for readers, labels in bare.items():
+    for readers, labels in unprotected.items():
         which = f" ({names(list(dict.fromkeys(labels)), 12)})" if several else ""
         seen = "the server" if readers == "server" else readers
         out.append(
