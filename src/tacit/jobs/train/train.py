@@ -42,7 +42,7 @@ from ...runs import (
 from ...topologies import Gossip, Hierarchy
 from . import guards, paced
 from .plan import Plan, make_plan, make_task, prepare
-from .simulated import Simulated
+from .simulated import SimulatedTrainer
 from .trainer import PENDING, RoundRecord, RunContext, Trainer
 
 if TYPE_CHECKING:
@@ -423,26 +423,26 @@ def trainer_class(p: Plan) -> type[Trainer]:
         what = {Hierarchy: "a hierarchy", Gossip: "gossip"}.get(type(p.topology), "training")
         need_net(f"{what} across processes")
     if isinstance(p.topology, Hierarchy):
-        from .hierarchy import Layered
+        from .hierarchy import HierarchicalTrainer
 
-        return Layered
+        return HierarchicalTrainer
     if isinstance(p.topology, Gossip):
-        from .gossip import Gossiping
+        from .gossip import GossipTrainer
 
-        return Gossiping
+        return GossipTrainer
     if p.runtime == "cohort":
-        from .clustered import Clustered
+        from .clustered import ClusteredTrainer
 
-        kinds = Simulated, paced.PacedSimulation, Clustered
+        kinds = SimulatedTrainer, paced.PacedTrainer, ClusteredTrainer
     else:
-        from .clustered_parties import ClusteredNetworked, ClusteredParties
-        from .messages import Parties
-        from .networked import Networked
-        from .paced_parties import PacedNetworked, PacedParties
+        from .clustered_parties import ClusteredMessageTrainer, ClusteredNetworkedTrainer
+        from .messages import MessageTrainer
+        from .networked import NetworkedTrainer
+        from .paced_parties import PacedMessageTrainer, PacedNetworkedTrainer
 
-        kinds = Parties, PacedParties, ClusteredParties
+        kinds = MessageTrainer, PacedMessageTrainer, ClusteredMessageTrainer
         if is_remote:
-            kinds = Networked, PacedNetworked, ClusteredNetworked
+            kinds = NetworkedTrainer, PacedNetworkedTrainer, ClusteredNetworkedTrainer
     synchronous, asynchronous, clustered = kinds
     if p.algorithm.sees_each:
         return clustered
