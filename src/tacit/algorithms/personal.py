@@ -38,8 +38,7 @@ def last_layers(task: LocalTask, many: int) -> Tensor:
             f"head is {many}, and the model has {len(owners)} layers with parameters, of which at least one "
             "must be shared. Use a smaller head."
         )
-    own = set(owners[-many:])
-    return _mask(task, [s.name for s in task.parameters if s.name.rpartition(".")[0] in own])
+    return _mask(task, set(owners[-many:]))
 
 
 def norms(task: LocalTask) -> Tensor:
@@ -51,13 +50,12 @@ def norms(task: LocalTask) -> Tensor:
         nn.LocalResponseNorm,
         nn.modules.instancenorm._InstanceNorm,
     )
-    own = {name for name, m in task.module.named_modules() if isinstance(m, kinds)}
-    return _mask(task, [s.name for s in task.parameters if s.name.rpartition(".")[0] in own])
+    return _mask(task, {name for name, m in task.module.named_modules() if isinstance(m, kinds)})
 
 
-def _mask(task: LocalTask, names: list[str]) -> Tensor:
+def _mask(task: LocalTask, layers: set[str]) -> Tensor:
+    """[D]: whether a coordinate belongs to one of these layers."""
     mask = torch.zeros(task.dim, dtype=torch.bool, device=task.x.device)
     for s in task.parameters:
-        if s.name in names:
-            mask[s.start : s.stop] = True
+        mask[s.start : s.stop] = s.name.rpartition(".")[0] in layers
     return mask

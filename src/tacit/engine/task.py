@@ -73,13 +73,19 @@ class Task:
     """A model, a loss and the rows they work on. A local step only needs `gradient`."""
 
     def __init__(
-        self, module: nn.Module, x: Tensor, y: Tensor, loss: str = "cross_entropy", precision: str = "float32"
+        self,
+        module: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        loss: str = "cross_entropy",
+        precision: str = "float32",
+        stacked: bool = False,
     ):
         self.module, self.x, self.y, self.loss_name, self.precision = module, x, y, loss, precision
         self.parameters = _slots(module.named_parameters())
         self.buffer_slots = _slots(module.named_buffers())
         self.dim = sum(s.stop - s.start for s in self.parameters)
-        self.stacked = False  # set on the copy of an engine that runs `gradient` under vmap
+        self.stacked = stacked  # whether an engine runs `gradient` under vmap
         self._local = _Thread()
         self._loss = LOSSES[loss]
         self.frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
@@ -97,15 +103,8 @@ class Task:
 
     def for_stacking(self) -> Task:
         """A copy for `vmap` with its own module, because `functional_call` swaps values inside the module."""
-        other = Task(
-            copy.deepcopy(self.module).to(self.x.device).train(),
-            self.x,
-            self.y,
-            self.loss_name,
-            self.precision,
-        )
-        other.stacked = True
-        return other
+        module = copy.deepcopy(self.module).to(self.x.device).train()
+        return Task(module, self.x, self.y, self.loss_name, self.precision, stacked=True)
 
     def redraw(self, plans: Plans, name: str, epochs: int) -> Plans:
         """The plans of the stacked clients; a private task draws the rows of its one client `name` in

@@ -31,10 +31,11 @@ def network(graph: Mapping[str, Any], accuracies: Sequence[Any] = ()) -> Figure 
         )
         for k in range(n)
     ]
-    parts = [head]
-    for i, j in edges:
-        if 0 <= i < n and 0 <= j < n:
-            parts.append(tag("line", x1=at[i][0], y1=at[i][1], x2=at[j][0], y2=at[j][1], class_="grid"))
+    parts = [head] + [
+        tag("line", x1=at[i][0], y1=at[i][1], x2=at[j][0], y2=at[j][1], class_="grid")
+        for i, j in edges
+        if 0 <= i < n and 0 <= j < n
+    ]
     known = [a for a in accuracies if is_finite(a)]
     low, high = (min(known), max(known)) if known else (0.0, 0.0)
     names = graph.get("names") or [str(k) for k in range(n)]
@@ -81,9 +82,14 @@ def consensus(
     )
 
 
+def last_accuracies(run: RunRecord) -> list[Any]:
+    """Return the accuracy of each node in the last round that measured it."""
+    return next((e["nodes"]["accuracy"] for e in reversed(run.rounds) if "nodes" in e), [])
+
+
 def each_node(run: RunRecord) -> Figure | None:
     """Return every node's own accuracy after the last round."""
-    last: list[Any] = next((e["nodes"]["accuracy"] for e in reversed(run.rounds) if "nodes" in e), [])
+    last = last_accuracies(run)
     if not last or len(last) > MOST_BARS:
         return None
     names = list((run.last("graph") or {}).get("names") or range(len(last)))

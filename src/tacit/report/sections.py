@@ -221,10 +221,10 @@ def without_server(page: Page) -> Section | None:
     runs = [r for r in page.records if r.last("graph")]
     if not runs:
         return None
-    pictures = []
-    for run in runs:
-        last: list[Any] = next((e["nodes"]["accuracy"] for e in reversed(run.rounds) if "nodes" in e), [])
-        pictures.append(grid([nodes.network(run.last("graph"), last), nodes.each_node(run)]))
+    pictures = [
+        grid([nodes.network(run.last("graph"), nodes.last_accuracies(run)), nodes.each_node(run)])
+        for run in runs
+    ]
     return Section(
         "nodes",
         "Decentralized training",
