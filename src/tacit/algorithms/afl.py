@@ -8,7 +8,6 @@ needs only sums.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -27,8 +26,8 @@ class AFL(LocalTraining):
     lr: float = real(0.1, above=0, doc="γ_w, the clients' learning rate")
     mixture_lr: float = real(0.1, above=0, doc="γ_λ, the learning rate of the mixture")
     solver: Solver = part(SGD(), doc="the local step: SGD(…)", of=SOLVER)
-    sends: ClassVar[tuple[str, ...]] = ("level",)
-    scales: ClassVar[bool] = False
+    sends = ("level",)
+    scales = False
 
     def server_state(self, w: Tensor) -> State:
         # the mean log λ of the last round: weights are relative to it, so that they stay bounded

@@ -11,7 +11,7 @@ largest norm of an update so far, so that they do not depend on the model and th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -53,7 +53,7 @@ class CFL(Personal):
         below=1,
         doc="γ, the noise of updates: parties of different parts must have cosines below 1 − 2γ² (−0.125)",
     )
-    sees_each: ClassVar[bool] = True
+    sees_each = True
 
     def split(self, deltas: Tensor, weights: Tensor, reach: float) -> Cut | None:
         """The split of a cluster whose parties sent these updates [n, D]; None if it stays whole.

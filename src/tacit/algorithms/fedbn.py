@@ -5,7 +5,6 @@ Batch Normalization", ICLR 2021, Algorithm 1.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -20,7 +19,7 @@ class FedBN(OwnModel):
     Only the normalization layers of a party's `v` are used; the engine adds the model's buffers.
     """
 
-    own_buffers: ClassVar[bool] = True
+    own_buffers = True
 
     def begin(self, task: LocalTask, down: State, mine: State) -> State:
         own = {"buffers": mine["buffers"]} if "buffers" in mine else {}

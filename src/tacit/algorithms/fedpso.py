@@ -8,7 +8,6 @@ With `aggregate.Best()` parties send only their loss, and the best one is then a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -31,8 +30,8 @@ class FedPSO(Averaging):
     inertia: float = real(0.3, least=0, below=1, doc="α, the inertia of a party's velocity")
     own_pull: float = real(0.7, least=0, doc="c₁, the acceleration toward the party's best model")
     swarm_pull: float = real(1.4, least=0, doc="c₂, the acceleration toward the global best")
-    scales: ClassVar[bool] = False
-    scores: ClassVar[bool] = True
+    scales = False
+    scores = True
 
     def server_state(self, w: Tensor) -> State:
         return {"score": torch.full_like(w[0], torch.inf)}

@@ -9,7 +9,6 @@ party is that party's update.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -31,8 +30,8 @@ class IFCA(Personal):
         above=0,
         doc="the initial distance of the models, in standard deviations of the first model's weights",
     )
-    sends: ClassVar[tuple[str, ...]] = ("centers",)
-    divides: ClassVar[bool] = True
+    sends = ("centers",)
+    divides = True
 
     def server_state(self, w: Tensor) -> State:
         noise = torch.randn(self.clusters, len(w), generator=torch.Generator().manual_seed(0)).to(w)

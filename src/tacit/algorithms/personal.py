@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from .types import LocalTask, State
 class Personal(Averaging):
     """A global model by averaging; `personal` computes a party's model from the global one and its state."""
 
-    personalizes: ClassVar[bool] = True
+    personalizes = True
 
 
 class OwnModel(Personal):

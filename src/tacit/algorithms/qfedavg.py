@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -39,8 +38,8 @@ class QFedAvg(LocalTraining):
     q: float = real(1.0, least=0, doc="q, the weight of fairness")
     solver: Solver = part(SGD(), doc="the local step: SGD(…)", of=SOLVER)
     weighted = False
-    scales: ClassVar[bool] = False
-    divides: ClassVar[bool] = True
+    scales = False
+    divides = True
 
     def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         loss = mean_loss(batches, task, down).clamp(min=1e-10)

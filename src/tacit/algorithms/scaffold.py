@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -30,7 +29,7 @@ class Scaffold(LocalTraining):
         doc="the new c_k; i: the gradient at the server's model; ii: the mean local gradient (no extra pass)",
     )
     solver: Solver = part(SGD(), doc="the local step: SGD(…)", of=SOLVER)
-    sends: ClassVar[tuple[str, ...]] = ("c",)
+    sends = ("c",)
     weighted = False
 
     def server_state(self, w: Tensor) -> State:
