@@ -1,6 +1,4 @@
-"""Adult (census income): whether a person earns more than 50,000 dollars.
-
-32,561 + 16,281 rows.
+"""Adult (census income): whether a person earns more than 50,000 dollars, 32,561 + 16,281 rows.
 
 B. Becker, R. Kohavi 1996, UCI, CC BY 4.0.
 """
@@ -58,7 +56,7 @@ def adult(
 ) -> Dataset:
     """The authors' training and test files, missing values marked.
 
-    The survey weight (fnlwgt) is no trait of a person and no feature.
+    The survey weight (fnlwgt) does not describe a person and is not a feature.
     """
     import pandas as pd
 
@@ -66,7 +64,7 @@ def adult(
     for file, data in zip(FILES, contents("adult", FILES, folders("adult", data_dir), verify, download)):
         lines = b"\n".join(
             line for line in data.splitlines() if line and not line.startswith(b"|")
-        )  # the test file opens with a remark
+        )  # the test file begins with a comment
         try:
             frame = pd.read_csv(
                 io.BytesIO(lines),

@@ -87,10 +87,7 @@ def from_arrays(
 
 
 def split_test_set(data: Dataset, fraction: float, seed: int, strata: np.ndarray | None = None) -> Dataset:
-    """Move a stratified fraction of the rows into the global test set.
-
-    Strata are labels by default.
-    """
+    """Move a stratified fraction of the rows into the global test set; strata are labels by default."""
     check_fraction(data.name, "test_fraction", fraction)
     check_whole(data.name, "seed", seed, 0)
     n = len(data)
@@ -195,10 +192,7 @@ def _features(name: str, what: str, values: Any, tokens: bool) -> Tensor:
 def _of_tokens(
     name: str, ys: np.ndarray, yt: np.ndarray, classes: int | None, regression: bool
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """Check labels of tokens, −1 for none.
-
-    The number of classes is given, or the largest label plus 1.
-    """
+    """Check labels of tokens, −1 for none; without `classes`, there are as many as the largest label + 1."""
     y = np.concatenate([ys, yt])
     if regression is not False:
         raise bad(name, "regression", regression, "False where tokens have labels: they are classes")

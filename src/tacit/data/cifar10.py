@@ -1,6 +1,4 @@
-"""CIFAR-10: 50,000 + 10,000 color images of 32×32 pixels, ten classes (A.
-
-Krizhevsky 2009).
+"""CIFAR-10: 50,000 + 10,000 color images of 32×32 pixels, ten classes (A. Krizhevsky 2009).
 
 Read from the first of these forms that is in the folder:
     data_batch_1.bin …, test_batch.bin        the binary version
@@ -73,7 +71,7 @@ def cifar10(
 
 
 def _read_batches(places: list[Path], verify: bool) -> list[np.ndarray] | None:
-    """Six batches of rows [label, pixels], from the first place and form that has them all."""
+    """Read six batches of rows [label, pixels] from the first place and form that has them all."""
     for folder in places:
         if all((folder / f"{name}.bin").is_file() for name in BATCHES):
             return [

@@ -18,10 +18,7 @@ from .skews import IID, ByColumn, ConceptDrift, Dirichlet, LabelsPerParty, Skew
 
 
 def check_dataset(dataset: Dataset | Callable[[], Dataset]) -> Dataset:
-    """Check types, shapes, labels, groups and partitions.
-
-    Given a constructor, that two calls agree.
-    """
+    """Check types, shapes, labels, groups and partitions; for a constructor, also that two calls agree."""
     if callable(dataset):
         with _no_global_randomness(getattr(dataset, "__name__", "the constructor")):
             build, dataset = dataset, dataset()

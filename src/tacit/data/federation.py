@@ -60,10 +60,7 @@ class Holdings(NamedTuple):
 
     @classmethod
     def from_owners(cls, index: np.ndarray, owner: np.ndarray, parties: int) -> Holdings:
-        """Build from an owner for each row: `owner[i]` holds row `index[i]`.
-
-        Keeps the order within a party.
-        """
+        """Build from an owner for each row: `owner[i]` holds row `index[i]`; keeps the order in a party."""
         order = np.argsort(owner, kind="stable")
         start = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=parties))])
         return cls(
@@ -201,10 +198,7 @@ class Federation:
         return shift
 
     def plot(self, path: Any = None) -> Any:
-        """Draw labels × parties as a heat map, with sizes and feature shift.
-
-        Save it if `path` is given.
-        """
+        """Draw labels × parties as a heat map, with sizes and feature shift; save it to `path`, if any."""
         from ..report import figures
 
         figure: Any = figures.federation(self.summary())
@@ -215,9 +209,7 @@ class Federation:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Rows that are not partitioned yet.
-
-    `groups` are columns that say where a row came from (a hospital).
+    """Rows that are not partitioned yet; `groups` are columns that say where a row came from (a hospital).
 
     A data set made from a table keeps the raw `table`. Its rows are encoded but not standardized (a missing
     number is NaN), because the statistics depend on who holds the rows. `split`, `by` and `centralize`

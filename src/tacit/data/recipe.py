@@ -236,10 +236,7 @@ def _has_codes(column: Series) -> bool:
 
 
 def _is_number(name: str, column: Series) -> bool:
-    """Whether a column is numeric.
-
-    Raises BadData if nearly all values are numbers: some are misspelled.
-    """
+    """Whether a column is numeric; raises BadData if nearly all values are: the others are misspelled."""
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(column):

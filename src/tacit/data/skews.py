@@ -82,9 +82,7 @@ class IID(Skew):
 
 @dataclass(frozen=True, repr=False)
 class Dirichlet(Skew):
-    """Label skew: shares of each class drawn from Dir(α).
-
-    A small α gives each party few classes.
+    """Label skew: shares of each class drawn from Dir(α); a small α gives each party few classes.
 
     variant "class": each class is divided among the parties by p ~ Dir(α). An exact partition; the usual one.
     variant "capped": the same, but a party that already has an equal share of the rows gets no more
@@ -238,9 +236,7 @@ class FeatureNoise(Skew):
 
 @dataclass(frozen=True, repr=False)
 class CovariateShift(Skew):
-    """Feature skew: rows sorted along a direction.
-
-    P(x) differs between parties and p(y|x) does not.
+    """Feature skew: rows sorted along a direction, so p(x) differs between parties and p(y|x) does not.
 
     Parties take consecutive parts. `strength` 1 sorts fully and 0 is IID; in between, the sort key is
     strength · rank + (1 − strength) · random. The direction is a feature, or the first principal component.
@@ -409,10 +405,7 @@ def _divide(share: np.ndarray, n: int) -> np.ndarray:
 
 
 def _first_draw(draw: Callable[[], np.ndarray], min_size: int) -> np.ndarray:
-    """Draw counts [·, party] until every party has `min_size` rows.
-
-    If none has, return the last draw.
-    """
+    """Draw counts [·, party] until every party has `min_size` rows, at most DRAWS times."""
     for _ in range(DRAWS):
         counts = draw()
         if counts.sum(0).min() >= min_size or counts.shape[1] > MANY:

@@ -55,10 +55,7 @@ class Columns:
         return replace(self, ids=self.ids[at.numpy()], x=self.x[at], y=None if self.y is None else self.y[at])
 
     def standardize(self, rows: Tensor) -> tuple[Tensor, Recipe | None]:
-        """Return (all rows, standardized by the statistics of `rows`.
-
-        The recipe with these statistics).
-        """
+        """Return all rows, standardized by the statistics of `rows`, and the recipe with these statistics."""
         if self.recipe is None:
             return self.x, None
         recipe = self.recipe.resolve(self.x[rows])
@@ -127,10 +124,7 @@ def _equal(table: Columns, a: int, b: int) -> bool:
 
 
 def ids_of(data: Dataset) -> np.ndarray:
-    """Return the ids of the training rows, then of the test rows.
-
-    Row numbers if there is no id column.
-    """
+    """Return the ids of the training rows, then of the test rows: row numbers without an id column."""
     if data.table is None or not data.table.id:
         return np.arange(len(data.rows.y) + len(data.test.y))
     return np.concatenate(
@@ -170,10 +164,7 @@ class Vertical:
         seed: int = 0,
         name: str = "",
     ) -> Vertical:
-        """Combine columns that are aligned already.
-
-        Test rows depend on the seed alone, so parties agree.
-        """
+        """Combine columns that are already aligned; test rows depend on the seed alone, so parties agree."""
         holders = _holder(parties, label_at)
         first = holders[label_at]
         for who, columns in holders.items():
@@ -188,10 +179,7 @@ class Vertical:
 
 
 def split_rows(rows: int, fraction: float, seed: int, owner: str = "vertical") -> tuple[Tensor, Tensor]:
-    """Return (training rows, test rows).
-
-    The same at every party with the same number of rows and seed.
-    """
+    """Return (training rows, test rows): the same at every party with this number of rows and seed."""
     check_fraction(owner, "test_fraction", fraction)
     order = torch.from_numpy(np.random.default_rng([seed, HOLDING]).permutation(rows))
     held = min(round(fraction * rows), max(rows - 1, 0))

@@ -101,10 +101,7 @@ def grid(drawings: Sequence[Figure | None]) -> Safe | None:
 
 
 def folding(parts: Sequence[Any], most: int, what: str) -> Safe:
-    """Show the first few and fold the rest.
-
-    A page with a hundred runs stays readable.
-    """
+    """Show the first few and fold the rest, so that a page with a hundred runs stays readable."""
     return join([*parts[:most], more(len(parts) - most, what, list(parts[most:]))])
 
 

@@ -1,7 +1,4 @@
-"""Figures about time: accuracy against the run's clock, and the age of updates.
-
-For runs that have a clock.
-"""
+"""Figures of runs that have a clock: accuracy against time, and the age of updates."""
 
 from __future__ import annotations
 
