@@ -13,33 +13,35 @@ from .federation import Dataset, Rows
 
 
 def digits(images: bool = False, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
-    """1,797 handwritten digits of 8×8 pixels (E. Alpaydin, C. Kaynak 1998).
+    """Digits: 1,797 handwritten digits of 8×8 pixels.
 
-    64 pixels / 16, so in [0, 1], and ten labels; `images=True` gives [N, 1, 8, 8].
+    E. Alpaydin, C. Kaynak 1998. 64 pixels / 16, so in [0, 1], and ten labels; `images=True` gives
+    [N, 1, 8, 8].
     """
     return _load("digits", test_fraction, seed, scale=16, shape=(1, 8, 8) if images else ())
 
 
 def iris(test_fraction: float = 0.2, seed: int = 0) -> Dataset:
-    """150 flowers of three species, four measurements (R. A. Fisher 1936).
+    """Iris: 150 flowers of three species, four measurements.
 
-    Standardized by the mean and standard deviation of all training rows.
+    R. A. Fisher 1936. Standardized by the mean and standard deviation of all training rows.
     """
     return _load("iris", test_fraction, seed)
 
 
 def breast_cancer(test_fraction: float = 0.2, seed: int = 0) -> Dataset:
-    """569 tumors, malignant (0) or benign (1), 30 measurements (W. Wolberg et al. 1995, Wisconsin).
+    """Breast cancer Wisconsin (diagnostic): 569 tumors, 30 measurements.
 
-    Standardized by the mean and standard deviation of all training rows.
+    W. Wolberg et al. 1995. Malignant (0) or benign (1). Standardized by the mean and standard deviation of
+    all training rows.
     """
     return _load("breast_cancer", test_fraction, seed)
 
 
 def wine(test_fraction: float = 0.2, seed: int = 0) -> Dataset:
-    """178 wines of three growers, 13 chemical measurements (M. Forina et al. 1991).
+    """Wine: 178 wines of three growers, 13 chemical measurements.
 
-    Standardized by the mean and standard deviation of all training rows.
+    M. Forina et al. 1991. Standardized by the mean and standard deviation of all training rows.
     """
     return _load("wine", test_fraction, seed)
 

@@ -1,4 +1,4 @@
-"""CIFAR-10: 50,000 + 10,000 color images of 32×32 pixels, ten classes (A. Krizhevsky 2009).
+"""CIFAR-10, from the files in which it is found (A. Krizhevsky 2009).
 
 Read from the first of these forms that is in the folder:
     data_batch_1.bin …, test_batch.bin        the binary version
@@ -50,9 +50,10 @@ def cifar10(
     verify: bool = True,
     download: bool = True,
 ) -> Dataset:
-    """Load [N, 3, 32, 32]; `scale` is "unit" (to [0, 1]), "half" (to [−1, 1]) or "standard".
+    """CIFAR-10: 50,000 + 10,000 color images of 32×32 pixels, ten classes.
 
-    "standard" uses the training set's mean and standard deviation of each channel.
+    Images are [N, 3, 32, 32]; `scale` is "unit" (to [0, 1]), "half" (to [−1, 1]) or "standard", which uses
+    the training set's mean and standard deviation of each channel.
     """
     places = folders("cifar10", data_dir, ("cifar-10-batches-bin", "cifar-10-batches-py"))
     batches = _read_batches(places, verify)

@@ -28,9 +28,10 @@ def gaussian_blobs(
     seed: int = 0,
     test_fraction: float = 0.2,
 ) -> Dataset:
-    """Draw classes of equal size, each a Gaussian with standard deviation `spread`.
+    """Gaussian blobs: any number of rows, for tests and for federations of many parties.
 
-    Their centers are drawn with standard deviation 3.
+    Classes have equal size, each a Gaussian with standard deviation `spread`. Their centers are drawn with
+    standard deviation 3.
     """
     check(GaussianBlobs(rows, classes, features, spread, seed))
     rng = np.random.default_rng([seed, 5])

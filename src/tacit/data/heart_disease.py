@@ -71,8 +71,9 @@ def heart_disease(
     data_dir: str | os.PathLike[str] | None = None,
     verify: bool = True,
 ) -> Dataset:
-    """15 features, two labels, `.by("hospital")`.
+    """Heart disease: 740 patients of four hospitals, FLamby's Fed-Heart-Disease.
 
+    15 features, two labels, `.by("hospital")`.
     `split="flamby"` has the very test patients of FLamby (needs scikit-learn).
     """
     import pandas as pd

@@ -1,7 +1,6 @@
 """MNIST and Fashion-MNIST, and their file format IDX: a big-endian header with the shape, then bytes.
 
-MNIST: 60,000 + 10,000 handwritten digits of 28×28 pixels (Y. LeCun, C. Cortes, C. Burges 1998).
-Fashion-MNIST: as many images of clothes (H. Xiao, K. Rasul, R. Vollgraf 2017).
+Y. LeCun, C. Cortes, C. Burges 1998; H. Xiao, K. Rasul, R. Vollgraf 2017.
 """
 
 from __future__ import annotations
@@ -97,9 +96,10 @@ def mnist(
     verify: bool = True,
     download: bool = True,
 ) -> Dataset:
-    """Load [N, 1, 28, 28]; `scale` is "unit" (to [0, 1]), "half" (to [−1, 1]) or "standard".
+    """MNIST: 60,000 + 10,000 handwritten digits of 28×28 pixels.
 
-    "standard" uses the training set's mean and standard deviation (.1307, .3081).
+    Images are [N, 1, 28, 28]; `scale` is "unit" (to [0, 1]), "half" (to [−1, 1]) or "standard", which uses
+    the training set's mean and standard deviation (.1307, .3081).
     """
     standard, also = ([0.1307], [0.3081]), ("MNIST/raw",)
     return _load("mnist", MNIST_FILES, tuple("0123456789"), scale, standard, data_dir, also, verify, download)
@@ -111,9 +111,10 @@ def fashion_mnist(
     verify: bool = True,
     download: bool = True,
 ) -> Dataset:
-    """Load [N, 1, 28, 28]; `scale` is "unit" (to [0, 1]), "half" (to [−1, 1]) or "standard".
+    """Fashion-MNIST: 60,000 + 10,000 images of clothes, 28×28 pixels.
 
-    "standard" uses the training set's mean and standard deviation (.2860, .3530).
+    Images are [N, 1, 28, 28]; `scale` is "unit" (to [0, 1]), "half" (to [−1, 1]) or "standard", which uses
+    the training set's mean and standard deviation (.2860, .3530).
     """
     standard, also = ([0.2860], [0.3530]), ("FashionMNIST/raw",)
     return _load("fashion_mnist", FASHION_FILES, CLOTHES, scale, standard, data_dir, also, verify, download)

@@ -35,8 +35,9 @@ def shakespeare(
     data_dir: str | os.PathLike[str] | None = None,
     verify: bool = True,
 ) -> Dataset:
-    """Load characters [N, 65] and the next character of each; `.by("role")`.
+    """Shakespeare: the lines of 37 plays, one client for every speaking role.
 
+    Characters [N, 65] and the next character of each; `.by("role")`.
     Roles with fewer than `least` lines are left out. Every role keeps at least one line for training.
     """
     two = "a whole number of at least 2: one line for training, one for testing"

@@ -45,8 +45,9 @@ def synthetic(
     seed: int = 0,
     test_fraction: float = 0.2,
 ) -> Dataset:
-    """A natural federation, `.by("device")`, of at least `least` rows a device.
+    """Synthetic(α, β): a logistic model for each device, as in the FedProx paper.
 
+    A natural federation, `.by("device")`, with at least `least` rows for each device.
     `iid=True`: Synthetic-IID, one model and p(x) for all.
     """
     check(Synthetic(alpha, beta, parties, features, classes, least, seed, iid))
