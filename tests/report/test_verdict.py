@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tacit.report import read, read_run, verdict, write
+from tacit.report import read, read_run, render, verdict, write
 from tacit.report.records import RunRecord
 
 from . import made
@@ -50,6 +50,12 @@ def test_a_lead_within_the_seeds_spread_is_called_chance() -> None:
         in said[1]
     )
     assert "equal to the central model" in said[1]
+
+
+def test_the_difference_from_the_central_model_has_the_sign_of_the_metric() -> None:
+    """A worse model has a lower accuracy and a higher loss."""
+    assert "−15.0 vs. central" in render([], table([[0.80], [0.90], [0.95]]))
+    assert "+0.3 vs. central" in render([], table([[0.6], [0.4], [0.3]], metric="loss"))
 
 
 def test_the_lower_loss_wins() -> None:

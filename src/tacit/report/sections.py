@@ -74,7 +74,7 @@ def _comparison_tiles(data: Mapping[str, Any]) -> list[Safe]:
         more = (
             []
             if distance is None
-            else [f"{gap(metric, distance)} {'below' if distance > 0 else 'above'} central"]
+            else [f"{gap(metric, distance)} {'worse' if distance > 0 else 'better'} than central"]
         )
         more += (
             [f"{count(len(split[0]))} of {count(len(split[0]) + len(split[1]))} parties benefited"]
@@ -135,13 +135,14 @@ def results(page: Page) -> Section | None:
                 keys[i, j] = float(mean)
             away = None if label in base else verdict.to_central(data, label, skew)
             value = plus_minus(metric, mean, error)
+            is_less = away is not None and away * (-1 if metric in LOWER_IS_BETTER else 1) > 0
             row.append(
                 join(
                     [
                         tag("strong", value, tag("span", " best", class_="badge"))
                         if best.get(skew) == label
                         else value,
-                        tag("small", f"{'−' if away > 0 else '+'}{gap(metric, away).split()[0]} vs. central")
+                        tag("small", f"{'−' if is_less else '+'}{gap(metric, away).split()[0]} vs. central")
                         if away is not None
                         else None,
                     ]
