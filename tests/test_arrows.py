@@ -305,8 +305,8 @@ def test_there_is_no_cycle(level):
     [
         (
             "tacit.algorithms.fedavg",
-            "from ..data import digits",
-            "tacit.algorithms.fedavg imports tacit.data.digits",
+            "from ..data import skews",
+            "tacit.algorithms.fedavg imports tacit.data.skews",
         ),
         ("tacit.algorithms.fedavg", "import pandas", "tacit.algorithms.fedavg imports pandas at the top"),
         (

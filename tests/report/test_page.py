@@ -204,9 +204,9 @@ def test_a_torn_and_unfinished_run_is_reported_with_what_there_is(tmp_path: Path
     page = page_of(directory)
     assert (
         "Not finished: this report shows the rounds so far. The last line of events.jsonl is incomplete and "
-        "is left out." in page
+        "was left out." in page
     )
-    assert "4 of 20 rounds are in this report" in page
+    assert "this report covers 4 of 20 rounds" in page
     assert "tacit run --resume r" in page
     assert "There is no ledger yet" in page
 
@@ -214,7 +214,7 @@ def test_a_torn_and_unfinished_run_is_reported_with_what_there_is(tmp_path: Path
 def test_a_run_that_has_only_started_still_has_a_report(tmp_path: Path) -> None:
     directory = made.run(tmp_path / "r", done=-1)
     page = page_of(directory)
-    assert "FedAvg has no result yet: 0 of 20 rounds are done." in page
+    assert "FedAvg has no result yet: 0 of 20 rounds are complete." in page
     assert Outline(page).sections() == ["verdict", "skew", "ledger", "reproduce"]
 
 
@@ -236,7 +236,7 @@ def test_any_number_of_parties_fits_on_a_page(tmp_path: Path, parties: int) -> N
     assert len(charts(page)) == 9
     assert page.count("<tr") < 400
     if parties == 1000:
-        assert "1,000 parties sorted by the label they hold most of and averaged in 40 groups" in page
+        assert "1,000 parties, sorted by their most frequent label and averaged in 40 groups" in page
         assert "Mean of the worst decile: FedAvg" in page
 
 
@@ -320,7 +320,7 @@ def test_regression_without_accuracy_or_label_counts_is_reported_by_its_loss(tmp
         e["metrics"] = {"loss": 0.25} if e["kind"] == "end" else None
     (directory / "events.jsonl").write_text("\n".join(map(json.dumps, lines)))
     page = page_of(directory)
-    assert "FedAvg reaches loss 0.25 after 20 rounds." in page
+    assert "FedAvg reaches a loss of 0.25 after 20 rounds." in page
     assert Outline(page).sections() == ["verdict", "curves", "skew", "ledger", "reproduce"]
 
 
@@ -355,8 +355,8 @@ def test_one_holder_is_not_compared_with_itself(tmp_path: Path) -> None:
     page = changed(made.run(tmp_path / "r", parties=1), "[private]\nepochs = 3\n")
     assert "tacit train-private job.toml" in page
     assert "1 party<" in page
-    assert "tacit compare says" not in page
-    assert "tacit compare says" in page_of(made.run(tmp_path / "two", parties=2))
+    assert "Use tacit compare" not in page
+    assert "Use tacit compare" in page_of(made.run(tmp_path / "two", parties=2))
 
 
 def test_notes_of_the_engine_are_kept(tmp_path: Path) -> None:

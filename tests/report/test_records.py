@@ -53,7 +53,7 @@ def test_a_torn_line_is_said_and_the_best_so_far_is_still_known(tmp_path: Path) 
     assert (
         torn
         == "The last line of events.jsonl (line 7) is incomplete, as after a run that was killed while writing; it "
-        "is left out."
+        "was left out."
     )
     assert not record.is_finished
     assert record.done == 4

@@ -76,7 +76,7 @@ def test_parties_that_did_better_alone_are_named_with_what_they_lost() -> None:
     ]
     said = verdict.comparison(table([[0.8]], gain=gain))
     assert said[1] == (
-        "IID(): FedAvg reaches 80.0%. On the global test set 1 of 3 parties benefited from federating; "
+        "IID(): FedAvg reaches 80.0%. On the global test set, 1 of 3 parties benefited from federated training; "
         "c and b did better alone (by up to 15.0 points)."
     )
 
@@ -98,9 +98,7 @@ def test_when_all_diverged_nobody_wins_and_it_is_said() -> None:
     said = verdict.comparison(table([[float("nan")], ["nan"], [0.9]]))
     assert said[0] == "Every federated algorithm diverged: no accuracy or loss can be compared."
     assert (
-        said[-1]
-        == "FedAvg and FedNova diverged under at least one skew: a smaller learning rate is the first thing "
-        "to try."
+        said[-1] == "FedAvg and FedNova diverged under at least one skew. Try a smaller learning rate first."
     )
     assert verdict.comparison(table([[None]], rows=[])) == ["No federated algorithm has a result yet."]
 
@@ -137,7 +135,7 @@ def test_a_model_that_diverged_has_no_accuracy_and_the_comparison_says_so(tmp_pa
 
 def test_a_single_run_states_last_and_best_with_the_caveat(tmp_path: Path) -> None:
     said = " ".join(verdict.run(read_run(made.run(tmp_path / "r"))))
-    assert "The last round has 85.5%, the best 85.8% (round 18)." in said
+    assert "Accuracy is 85.5% in the last round and 85.8% in the best round (18)." in said
     assert verdict.BEST_CAVEAT in said
     assert "the worst decile (p7) 60.8%" in said
 
