@@ -84,14 +84,14 @@ def test_a_job_file_becomes_the_federation_and_the_arguments_it_describes(tmp_pa
     assert told["data_job"]["skew"] == {"name": "Dirichlet", "alpha": 0.7, "variant": "class"}
 
 
-def test_without_other_tables_a_job_is_fedavg_with_an_mlp_on_evenly_dealt_rows(tmp_path):
+def test_without_other_tables_a_job_is_fedavg_with_an_mlp_on_evenly_partitioned_rows(tmp_path):
     job = config.load(written(tmp_path, DATA))
     assert job.train()["algorithm"] == algorithms.FedAvg()
     assert job.model == models.MLP()
     assert job.skews == (data.IID(),)
 
 
-def test_a_name_alone_may_stand_for_a_table(tmp_path):
+def test_a_name_alone_may_replace_a_table(tmp_path):
     job = config.load(
         written(tmp_path, 'model = "logistic"\nalgorithm = "FedDyn"\n' + DATA + 'skew = "Quantity"\n')
     )
@@ -311,7 +311,7 @@ def test_a_job_that_says_too_little_or_too_much_is_refused(tmp_path, text, said)
     assert said in refusal(tmp_path, text)
 
 
-def test_a_part_may_only_stand_where_it_belongs(tmp_path):
+def test_a_part_is_accepted_only_where_it_belongs(tmp_path):
     assert "algorithm: 'SGD' is not known here" in refusal(tmp_path, DATA + '[algorithm]\nname = "SGD"\n')
     assert "algorithm.solver: 'FedAvg' is not known here" in refusal(
         tmp_path, DATA + '[algorithm]\nname = "FedAvg"\nsolver = "FedAvg"\n'
@@ -457,7 +457,7 @@ def test_every_option_of_train_has_one_declaration():
 
 
 @pytest.mark.parametrize("topology", [{}, {"name": ["Gossip"]}], ids=["empty", "list"])
-def test_a_topology_without_a_name_is_told_and_not_left_out(topology: dict[str, object]) -> None:
+def test_a_topology_without_a_name_is_refused(topology: dict[str, object]) -> None:
     job = config.from_tables({"data": {"name": "iris", "parties": 3}, "topology": topology})
     with pytest.raises(BadParameter, match=r"topology is .*; it must be one of Gossip, Hierarchy"):
         tacit.train(job.federations()[0], **job.train())

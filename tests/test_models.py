@@ -323,7 +323,7 @@ def test_a_job_file_starts_from_weights_as_a_module_that_is_handed_in(saved: Pat
     assert config.from_tables(job.resolved()) == job
 
 
-def test_a_run_goes_on_from_the_same_weights_only(saved: Path) -> None:
+def test_a_run_resumes_with_the_same_weights_only(saved: Path) -> None:
     job = config.load(saved / "job.toml")
     tacit.train(job.federations()[0], **job.train(), out=saved / "run")
     again = config.of_run(saved / "run")
@@ -370,7 +370,7 @@ def test_a_run_goes_on_from_the_same_weights_only(saved: Path) -> None:
     ],
     ids=["missing", "torn", "pickle", "shape", "less", "more"],
 )
-def test_weights_that_do_not_fit_are_told_and_leave_no_run(saved: Path, change: Any, said: str) -> None:
+def test_weights_that_do_not_fit_are_refused_and_leave_no_run(saved: Path, change: Any, said: str) -> None:
     change(saved / "start.safetensors")
     with pytest.raises((BadJob, BadData), match=said):
         tacit.train(data.iris().split(3), **config.load(saved / "job.toml").train(), out=saved / "run")

@@ -132,7 +132,7 @@ def test_every_member_comes_back_from_its_table(room, name):
 
 
 @pytest.mark.parametrize(("room", "name"), MEMBERS)
-def test_every_declared_field_refuses_what_lies_outside(room, name):
+def test_every_declared_field_refuses_values_out_of_range(room, name):
     kind = ROOMS[room][name]
     good = {f.name: f.default for f in dataclasses.fields(kind)}
     for f in dataclasses.fields(kind):
@@ -292,7 +292,7 @@ def test_a_part_of_another_kind_is_refused_with_the_choices(thing, words):
         check(thing)
 
 
-def test_a_solver_of_ones_own_may_stand_where_ours_do():
+def test_a_custom_solver_is_accepted_like_a_built_in_one():
     @dataclass(frozen=True)
     class Mine(algorithms.SGD):
         pass

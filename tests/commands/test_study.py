@@ -38,7 +38,7 @@ def test_the_studies_of_the_field_are_listed(capsys: pytest.CaptureFixture[str])
     assert all(name in out for name in NAMES)
 
 
-def test_a_new_study_is_a_file_that_runs_goes_on_and_compares(
+def test_a_new_study_is_a_file_that_runs_resumes_and_compares(
     capsys: pytest.CaptureFixture[str], here: Path
 ) -> None:
     assert answer(capsys, "study", "new", "mine.toml") == {"file": "mine.toml"}
@@ -94,7 +94,7 @@ def test_a_new_study_may_begin_as_a_copy_of_one_that_is_there(
     assert not (here / "other.toml").exists()
 
 
-def test_a_study_that_stops_or_cannot_be_written_says_how_to_go_on(
+def test_a_study_that_stops_or_cannot_be_written_says_how_to_resume(
     capsys: pytest.CaptureFixture[str], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tacit.jobs.study import run as studying

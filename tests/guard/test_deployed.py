@@ -28,7 +28,7 @@ from tacit.protocols import joining
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_weighted_signed_sum_between_organisations_survives_a_killed_server_and_is_the_unguarded_run(
+def test_a_weighted_signed_sum_between_organizations_survives_a_killed_server_and_is_the_unguarded_run(
     tmp_path: Path,
 ) -> None:
     """40, 25 and 12 rows: the mean is weighted, and nobody's weight is seen in a round. The clients leave the

@@ -97,7 +97,7 @@ def test_a_value_that_lost_a_race_is_done_and_one_that_two_processes_ran_counts_
     ]  # of several seeds all are needed
 
 
-def test_results_are_tidy_and_stand_beside_the_published_figures(tmp_path: Path) -> None:
+def test_results_are_tidy_and_include_the_published_figures(tmp_path: Path) -> None:
     import pandas
 
     s = load(small(tmp_path))

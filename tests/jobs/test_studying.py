@@ -181,7 +181,7 @@ studying.study(load(sys.argv[1]), sys.argv[2])
 """
 
 
-def test_a_study_killed_in_the_middle_goes_on_to_the_same_figures(tmp_path: Path) -> None:
+def test_a_killed_study_resumes_to_the_same_figures(tmp_path: Path) -> None:
     """SIGKILL inside the first stack, and again inside what is left; no run is computed from its beginning
     twice.
     """
@@ -210,7 +210,7 @@ def test_a_study_killed_in_the_middle_goes_on_to_the_same_figures(tmp_path: Path
     assert (tmp_path / "cut" / "cells.jsonl").read_bytes() == before  # all is done: nothing is computed again
 
 
-def test_a_study_stopped_after_runs_have_left_a_stack_goes_on_where_it_stood(
+def test_a_study_stopped_after_runs_have_left_a_stack_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that had left are done, so that what is left of the stack is another set of runs: it began anew,

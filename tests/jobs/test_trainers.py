@@ -245,7 +245,7 @@ def test_a_run_that_is_stopped_leaves_nothing_behind_and_resumed_ends_with_the_s
 
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if "processes" not in k and k != "deployed"])
-def test_an_error_of_the_consumer_is_raised_as_it_is(kind: str, tmp_path: Path) -> None:
+def test_an_error_of_the_consumer_is_raised_unchanged(kind: str, tmp_path: Path) -> None:
     def watch(event: dict[str, Any]) -> None:
         if event["kind"] == "round":
             raise RuntimeError("the disk is full")
