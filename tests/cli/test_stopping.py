@@ -14,6 +14,7 @@ import pytest
 import tacit
 from tacit import cli, data
 from tacit.errors import BadRun
+from tests import warm
 
 from .shell import ROOT, answer, process, run
 
@@ -31,7 +32,7 @@ def slow_job(folder: Path) -> Path:
     return file
 
 
-def begun(started: subprocess.Popen, out: Path, rounds: int = 10) -> None:
+def begun(started: warm.Popen, out: Path, rounds: int = 10) -> None:
     """Wait until some rounds are written down, and some state with them."""
     for _ in range(1200):
         if (out / "state" / "state.json").exists() and (out / "events.jsonl").read_bytes().count(

@@ -8,7 +8,6 @@ import gzip
 import json
 import os
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,7 +15,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tacit import cli
+from tests import warm
+from tests.cli.shell import run
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,12 +46,6 @@ def folder(tmp_path, monkeypatch):
     )
     (ways / "some_hierarchy_zip.csv").write_text("37203;3720*;*\n37215;3721*;*\n37217;3721*;*\n")
     return tmp_path
-
-
-def run(capsys, *argv: str) -> tuple[int, str, str]:
-    code = cli.main(list(argv))
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 ASK = ("--quasi", "age,zip,sex", "--sensitive", "diagnosis", "--k", "5")
@@ -366,9 +360,7 @@ def test_a_process_that_is_killed_leaves_no_table(folder):
         "--out",
         "anon.csv",
     ]
-    with subprocess.Popen(
-        argv, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with warm.Popen(argv, env=env, stderr=warm.PIPE, stdout=warm.PIPE, text=True) as process:
         assert process.stderr is not None
         assert "reading" in process.stderr.readline()
         process.kill()

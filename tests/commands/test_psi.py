@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from tacit import cli
-
-from .test_real_parties import Role, said
+from tests.cli.shell import Role, provision, said
 
 A = "patient_id,age\n007,31\nA-1,42\n b-2 ,53\nZ,64\n,75\nz,86\n"
 B = "patient_id,cost\nB-2,50\nq,1\n007,60\n7,1\nNA,2\nZ,100\n"  # NA is nobody's id
@@ -29,13 +26,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def kits(place: Path) -> Path:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    (place / "federation.toml").write_text(
-        f'name = "f"\nhub = "127.0.0.1:{port}"\nclients = ["a", "b", "c"]\n'
-    )
-    assert cli.main(["provision", "federation.toml", "-o", "kits"]) == 0
+    provision("a", "b", "c")
     return place
 
 

@@ -5,19 +5,15 @@ a hub.
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
-from tacit import cli, synth
+from tacit import synth
+from tests.cli.shell import Role, provision, said
 
-from .test_real_parties import Role, said
-
-torch.set_num_threads(1)  # sums in another order are other sums, to the bit
 COLUMNS = """
 age = {kind = "integer", low = 0, high = 120}
 sex = {kind = "categorical", values = ["F", "M"]}
@@ -112,13 +108,7 @@ def test_a_network_over_processes_is_the_one_of_one_process_and_of_sums_in_the_c
 
 @pytest.fixture
 def kits(place: Path) -> Path:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    (place / "federation.toml").write_text(
-        f'name = "f"\nhub = "127.0.0.1:{port}"\nclients = ["north", "south"]\n'
-    )
-    assert cli.main(["provision", "federation.toml", "-o", "kits"]) == 0
+    provision("north", "south")
     return place
 
 

@@ -14,8 +14,6 @@ from tacit.errors import BadJob, BadParameter
 from tacit.jobs.train.plan import make_plan, make_task
 from tacit.private import DPFTRL, DPSGD
 
-torch.set_num_threads(1)
-
 
 @pytest.fixture(scope="module")
 def fed():

@@ -16,8 +16,6 @@ from tacit import cli
 from tacit.errors import BadJob, BadParameter
 from tacit.jobs.train_private_file import load
 
-torch.set_num_threads(1)
-
 
 @pytest.fixture(scope="module")
 def digits():

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -22,6 +21,7 @@ from tacit.errors import BadJob, BadRun
 from tacit.jobs.study import run, table
 from tacit.jobs.study.file import load
 from tacit.jobs.study.run import study
+from tests import warm
 
 from .studies import cells, small
 
@@ -188,8 +188,8 @@ def test_a_study_killed_in_the_middle_goes_on_to_the_same_figures(tmp_path: Path
     file = small(tmp_path, rounds=30)
     whole = cells(study(load(file), tmp_path / "whole"))
     for after in (5, 12):
-        with subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, file, str(tmp_path / "cut")], stdout=subprocess.PIPE, text=True
+        with warm.Popen(
+            [sys.executable, "-c", PROGRAM, file, str(tmp_path / "cut")], stdout=warm.PIPE, text=True
         ) as child:
             assert child.stdout is not None
             seen = [int(child.stdout.readline()) for _ in range(after)]

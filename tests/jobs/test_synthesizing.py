@@ -28,7 +28,6 @@ from tacit.synth.conformance import _check_columns, _check_constraints, example
 from tacit.synth.encode import Layout
 from tacit.synth.federated import Histograms
 
-torch.set_num_threads(1)
 SMALL = dict(epochs=2, width=16, noise=8, device="cpu")
 
 

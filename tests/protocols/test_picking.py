@@ -327,7 +327,6 @@ def with_kits(programs, folder, more=None, **how):
     """A run whose parties have kits and meet at a hub; `programs` take the place of honest ones. (its result,
     {party: how it ended})
     """
-    torch.set_num_threads(1)
     for k in range(4):
         members.save_rows(fed(), k, folder / str(k))
 

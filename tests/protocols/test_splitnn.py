@@ -23,14 +23,6 @@ from tacit.runtimes import InProcess
 WIDE = {"a": 6, "b": 3, "c": 4}
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def sgd(lr=0.1, momentum=0.9):
     return functools.partial(torch.optim.SGD, lr=lr, momentum=momentum)
 

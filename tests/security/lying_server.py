@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 import torch
 
 from tacit.algorithms.types import State
@@ -59,7 +60,9 @@ threshold = 0.7
 adversary = "active"
 max_rows = 64
 """
+GUARDED = JOB + SECAGG
 LOCAL_NOISE = '\n[[guard]]\nname = "Clip"\nnorm = 1.0\n[[guard]]\nname = "Noise"\nplacement = "local"\n'
+WITHOUT = pytest.mark.parametrize("protected", [False, True], ids=["without", "with"])
 
 
 def write_files(folder: Path) -> None:

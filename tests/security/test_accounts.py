@@ -11,7 +11,6 @@ import json
 import os
 import random
 import re
-import subprocess
 import sys
 
 import numpy as np
@@ -27,6 +26,7 @@ from tacit.jobs.pate import teachers
 from tacit.jobs.train import local_dp
 from tacit.parties.party import Party
 from tacit.private import DPSGD, ConfidentGNMax, Lessons, Student, size
+from tests import warm
 
 LOUD, QUIET = Release(0.5, 1.0), Release(50.0, 1.0)  # ε of one step at δ = 1e-5: 9.7 and 0.05
 
@@ -309,10 +309,10 @@ for step in range(10**6):
 
 
 def spender(file, limit):
-    process = subprocess.Popen(
+    process = warm.Popen(
         [sys.executable, "-c", SPENDER, str(file), str(limit)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+        stdin=warm.PIPE,
+        stdout=warm.PIPE,
         text=True,
     )
     assert process.stdout.readline() == "ready\n"

@@ -43,7 +43,6 @@ def federation() -> data.Federation:
 
 def run_with(evil: Callable[..., Any], tmp_path: Path, **more: Any) -> tuple[tacit.Result, BaseException]:
     """p0 and p1 are honest, p2 runs `evil(me, folder)`: what the run gave, and how p2 ended."""
-    torch.set_num_threads(1)
     fed = federation()
     for k in range(3):
         members.save_rows(fed, k, tmp_path / str(k))

@@ -22,7 +22,6 @@ from tacit.private import DPSGD
 from tacit.private.ghost import GhostClipping, flat_factors
 from tests.private.reference import clipped_sum, close, each_gradient
 
-torch.set_num_threads(1)
 CLIP = 1.0
 BOUND = CLIP * (1 + 1e-5)
 OTHERS = 3

@@ -12,8 +12,6 @@ from tacit.synth.conformance import example
 from tacit.synth.diffusion import DiffusionColumns, DiffusionSchedule
 from tacit.synth.encode import Layout
 
-torch.set_num_threads(1)
-
 
 def test_the_schedule_goes_from_nearly_all_to_nearly_nothing():
     noise = DiffusionSchedule(50, [3], torch.device("cpu"))

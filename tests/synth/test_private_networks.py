@@ -16,7 +16,6 @@ from tacit.parties.secret import Secret
 from tacit.synth import DPCTGAN, DPGAN, PATEGAN, Table, categorical, integer
 from tacit.synth.dpgan import COUNTING, SURE, overestimate_count
 
-torch.set_num_threads(1)
 TABLE = {"kind": categorical(["a", "b", "c"]), "age": integer(0, 99)}
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from tacit import cli, synth
 from tacit.synth.conformance import example
+from tests import warm
 
 
 @pytest.fixture
@@ -340,7 +341,7 @@ def test_a_run_that_is_killed_leaves_the_old_file_and_no_half_of_a_new_one(folde
     Path("big.csv").write_text("the old file\n")
     words = ["synth", "--load", "g.tacit", "--rows", "50000000", "--out", "big.csv", "--force"]
     code = "import sys; from tacit.cli import main; sys.exit(main(sys.argv[1:]))"
-    process = subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.DEVNULL)
+    process = warm.Popen([sys.executable, "-c", code, *words], stderr=warm.DEVNULL)
     deadline = time.monotonic() + 120
     while not list(folder.glob(".big.csv.*")) or not next(folder.glob(".big.csv.*")).stat().st_size:
         assert time.monotonic() < deadline
