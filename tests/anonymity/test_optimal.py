@@ -12,19 +12,7 @@ import tacit
 from tacit.anonymity import LDiversity, TCloseness, losses
 from tacit.errors import BadData, BadParameter
 
-from .adult import BITS, THREE, adult, files
-
-COLUMNS = [
-    "sex",
-    "age",
-    "race",
-    "marital-status",
-    "education",
-    "native-country",
-    "workclass",
-    "occupation",
-    "salary-class",
-]
+from .adult import BITS, COLUMNS, THREE, adult, files
 
 
 @pytest.mark.parametrize(

@@ -11,19 +11,7 @@ from tacit.anonymity import Cluster, Flat, LDiversity, Mondrian, TCloseness
 from tacit.anonymity.release import TableRelease
 from tacit.errors import BadData
 
-from .adult import THREE, adult, files
-
-COLUMNS = [
-    "sex",
-    "age",
-    "race",
-    "marital-status",
-    "education",
-    "native-country",
-    "workclass",
-    "occupation",
-    "salary-class",
-]
+from .adult import COLUMNS, THREE, adult, files
 
 
 def test_clustering_adult_loses_less_than_arxs_local_recoding():

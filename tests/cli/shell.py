@@ -53,6 +53,17 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     return code, err + out
 
 
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The message of a command that is refused: it prints nothing and changes no file of the directory."""
+    capsys.readouterr()
+    before = {file: file.is_file() and file.read_bytes() for file in Path.cwd().rglob("*")}
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (2, "")
+    assert "Traceback" not in err
+    assert {file: file.is_file() and file.read_bytes() for file in Path.cwd().rglob("*")} == before
+    return err
+
+
 def free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))

@@ -19,6 +19,17 @@ from tacit.parties.conformance import Tap
 from tacit.parties.secret import Secret
 from tacit.runtimes import InProcess
 
+# all that parties send each other on the way: values under masks
+MASKED = {
+    "TapeKey",
+    "Corrections",
+    "MaskedFactors",
+    "MaskedProducts",
+    "MaskedValues",
+    "MaskedBits",
+    "MaskedSigns",
+}
+
 
 def play(
     step: Callable[..., Awaitable[Any]],

@@ -13,8 +13,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -28,6 +26,7 @@ from tacit.jobs.train.plan import make_plan, make_task
 from tacit.parties.party import Party
 from tacit.protocols import joining, rounds
 from tacit.runtimes.kits import Kit
+from tests.clinics import write_files
 from tests.runtimes.net import Net
 
 CLIENTS = ("a", "b", "c", "d")
@@ -63,15 +62,6 @@ max_rows = 64
 GUARDED = JOB + SECAGG
 LOCAL_NOISE = '\n[[guard]]\nname = "Clip"\nnorm = 1.0\n[[guard]]\nname = "Noise"\nplacement = "local"\n'
 WITHOUT = pytest.mark.parametrize("protected", [False, True], ids=["without", "with"])
-
-
-def write_files(folder: Path) -> None:
-    rng = np.random.default_rng(0)
-    for name, n in SIZES.items():
-        age, chol = rng.normal(50, 10, n), rng.normal(200, 30, n)
-        pd.DataFrame(
-            {"age": age, "chol": chol, "sick": np.where(age + rng.normal(0, 5, n) > 50, "yes", "no")}
-        ).to_csv(folder / f"{name}.csv", index=False)
 
 
 class Attacker:
@@ -148,7 +138,7 @@ def play(
     None: they gave none. `through`: the attack ends by itself, also where clients refuse.
     """
     folder.mkdir(exist_ok=True)
-    write_files(folder)
+    write_files(folder, SIZES)
     (folder / "job.toml").write_text(job)
     (folder / "agreed.toml").write_text(job if agreed in ("same", None) else agreed)
 

@@ -28,22 +28,9 @@ from tacit.runtimes import kits
 from tacit.runtimes.inprocess import InProcess
 from tests import warm
 from tests.cli.shell import TACIT, provision, said
+from tests.commands.test_split import JOB as SPLIT
 
-JOB = """
-[split]
-epochs = 8
-lr = 0.3
-top = [8]
-[parties.bank]
-file = "bank.csv"
-id = "id"
-label = "default"
-bottom = [8]
-[parties.shop]
-file = "shop.csv"
-id = "id"
-bottom = [6]
-"""
+JOB = SPLIT.replace('"customer"', '"id"')
 
 
 @pytest.fixture

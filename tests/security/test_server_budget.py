@@ -17,16 +17,17 @@ from tacit.jobs.train import member as members
 from tacit.jobs.train.hidden_sums import HiddenCounts
 from tacit.jobs.train.messages import blank_counts
 from tacit.protocols import joining, rounds, secagg
+from tests.clinics import write_files
 from tests.runtimes.net import Net
 from tests.security.lying_server import (
     CLIENTS,
     GUARDED,
     JOB,
     LOCAL_NOISE,
+    SIZES,
     Attacker,
     play,
     refusals,
-    write_files,
 )
 
 
@@ -118,7 +119,7 @@ def test_13_and_15_nobody_is_told_anothers_rows_and_no_figure_is_one_partys(tmp_
     """An honest run over the hub. What a weight is a share of is in the contract; evaluation is a sum,
     too.
     """
-    write_files(tmp_path)
+    write_files(tmp_path, SIZES)
     (tmp_path / "job.toml").write_text(GUARDED)
     seen: list[set[str]] = []
     admit = members.ClientWork.admit
