@@ -15,6 +15,7 @@ import fcntl
 import importlib
 import json
 import os
+import pkgutil
 import runpy
 import select
 import signal
@@ -35,15 +36,8 @@ MODULES = (
     "hypothesis",
     "pandas",
     "pytest",
+    "sklearn.linear_model",
     "torch.utils.flop_counter",
-    "tacit.cli",
-    "tacit.testing",
-    "tacit.jobs.train.member",
-    "tacit.jobs.train.networked",
-    "tacit.jobs.train.paced_parties",
-    "tacit.runtimes.hub",
-    "tacit.runtimes.link",
-    "tacit.runtimes.provision",
 )
 NUMBER = struct.Struct("i")
 
@@ -250,7 +244,10 @@ def _send(to: socket.socket, request: dict[str, Any], fds: list[int]) -> None:
 
 
 def serve(connection: socket.socket) -> None:
-    for name in MODULES:
+    import tacit
+
+    rooms = (module.name for module in pkgutil.walk_packages(tacit.__path__, "tacit."))
+    for name in (*MODULES, *(room for room in rooms if not room.endswith("__main__"))):
         importlib.import_module(name)
     processes: dict[int, int] = {}  # id -> where its status is awaited
     wake, woken = os.pipe()

@@ -83,18 +83,7 @@ def assert_same(results: list[tacit.Result], tolerance: float = 1e-5) -> None:
 # stack = each = parties -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", algorithms.ALL)
-@settings(max_examples=4, deadline=None, derandomize=True)
-@given(
-    epochs=st.lists(st.integers(1, 3), min_size=PARTIES, max_size=PARTIES),
-    per_round=st.integers(1, PARTIES),
-    batch=st.sampled_from([None, 1, 7, 500]),
-    steps=st.sampled_from([None, None, 4]),
-    seed=st.integers(0, 99),
-)
-def test_stack_each_and_parties_give_the_same_model(
-    name: str, epochs: list[int], per_round: int, batch: int | None, steps: int | None, seed: int
-) -> None:
+def check_three_ways(name: str, seed: int, **settings: Any) -> None:
     """Ragged parties, each with its own epochs, some of them sampled; four rounds, so that client state is
     used again.
     """
@@ -104,12 +93,33 @@ def test_stack_each_and_parties_give_the_same_model(
             smooth,
             algorithms.ALL[name](lr=0.02),
             rounds=4,
-            local_epochs=epochs,
-            per_round=per_round,
-            batch_size=batch,
-            local_steps=steps,
             seed=seed,
+            **settings,
         )
+    )
+
+
+@pytest.mark.parametrize("name", algorithms.ALL)
+def test_stack_each_and_parties_give_the_same_model(name: str) -> None:
+    check_three_ways(name, 8, local_epochs=[3, 1, 2, 1, 2], per_round=3, batch_size=7)
+    check_three_ways(name, 61, local_epochs=1, per_round=4, batch_size=None, local_steps=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", algorithms.ALL)
+@settings(max_examples=6, deadline=None, derandomize=True)
+@given(
+    epochs=st.lists(st.integers(1, 3), min_size=PARTIES, max_size=PARTIES),
+    per_round=st.integers(1, PARTIES),
+    batch=st.sampled_from([None, 1, 7, 500]),
+    steps=st.sampled_from([None, None, 4]),
+    seed=st.integers(0, 99),
+)
+def test_whatever_the_settings_stack_each_and_parties_give_the_same_model(
+    name: str, epochs: list[int], per_round: int, batch: int | None, steps: int | None, seed: int
+) -> None:
+    check_three_ways(
+        name, seed, local_epochs=epochs, per_round=per_round, batch_size=batch, local_steps=steps
     )
 
 
