@@ -13,8 +13,6 @@ import torch
 
 from . import warm
 
-START = asyncio.create_subprocess_exec
-
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
@@ -37,4 +35,4 @@ def warm_processes() -> Iterator[None]:
 @pytest.fixture
 def new_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start the processes of `Processes` as its users do, in a new interpreter."""
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", START)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", warm.start_anew)

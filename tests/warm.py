@@ -198,8 +198,13 @@ class Nursery:
         self.process.kill()
 
 
-async def create_subprocess_exec(*command: str, pass_fds: Sequence[int] = (), **how: Any) -> Nursery:
-    """In the place of `asyncio.create_subprocess_exec` for `Processes`."""
+start_anew = asyncio.create_subprocess_exec
+
+
+async def create_subprocess_exec(*command: str, pass_fds: Sequence[int] = (), **how: Any) -> Any:
+    """In the place of `asyncio.create_subprocess_exec`: what `Processes` starts comes from the warm process."""
+    if command[1:3] != ("-m", "tacit.runtimes.nursery"):
+        return await start_anew(*command, pass_fds=pass_fds, **how)
     process = Popen(command, stdin=PIPE, pass_fds=pass_fds)
     assert process.stdin is not None
     stdin, _ = await asyncio.get_running_loop().connect_write_pipe(asyncio.BaseProtocol, process.stdin)

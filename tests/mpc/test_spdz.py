@@ -200,7 +200,7 @@ def test_a_share_or_a_tag_that_is_changed_is_noticed(part, operand, parties):
         play(both, X, Y, parties=parties, cheat=cheat)
 
 
-@pytest.mark.parametrize("by", [1, 2**60, P - 1])
+@pytest.mark.parametrize("by", [1, P - 1, pytest.param(2**60, marks=pytest.mark.slow)])
 def test_randomness_that_a_party_changes_is_noticed(by):
     """Any part of what was dealt, its share or its tag: a mask, a triple's product, a digit's ctx."""
 

@@ -102,7 +102,6 @@ def check_three_ways(name: str, seed: int, **settings: Any) -> None:
 @pytest.mark.parametrize("name", algorithms.ALL)
 def test_stack_each_and_parties_give_the_same_model(name: str) -> None:
     check_three_ways(name, 8, local_epochs=[3, 1, 2, 1, 2], per_round=3, batch_size=7)
-    check_three_ways(name, 61, local_epochs=1, per_round=4, batch_size=None, local_steps=2)
 
 
 @pytest.mark.slow

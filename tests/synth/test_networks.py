@@ -149,7 +149,7 @@ def separated(n: int = 1500) -> pd.DataFrame:
     [
         synth.TVAE(epochs=40, batch=100),
         pytest.param(synth.GAN(epochs=60), marks=pytest.mark.slow),
-        synth.WGAN(epochs=60),
+        pytest.param(synth.WGAN(epochs=60), marks=pytest.mark.slow),
     ],
     ids=lambda g: type(g).__name__,
 )
