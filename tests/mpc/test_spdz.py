@@ -5,6 +5,7 @@ probability below 2^-59.
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import pytest
 import torch
@@ -52,6 +53,16 @@ class Forging:
         await self.inner.deliver(sender, to, scope, frame)
 
 
+@functools.lru_cache(256)  # a dry run costs more than the run
+def requested(step, shapes):
+    """What a step asks of its dealer."""
+    return plan(
+        lambda ctx: step(
+            ctx, *[TaggedShare(torch.empty((2, *s), dtype=torch.int64, device="meta")) for s in shapes]
+        )
+    )
+
+
 def play(step, *operands, parties=2, cheat=None, forge=None, tap=None):
     """(what each party ended with, the messages party 1 sent). `cheat(rank, ctx, shares)` changes a party's
     memory, `forge` is a message's number.
@@ -59,12 +70,7 @@ def play(step, *operands, parties=2, cheat=None, forge=None, tap=None):
     names, secret, sent = tuple(f"party {i}" for i in range(parties)), Secret(), []
     alphas = draw_keys(parties, secret)
     shares = [share_tagged(x, alphas, secret) for x in operands]
-    requests = plan(
-        lambda ctx: step(
-            ctx,
-            *[TaggedShare(torch.empty((2, *x.shape), dtype=torch.int64, device="meta")) for x in operands],
-        )
-    )
+    requests = requested(step, tuple(x.shape for x in operands))
 
     def program(rank):
         async def party(me):
