@@ -193,7 +193,7 @@ def test_without_a_list_it_is_what_train_does_by_itself() -> None:
     ]
 
 
-def test_the_same_algorithm_twice_is_told_apart_by_what_differs() -> None:
+def test_the_same_algorithm_twice_is_labeled_by_what_differs() -> None:
     assert _labels([FedProx(mu=0.1), FedProx(mu=1.0), FedAvg()]) == [
         "FedProx(mu=0.1)",
         "FedProx(mu=1.0)",
@@ -217,7 +217,7 @@ def test_the_very_same_algorithm_twice_is_refused(twins: list[Any]) -> None:
         compare(algorithms=twins)
 
 
-def test_federations_are_told_apart_by_skew_then_size_then_seed() -> None:
+def test_federations_are_labeled_by_skew_then_size_then_seed() -> None:
     d = dataset()
     assert _names([d.split(3, seed=0), d.split(5, seed=0)]) == ["IID(), 3 parties", "IID(), 5 parties"]
     assert _names([d.split(3, seed=0), d.split(3, seed=1)]) == [

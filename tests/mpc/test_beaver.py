@@ -154,7 +154,7 @@ def test_one_mask_hides_one_value_only():
         Mask("w", (1,)).derive({"b": torch.ones(1)}, masks)
 
 
-def test_each_triple_is_drawn_anew():
+def test_each_triple_is_fresh():
     """Reusing a triple gives away x − x': two requests read different parts of the tape."""
     import asyncio
 
@@ -214,7 +214,7 @@ def test_a_stock_that_is_not_one_is_refused(tmp_path):
         assert (tmp_path / name).read_bytes() == before, "what is not ours is not emptied"
 
 
-def test_parties_with_different_shapes_are_told_so():
+def test_parties_with_different_shapes_are_refused():
     names = ("a", "b")
 
     def program(rank):

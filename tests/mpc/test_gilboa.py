@@ -133,7 +133,7 @@ def test_a_mask_that_stays_is_made_once():
         made(Mask("w", (2,)), Mask("w", (2,)))
 
 
-def test_two_who_ask_for_different_things_are_told_so():
+def test_two_parties_with_different_requests_are_refused():
     def program(rank):
         async def party(me):
             await pair.generate(OTChannel(me, rank, NAMES), [Triple(MUL, (2 + rank,), (2 + rank,))])

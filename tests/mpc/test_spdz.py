@@ -252,7 +252,7 @@ def test_parties_that_were_opened_different_values_notice():
         play(both, X, Y, parties=3, forge=0)
 
 
-def test_nothing_is_told_before_the_check():
+def test_nothing_is_revealed_before_the_check():
     """A result for one party is opened under its mask: the cheat is caught, and all the honest party sent by
     then is uniform.
     """
@@ -286,7 +286,7 @@ def test_nothing_is_told_before_the_check():
     )  # χ² of 15 degrees: a false alarm in 1e-5
 
 
-def test_openings_do_not_tell_secrets_apart():
+def test_openings_do_not_distinguish_secrets():
     """What party 1 is sent of x = 0 and of x = 2^40: two samples of the same distribution (χ² of 15 degrees;
     a false alarm in 1e-5).
     """
