@@ -69,7 +69,7 @@ def visits(t: Task, b: Batch) -> list[tuple[Tensor, State]]:
 
 
 def plain(module: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """torch's own gradient and buffers on just these rows, in double precision: normalising few rows makes
+    """torch's own gradient and buffers on just these rows, in double precision: normalizing few rows makes
     much of rounding.
     """
     module = copy.deepcopy(module).double().train()

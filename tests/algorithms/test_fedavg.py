@@ -93,7 +93,7 @@ def test_by_hand():
 
 
 def test_solvers_and_schedules_work_inside():
-    """Every round starts the solver's memory anew, as a fresh optimiser of torch would."""
+    """Every round starts the solver's memory anew, as a fresh optimizer of torch would."""
     import torch
 
     for solver, make in [

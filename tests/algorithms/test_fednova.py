@@ -1,4 +1,4 @@
-"""FedNova: Wang, Liu, Liang, Joshi, Poor 2020, equations 6 to 11: normalised averaging, with momentum and
+"""FedNova: Wang, Liu, Liang, Joshi, Poor 2020, equations 6 to 11: normalized averaging, with momentum and
 with a proximal term.
 """
 

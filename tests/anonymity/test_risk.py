@@ -227,7 +227,7 @@ def test_numbers_beyond_31_bits_do_not_wrap():
     assert measure_exposure(pd.concat([frame, frame]), list(frame)).k == 2
 
 
-# --- what is learnt ---
+# --- what is learned ---
 
 
 def test_l_and_t_by_hand():

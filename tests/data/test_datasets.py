@@ -101,7 +101,7 @@ def test_heart_disease_follows_flambys_rule():
     _, tested = np.unique(data.heart_disease().test_groups["hospital"], return_counts=True)
     assert tested.tolist() == [104, 89, 16, 45]
     assert fed.rows.x.shape[1] == 15
-    for k in range(4):  # each hospital standardised itself, on its own training rows
+    for k in range(4):  # each hospital standardized itself, on its own training rows
         own = fed.rows.x[fed.train.of(k)][:, :8]
         assert own.mean(0).abs().max() < 1e-5
         unit = (own.std(0, correction=0) - 1).abs() < 1e-4

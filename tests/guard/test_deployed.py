@@ -1,4 +1,4 @@
-"""Guards between organisations: the job file of the commands, parties that say only at the door how many rows
+"""Guards between organizations: the job file of the commands, parties that say only at the door how many rows
 they have, a server that is killed in a sum.
 """
 

@@ -82,7 +82,7 @@ def test_over_real_processes(given):
 
 
 def test_push_sum_agrees_on_the_true_mean():
-    """Column-stochastic links alone would favour nodes that hear much; the share undoes it."""
+    """Column-stochastic links alone would favor nodes that hear much; the share undoes it."""
     graph = graphs.from_edges(4, [(0, 1), (1, 2), (2, 3), (3, 0), (0, 2)], directed=True)
     w = torch.from_numpy(graph.matrix()).float()
     values = torch.tensor([[1.0], [2.0], [3.0], [10.0]])

@@ -1,4 +1,4 @@
-"""The student: unlabelled rows help where they should, and nothing is done that its parameters do not say."""
+"""The student: unlabeled rows help where they should, and nothing is done that its parameters do not say."""
 
 from __future__ import annotations
 

@@ -304,7 +304,7 @@ def test_what_cannot_be_done_is_said_and_nothing_is_written(folder, capsys, word
     code, out, err = said(capsys, *(word.format(here=folder.name) for word in words))
     assert code == 2
     assert sentence in err
-    assert "leaves of" not in err  # it is said before anything is learnt
+    assert "leaves of" not in err  # it is said before anything is learned
     assert out == ""
     assert {file: file.read_bytes() for file in folder.iterdir()} == before
 
