@@ -394,7 +394,7 @@ def constructors(members) -> st.SearchStrategy:
 
 
 def fits(thing) -> bool:
-    """Each field is allowed by itself; some must also fit together."""
+    """Each field is valid alone; some must also be consistent with each other."""
     try:
         check(thing)
     except BadParameter:

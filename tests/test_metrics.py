@@ -23,7 +23,7 @@ def outputs(n: int, classes: int, seed: int, sharp: float = 1.0) -> tuple[torch.
 
 
 def summed(out: torch.Tensor, y: torch.Tensor, classes: int | None, parts: int, seed: int) -> Counts:
-    """The same rows, dealt to parties of any size, some of them empty."""
+    """The same rows, partitioned across parties of any size, some of them empty."""
     owner = torch.from_numpy(np.random.default_rng(seed).integers(0, parts, len(y)))
     owner[owner == 1] = 0  # nobody is at party 1
     total = count(out[owner == 0], y[owner == 0], classes)

@@ -251,7 +251,7 @@ def test_a_run_that_selects_by_losses_resumes_to_the_same_bits(runtime, tmp_path
 
 
 def test_candidates_that_stay_silent_or_misreport_their_loss_are_not_selected():
-    """Over the protocol alone: one does not answer, one says that its loss is no number."""
+    """Over the protocol alone: one does not answer, one reports a non-finite loss."""
     sent = []
 
     async def server(me):

@@ -1,4 +1,4 @@
-"""Units are matched before averaging (FedMA, Wang and others 2020): the order they stand in means nothing."""
+"""Units are matched before averaging (FedMA, Wang et al. 2020): their order has no meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known to be the same thing: algorithms held to each other, not to a reference."""
+"""Known identities: algorithms compared with each other, not with a reference."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_two_epochs_of_a_round_are_shuffled_differently():
 
 
 def test_a_stack_of_several_runs_is_each_run():
-    """`seeds` may differ from client to client: several runs lie in one stack."""
+    """`seeds` may differ between clients: one stack contains several runs."""
     ids, sizes = identify(["a", "b", "a"]), np.array([6, 4, 6])
     made = plan(np.array([1, 1, 2]), 3, ids, sizes, 2, 4)
     for k, seed in enumerate((1, 1, 2)):

@@ -1,4 +1,4 @@
-"""Every method of the room is held to the room's promises; a method that breaks one is caught."""
+"""Every method passes the conformance checks, and a method that violates one is detected."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_larger_tables_conform_too():
 
 @dataclass(frozen=True)
 class Careless:
-    """Publishes everything as it is, and says so."""
+    """Publishes everything unchanged, and says so."""
 
     def run(self, table: EncodedTable, request: AnonymizationRequest) -> TableRelease:
         cells = [table.codes[:, j] for j in range(len(table.columns))]

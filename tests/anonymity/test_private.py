@@ -91,8 +91,8 @@ def test_one_row_moves_no_score_by_more_than_the_sensitivity(rows, more, k, rate
 
 
 def test_a_null_moves_no_price():
-    """A null adds a value to its column's hierarchy, and the others would cost less for it: that price must
-    not tell that somebody's value is missing.
+    """A null adds a value to its column's hierarchy, which would lower the cost of the others: the cost must not reveal
+    that a value is missing.
     """
     ways = {"a": BITS, "b": THREE}
     rows = [("0", "1")] * 40 + [("1", "2")] * 40

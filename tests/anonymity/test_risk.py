@@ -132,8 +132,8 @@ def test_the_raw_adult_table():
 
 
 def test_a_unique_null_is_not_in_every_class():
-    """A peer lets a null fit everywhere and reports k = 5: the one person without an age is found by whoever
-    knows that it is missing.
+    """A peer treats a null as matching every class and reports k = 5: the one person without an age is identified by
+    anyone who knows that it is missing.
     """
     frame = pd.DataFrame({"age": [30] * 5 + [None], "zip": ["1"] * 6})
     found = tacit.risk(frame, frame, ["age", "zip"])

@@ -1,4 +1,4 @@
-"""Liars: what each attack does, that a mean breaks and a median does not, and what is refused."""
+"""Attacks: what each does, that a mean breaks and a median does not, and what is refused."""
 
 from __future__ import annotations
 

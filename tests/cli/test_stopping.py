@@ -1,4 +1,4 @@
-"""What is stopped goes on: a kill, Ctrl-C, being told to end."""
+"""Stopped commands resume: after a kill, Ctrl-C, or SIGTERM."""
 
 from __future__ import annotations
 

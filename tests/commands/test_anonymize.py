@@ -140,7 +140,7 @@ def test_the_same_table_from_csv_and_parquet(folder, capsys):
 
 
 def test_the_separator_of_the_file_is_kept_and_its_words_stay_as_they_are(folder, capsys):
-    """NA is Namibia, an empty cell is an empty cell, 007 is no 7."""
+    """NA is Namibia, an empty cell is an empty cell, 007 is not 7."""
     Path("odd.csv").write_text(
         "country;code;note\nNA;007;\nNA;007;null\nNA;007;\nDE;010;NA\nDE;010;\nDE;010;x\n", encoding="utf-8"
     )

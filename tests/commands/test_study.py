@@ -1,4 +1,4 @@
-"""`tacit study` as people run it: list, new, run, go on, diff, and what it says when something is wrong."""
+"""`tacit study` on the command line: list, new, run, resume, diff, and error messages."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Oblivious transfer and what large sets need beside it: bit matrices, cuckoo tables, key-value stores, tags,
-sums under encryption.
+"""Oblivious transfer and its building blocks for large sets: bit matrices, cuckoo tables, key-value stores, tags,
+encrypted sums.
 """
 
 from __future__ import annotations

@@ -31,9 +31,7 @@ def test_every_snippet_runs_and_prints_what_the_page_shows(page: Path, tmp_path:
 
 
 def test_every_block_says_what_it_is() -> None:
-    """`python` runs, `console` runs where it says tacit, `text` is compared; a misspelt word would silently
-    do nothing.
-    """
+    """`python` runs, `console` runs its tacit commands, `text` is compared; a misspelled word would silently do nothing."""
     known = {("python",), ("console",), ("text",), ("toml",), ("bash",), ("mermaid",), ("json",), ()}
     for page in PAGES:
         for b in blocks(page.read_text()):

@@ -1,4 +1,4 @@
-"""Each stage by itself: what it promises about norms, means, bits and memory."""
+"""Each stage alone: its guarantees about norms, means, bits and memory."""
 
 from __future__ import annotations
 
@@ -265,8 +265,8 @@ def test_noise_comes_from_the_operating_system_not_from_torch_or_numpy():
 
 
 def test_the_floating_point_attack_finds_only_multiples_of_one_step():
-    """Mironov 2012: which floats can be reached tells the value under the noise. Here all reachable sums are
-    multiples of one step, whatever it was.
+    """Mironov 2012: the set of reachable floats reveals the value under the noise. Here all reachable sums are multiples
+    of one step, whatever the value.
     """
     for x in (torch.zeros(8, 40), updates(scale=0.1)):
         guard = fitted([Clip(1.0), Noise(multiplier=1.0)])

@@ -158,9 +158,7 @@ def test_on_a_grid_too_coarse_for_the_discrete_gaussian_skellam_noise_still_has_
 
 
 def test_a_fixed_number_and_local_noise_are_accounted_for_one_client_exchanged_for_another():
-    """Two updates lie up to two norms apart: the multiplier over the distance is half of that over the
-    norm.
-    """
+    """Two updates are up to two norms apart: the multiplier over the distance is half of that over the norm."""
     central, fixed, local = (
         train([Clip(0.5), Noise(multiplier=1.0, placement=p)], **m).ledger.spent[0]
         for p, m in (("central", {}), ("central", {"per_round": 3}), ("local", {}))

@@ -242,7 +242,7 @@ def test_two_splits_of_one_skew_are_two_columns() -> None:
 
 
 def test_matching_makes_the_effective_update_the_same_on_every_federation() -> None:
-    """u = η·E·|D|/(B·K): ten parties walk a third as far as three, so they take three epochs, and the rest goes into η."""
+    """u = η·E·|D|/(B·K): ten parties move a third as far as three, so they take three epochs, and the rest goes into η."""
     feds = [dataset().split(k, skew=data.IID(), seed=0) for k in (3, 10)]
     several = [
         FedAvg(lr=0.2),

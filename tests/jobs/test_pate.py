@@ -183,8 +183,8 @@ def test_a_directory_holds_what_may_be_published_and_is_never_written_over(digit
 
 
 def test_votes_of_real_parties_are_those_of_the_simulation(digits):
-    """Each party trains by itself and only sums of votes leave; with hardly any noise the labels are those of
-    the simulation.
+    """Each party trains alone and only sums of votes are sent; with almost no noise the labels are those of the
+    simulation.
     """
     fed = digits.split(5, seed=0)
     told = {"queries": 15, "aggregator": GNMax(0.01), **QUICK}

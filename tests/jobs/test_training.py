@@ -354,7 +354,7 @@ def test_a_diverging_regression_of_large_numbers_suggests_scaling_them() -> None
 
 
 def test_the_best_round_of_a_run_that_diverges_is_one_before_it_did() -> None:
-    """Too large a step at the server: the loss grows for some rounds before it is no number."""
+    """The server's step is too large: the loss grows for some rounds before it is not finite."""
     result = train(model="mlp", rounds=12, algorithm=algorithms.FedAvg(lr=0.5, server_lr=40.0))
     finite = [row for row in result.history if row["accuracy"] == row["accuracy"]]
     assert 0 < len(finite) < 12

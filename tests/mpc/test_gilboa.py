@@ -57,7 +57,7 @@ def test_products_and_squares_are_exact_in_the_ring(pairs):
     ],
 )
 def test_every_shape_gives_a_triple(op, x, y):
-    """c = a ∘ b, with a, b and c drawn anew for each request."""
+    """c = a ∘ b, with new a, b and c for each request."""
     first, second = made(Triple(op, x, y), Triple(op, x, y))
     for t in (first, second):
         assert torch.equal(t["c"], op(t["a"], t["b"]))

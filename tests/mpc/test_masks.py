@@ -1,6 +1,4 @@
-"""Masks of truncation and comparison that two parties make by oblivious transfer: exactly what a dealer would
-have dealt.
-"""
+"""Masks of truncation and comparison that two parties generate by oblivious transfer equal those of a dealer."""
 
 from __future__ import annotations
 

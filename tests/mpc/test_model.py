@@ -273,8 +273,8 @@ def test_padding_may_be_given_in_a_word(padding):
 
 @pytest.mark.parametrize("options", [{}, {"helper": None}, {"adversary": "active"}])
 def test_a_layer_that_occurs_twice_in_a_sequence_is_applied_twice(options):
-    """torch's named_children lists a module once however often it stands there; with two of four layers left
-    out the result is another number.
+    """torch's named_children lists a module once, however often it occurs; without two of four layers the result
+    differs.
     """
     act, same = nn.ReLU(), nn.Linear(6, 6)
     model, x = (

@@ -1,4 +1,4 @@
-"""Whom each pace asks and waits for, worked by hand."""
+"""The parties that each pace sends work to and waits for, worked by hand."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ def lap(scheduler: pace.Scheduler, *who: str) -> list[str]:
 
 
 def test_safa_lets_a_late_party_work_on_until_it_lags_too_far():
-    """lag = 2: d begins with version 0 and is left alone at versions 1 and 2; at version 3 it is three
-    behind, is named, and begins anew.
+    """lag = 2: d starts with version 0 and continues at versions 1 and 2; at version 3 it is three versions behind, is
+    listed, and restarts.
     """
     scheduler = pace.SAFA(fraction=0.5, lag=2, deadline=0.9).scheduler(NAMES, 4, seed=0)
     assert names(scheduler.next_orders(0.0)) == list(NAMES)

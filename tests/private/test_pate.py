@@ -17,7 +17,7 @@ SEEDED = np.random.default_rng  # for tests alone: what is drawn must be the sam
 
 
 def counts_of(agree: float, n: int = 40, classes: int = 10, teachers: int = 250, seed: int = 0) -> np.ndarray:
-    """Counts in which a share `agree` of the teachers vote alike."""
+    """Counts in which a share `agree` of the teachers cast the same vote."""
     rng = np.random.default_rng(seed)
     out = np.zeros((n, classes), dtype=int)
     first = round(agree * teachers)

@@ -21,7 +21,7 @@ def one_thread():
 
 
 def rings(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two arcs that a line cannot part, each dense enough to walk along."""
+    """Two dense arcs that are not linearly separable."""
     g = torch.Generator().manual_seed(seed)
     y = torch.arange(n) % 2
     t = torch.rand(n, generator=g) * math.pi

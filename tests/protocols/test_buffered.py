@@ -259,7 +259,7 @@ def test_orders_and_answers_come_back_from_the_wire_as_they_were(
 
 
 def test_a_server_that_comes_back_after_its_last_version_waits_for_nobody() -> None:
-    """Its clients may have heard Stop from it before it was killed, and are gone."""
+    """Its clients may have received Stop before it was killed, and have exited."""
     from types import SimpleNamespace
 
     from tacit.protocols import buffered

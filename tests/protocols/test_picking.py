@@ -1,5 +1,5 @@
-"""Only the best of a round sends its model: equal to the ideal and to the stacked engine, byte for byte; what
-happens when the best is gone.
+"""Only the best party of a round sends its model: equal to the ideal function and to the stacked engine, byte for
+byte; and what happens if the best party disconnects.
 """
 
 from __future__ import annotations

@@ -369,9 +369,7 @@ def twice(held: list[Any], message: Any) -> list[Any]:
 def test_a_relay_that_reorders_or_repeats_is_noticed(
     change: Any, who: str, kind: type, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sealed channel between real parties keeps the order by itself; the protocol does not depend on
-    it.
-    """
+    """The encrypted channel between real parties preserves the order; the protocol does not depend on it."""
     monkeypatch.setattr(psi_dh, "CHUNK", 5)
     monkeypatch.setattr(psi_oprf, "CHUNK", 16)
     programs = two(digests(range(20)), digests(range(10, 30)), method=method)

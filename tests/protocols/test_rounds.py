@@ -174,7 +174,7 @@ class Hidden:
 
 
 def hidden_run(sums: Hidden, asked: list[int]) -> tuple[list[Any], list[str]]:
-    """Two rounds of two clients; what was merged, and what was told about aborted tries."""
+    """Two rounds of two clients: the merged updates, and the notes about aborted tries."""
     merged: list[Any] = []
     told: list[str] = []
 

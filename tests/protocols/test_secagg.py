@@ -1,4 +1,4 @@
-"""Secure aggregation: the sum is exact whoever leaves when, and below the threshold there is none."""
+"""Secure aggregation: the sum is exact for any dropouts, and below the threshold there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sparse graph of Bell et al.: k-regular, symmetric, drawn anew, and k large enough by an independent
+"""The sparse graph of Bell et al.: k-regular, symmetric, random for each round, and k large enough by an independent
 count.
 """
 

@@ -211,7 +211,7 @@ def test_perceptrons_are_the_same_every_way(model: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["FedAvg", "Scaffold", "FedSGD"])
 def test_whole_batches_of_unequal_parties_are_the_same_every_way(name: str) -> None:
-    """In a stack they are padded to the largest beside them, so they stand beside parties of their size."""
+    """In a stack they are padded to the largest, so they are stacked with parties of similar size."""
     rng = np.random.default_rng(1)
     whole = data.from_arrays(rng.normal(size=(400, FEATURES)), rng.integers(0, CLASSES, 400), classes=CLASSES)
     fed = whole.split(9, skew=data.Quantity(0.4), seed=1, min_size=3)

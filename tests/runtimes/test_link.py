@@ -192,8 +192,8 @@ def test_memory_stays_flat_over_ten_thousand_small_messages() -> None:
 
 
 def test_one_that_was_there_and_has_gone_is_not_waited_for_for_ever() -> None:
-    """It is told of at once, may come back within `away` seconds, and is named with what was wanted of it.
-    One that never came is another matter.
+    """Its absence is reported at once; it may return within `away` seconds, and is named with the expected message. A
+    party that never connected is a different case.
     """
 
     async def play() -> None:

@@ -1,6 +1,6 @@
-"""A lying server against real clients over a real hub. Each test is an attack of the red-team review (the
-number is the finding's); "without" runs the same attack with one protection removed, and there it succeeds:
-that is what the protection is for.
+"""A malicious server against real clients over a real hub. Each test is an attack of the red-team review (with the
+number of the finding); "without" runs the same attack with one protection removed, and there it succeeds, which
+shows what the protection is for.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def test_the_generator_concatenates_every_hidden_layer_with_its_input():
 
 
 def separated(n: int = 1500) -> pd.DataFrame:
-    """Two kinds of rows that differ in everything: what a network must tell apart to have learned anything."""
+    """Two clusters of rows that differ in every column, which a network must learn to separate."""
     rng = np.random.default_rng(0)
     kind = rng.choice(2, n, p=[0.7, 0.3])
     return pd.DataFrame(

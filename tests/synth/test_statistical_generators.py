@@ -1,4 +1,4 @@
-"""Copula, tree of columns and sequential trees, each held to what its paper says it is."""
+"""Copula, tree of columns and sequential trees, each compared with its paper."""
 
 from __future__ import annotations
 
