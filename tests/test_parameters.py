@@ -188,7 +188,7 @@ KNOWN = {"Inner": Inner, "Outer": Outer}
         ({}, "job: there is no `name`. Known: Inner, Outer."),
         ("Otter", "job: 'Otter' is not known here. Did you mean 'Outer'?"),
         ({"name": "Outer", "raet": 1}, "job: Outer has no parameter 'raet'. Did you mean 'rate'?"),
-        ({"name": "Outer"}, "job: Outer cannot be made from []: "),
+        ({"name": "Outer"}, "job: Outer cannot be built from []: "),
         (
             {"name": "Outer", "rate": 0.5, "inner": {"name": "Inner", "sise": 1}},
             "job.inner: Inner has no parameter 'sise'. Did you mean 'size'?",

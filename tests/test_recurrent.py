@@ -265,7 +265,8 @@ def test_real_processes_and_neighbors_learn_it_too() -> None:
 )
 def test_a_model_that_answers_otherwise_than_is_asked_is_refused(made: Any) -> None:
     with pytest.raises(
-        BadParameter, match=r"gives outputs of shape .*(a token; LSTM\(every=True\) does|numbers a row)\."
+        BadParameter,
+        match=r"returns outputs of shape .*(per token; LSTM\(every=True\) does|logits per row)\.",
     ):
         made(lines())
 

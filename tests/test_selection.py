@@ -230,7 +230,7 @@ def test_a_plan_says_beforehand_that_losses_are_asked_for():
         "round, which are sent the model first" in told
     )
     assert "loss on one party's" not in str(tacit.plan(few(), **JOB, select=selection.BySize()))
-    assert "which parties are alike" in str(tacit.plan(few(), **{**JOB, "algorithm": algorithms.CFL()}))
+    assert "which parties are similar" in str(tacit.plan(few(), **{**JOB, "algorithm": algorithms.CFL()}))
 
 
 @pytest.mark.parametrize("runtime", ["cohort", "inprocess"])
@@ -328,12 +328,12 @@ def test_whoever_is_not_there_is_not_asked():
         ),
         (
             dict(select=selection.BySize(), per_round=None),
-            "BySize chooses who fills the places of a round, and without per_round everybody has one. Give "
+            "BySize chooses the participants of a round, and without per_round everyone takes part. Give "
             "per_round",
         ),
         (
             dict(select=selection.PowerOfChoice(), per_round=None),
-            "PowerOfChoice chooses who fills the places",
+            "PowerOfChoice chooses the participants",
         ),
         (
             dict(select=selection.PowerOfChoice(candidates=2)),

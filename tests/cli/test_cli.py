@@ -263,7 +263,7 @@ def test_the_command_line_gives_what_python_gives(folder, capsys):
         ),
         (
             ["run", "job.toml", "--set", "modle=mlp"],
-            "'modle=mlp' changes nothing: write it as TABLE.KEY=VALUE",
+            "expected TABLE.KEY=VALUE, got 'modle=mlp'",
         ),
         (
             ["run", "job.toml", "--set", "model=mpl"],

@@ -162,13 +162,13 @@ def test_a_quick_study_says_that_its_figures_mean_nothing(
         (("broken.toml",), "broken.toml is not TOML: "),
         (("heart-disease", "--only", "["), "only is '['; it must be a regular expression"),
         (("unfit.toml",), "model 'cnn' needs images of shape (channels, height, width)"),
-        (("new",), "study new: 0 arguments were given and 1 are needed: `tacit study new FILE.toml`"),
+        (("new",), "study new: expected 1 arguments, got 0: `tacit study new FILE.toml`"),
         (("new", "broken.toml"), "broken.toml is there already, and is not written over. Give another name"),
         (
             ("new", "mine"),
             "mine is to be a study file, whose name ends in .toml. Write `tacit study new mine.toml`",
         ),
-        (("diff", "a"), "study diff: 1 arguments were given and 2 are needed: `tacit study diff A B`"),
+        (("diff", "a"), "study diff: expected 2 arguments, got 1: `tacit study diff A B`"),
         (
             ("diff", "a", "b"),
             "a holds no study: there is no summary.json in it. Give a directory that `tacit study` wrote",

@@ -18,7 +18,7 @@ from tacit import data
 from tacit.crypto.digest import Digests
 from tacit.errors import BudgetSpent, ProtocolError
 from tacit.guard import Clip, Noise, Quantize, SecAgg
-from tacit.jobs.train import guards
+from tacit.jobs.train import guards, party_rows
 from tacit.jobs.train import member as members
 from tacit.jobs.train.contract import Agreement, Contract, NotAgreed
 from tacit.jobs.train.elsewhere import Deployed
@@ -150,7 +150,7 @@ def test_a_party_gives_no_answer_beyond_the_rounds_and_the_epsilon_it_agreed_to(
     task = make_task(p)
     down = start = task.initial()
     contract = Contract.of(p, None, "server", list(FED.rows.x.shape[1:]))
-    members.save_rows(FED, 0, tmp_path / "rows")
+    party_rows.save_rows(FED, 0, tmp_path / "rows")
 
     def started(run: str) -> members.ClientWork:
         ours = Agreement(FED.name, "server", FED.parties, contract, "agreed.toml")

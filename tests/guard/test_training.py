@@ -354,7 +354,7 @@ def test_a_plan_says_what_the_run_then_does():
         "every party counts the same",
         "ε = 2.9",
         "at δ = 0.001 (budget 3) for each client, present or not, after 3 rounds",
-        "against whoever sees the models",
+        "against anyone who sees the models",
         "assuming Poisson (3 of 6 clients a round expected, drawn in secret) sampling",
         "dropouts tolerated in a round: 0 of 3",
     ):

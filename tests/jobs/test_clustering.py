@@ -110,7 +110,7 @@ def test_real_processes_split_equally_and_the_server_sees_what_the_ledger_says()
     assert told(stacked) == told(apart)
     for run in (stacked, apart):
         (said,) = {s.reveals for s in run.ledger.seen if s.kind == "Upload"}
-        assert said.endswith("in the clear; beside the others', which parties are alike")
+        assert said.endswith("in the clear; with the others', which parties are similar")
 
 
 def test_a_party_is_sent_its_own_clusters_model_and_no_other():

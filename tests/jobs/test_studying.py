@@ -336,7 +336,7 @@ def test_a_directory_that_holds_another_study_is_refused(tmp_path: Path) -> None
     for text in ("", "[]"):
         (tmp_path / "out" / "study.json").write_text(text)
         with pytest.raises(
-            BadRun, match=r"study\.json cannot be read: .* If the runs beside it are this study's, delete it"
+            BadRun, match=r"study\.json cannot be read: .* If the runs next to it are this study's, delete it"
         ):
             study(load(small(tmp_path), quick=True), tmp_path / "out")
     (tmp_path / "file").write_text("")
@@ -366,8 +366,8 @@ def test_a_disk_that_fills_up_is_named_and_what_is_done_is_kept(
         raise OSError(28, "No space left on device")
 
     words = (
-        r"out cannot be written: .*No space left on device\. What is done is kept\. See that there is "
-        r"room and leave to write, then give the same command"
+        r"out cannot be written: .*No space left on device\. Finished runs are kept\. Check free space "
+        r"and permissions, then run the same command"
     )
     with monkeypatch.context() as m:
         m.setattr(run, "SAVE_EVERY", 0.0)

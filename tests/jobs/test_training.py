@@ -347,10 +347,7 @@ def test_a_diverging_regression_of_large_numbers_suggests_scaling_them() -> None
     x = np.random.default_rng(0).normal(size=(60, 3))
     fed = data.from_arrays(x, 1e6 * x[:, 0]).split(2)
     result = tacit.train(fed, model="mlp", algorithm=algorithms.FedAvg(lr=5.0), rounds=5)
-    assert any(
-        "Or divide the numbers to predict by their size: they are not standardised." in e.get("text", "")
-        for e in result.events
-    )
+    assert any("Or scale the target: it is not standardized." in e.get("text", "") for e in result.events)
 
 
 def test_the_best_round_of_a_run_that_diverges_is_one_before_it_did() -> None:

@@ -15,7 +15,7 @@ import tacit
 from tacit import aggregate, data, models, selection
 from tacit.algorithms import FedPSO
 from tacit.errors import BadJob, PartyFailed
-from tacit.jobs.train import deployed, networked
+from tacit.jobs.train import deployed, networked, party_rows
 from tacit.jobs.train import member as members
 from tacit.jobs.train.contract import Contract
 from tacit.jobs.train.plan import make_plan
@@ -329,7 +329,7 @@ def with_kits(programs, folder, more=None, **how):
     """
     torch.set_num_threads(1)
     for k in range(4):
-        members.save_rows(fed(), k, folder / str(k))
+        party_rows.save_rows(fed(), k, folder / str(k))
 
     async def play():
         async with Net.of("server", *fed().parties) as net, asyncio.timeout(100):
