@@ -463,7 +463,7 @@ def test_a_topology_without_a_name_is_refused(topology: dict[str, object]) -> No
         tacit.train(job.federations()[0], **job.train())
 
 
-def test_who_is_asked_reaches_the_run_and_a_comparison_does_not_leave_it_out_silently() -> None:
+def test_select_reaches_the_run_and_a_comparison_does_not_ignore_it_silently() -> None:
     tables = {
         "data": {"name": "iris", "parties": 3},
         "select": {"name": "PowerOfChoice", "candidates": 2},

@@ -83,7 +83,7 @@ def test_the_auc_of_scores_that_are_all_the_same_is_a_half_and_says_so() -> None
     assert got["auc"] == got["auc_error"] == 0.5
 
 
-def test_classes_nobody_has_are_left_out() -> None:
+def test_classes_without_rows_are_excluded() -> None:
     """By hand: true 0 0 1 1 1, guessed 0 1 1 1 3, of four classes. Recalls 1/2, 2/3; precisions 1/1, 2/3; F1
     2/3, 2/3.
     """

@@ -237,7 +237,7 @@ def test_runs_side_by_side_each_have_a_memory_of_their_own():
             assert row["metrics"]["loss"] == pytest.approx(alone.metrics["loss"], abs=1e-6)
 
 
-def test_a_round_in_which_nobody_takes_part_changes_nothing_in_no_engine():
+def test_a_round_without_participants_changes_nothing_in_any_engine():
     """With Poisson sampling of one in six, a third of the rounds are empty: no run is lost, alone, in a stack or over
     messages.
     """

@@ -107,7 +107,7 @@ def test_by_hand_with_momentum():
     np.testing.assert_allclose(line.walk(FedNova(lr=0.25, solver=SGD(momentum=0.5))), [5.5125], atol=1e-6)
 
 
-def test_where_one_has_most_of_the_rows_the_mean_way_overshoots_and_the_harmonic_cannot():
+def test_if_one_party_has_most_of_the_rows_the_mean_tau_overshoots_and_the_harmonic_does_not():
     """Four parties that agree: each moves from w to 1, up to a millionth. One has 17 of the 20 rows and takes 17 times
     the steps of the others, so τ_eff Σ p_k/τ_k = 4 Σ p_k² = 2.92: in each round the error is multiplied by −1.92.
     """
@@ -126,7 +126,7 @@ def test_a_solver_without_a_known_norm_is_refused(solver):
 
 @pytest.mark.parametrize("count", ["steps", "epochs"])
 @pytest.mark.parametrize("mu", [0.0, 0.5])
-def test_a_way_may_be_divided_by_steps_or_by_epochs(count, mu):
+def test_an_update_may_be_divided_by_steps_or_by_epochs(count, mu):
     """The published variant: the update divided by τ_k steps, or by E_k epochs, whatever their number of steps; τ_eff is
     the mean of the divisors.
     """

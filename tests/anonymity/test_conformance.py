@@ -35,7 +35,7 @@ def test_every_method_conforms(method):
 
 @pytest.mark.parametrize("two_way", [False, True])
 @pytest.mark.parametrize("exact", [0, 12])
-def test_ambiguity_conforms_in_the_ways_it_promises(two_way, exact):
+def test_ambiguity_conforms_in_both_directions(two_way, exact):
     rows = 7 if exact else 30
     check_anonymizer(anonymity.Ambiguity(two_way=two_way, exact=exact), rows=rows, k=3, ways=(True, two_way))
 

@@ -184,7 +184,7 @@ def test_fewer_suppressed_rows_than_k_are_warned_of():
     )
 
 
-def test_a_table_of_stars_publishes_nobody():
+def test_a_table_of_stars_publishes_no_row():
     before, after = pd.DataFrame({"x": ["a", "b"]}), pd.DataFrame({"x": ["*", "*"]})
     found = tacit.risk(before, after, ["x"])
     assert (found.after.rows, found.after.k, found.after.prosecutor.highest, found.utility.granularity) == (
@@ -209,7 +209,7 @@ def test_k_is_5_and_all_have_the_same_diagnosis():
     assert any("Every published row has the same 'diagnosis'" in w for w in constant.warnings)
 
 
-def test_a_column_that_names_everybody_is_warned_of():
+def test_an_identifying_column_raises_a_warning():
     frame = pd.DataFrame({"age": ["30"] * 4, "name": list("abcd")})
     assert any(
         "'name' is neither a quasi-identifier nor sensitive and differs in every row" in w
@@ -371,7 +371,7 @@ def test_bad_requests_say_what_to_do():
             given_()
 
 
-def test_the_table_has_both_sides_and_the_tables_given_are_not_changed():
+def test_the_table_has_both_sides_and_the_inputs_are_not_changed():
     frame = adult().head(500)
     copy = frame.copy()
     found = tacit.risk(frame, frame.assign(age="*"), ["age", "sex"], sensitive="salary-class")

@@ -301,7 +301,7 @@ def test_bad_input_is_named_and_nothing_is_written(folder, capsys, argv, words):
     assert sorted(p.name for p in folder.iterdir()) == before
 
 
-def test_pseudonyms_with_a_key_made_on_the_way(folder, capsys):
+def test_pseudonyms_with_a_generated_key(folder, capsys):
     ask = (*ASK, "--pseudonymize", "id", "--key", "id.key")
     assert run(capsys, "anonymize", "patients.csv", *ask, "--new-key", "--out", "a.csv")[0] == 0
     assert stat.S_IMODE(os.stat("id.key").st_mode) == 0o600

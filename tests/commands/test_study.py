@@ -185,7 +185,7 @@ def test_a_quick_study_says_that_its_figures_mean_nothing(
         ),
     ],
 )
-def test_what_is_wrong_is_said_in_one_sentence(
+def test_errors_are_one_sentence(
     argv: tuple[str, ...],
     words: str,
     capsys: pytest.CaptureFixture[str],

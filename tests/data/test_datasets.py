@@ -329,7 +329,7 @@ def spoken(made: data.Dataset, rows: data.Rows) -> list[str]:
     return ["".join(made.labels[c] for c in y if c >= 0) for y in rows.y.tolist()]
 
 
-def test_a_line_is_a_row_and_every_character_is_asked_for_what_comes_next(tmp_path):
+def test_a_line_is_a_row_and_every_character_predicts_the_next(tmp_path):
     made = plays(tmp_path)
     assert made.labels == tuple(sorted({"\n", *"onetwothreefourfivesixsevennineten"}))
     assert sorted(spoken(made, made.rows)) == sorted(
@@ -370,7 +370,7 @@ def test_a_line_longer_than_the_context_continues_in_the_next_row(tmp_path):
         (b'{"play": "A", "role": "X", "speeches": ["one line"]}', "no role has 2 lines"),
     ],
 )
-def test_a_file_of_plays_that_is_none_is_said_so(tmp_path, text, why):
+def test_a_file_without_plays_is_refused(tmp_path, text, why):
     with pytest.raises(BadData, match=why):
         plays(tmp_path, text)
 

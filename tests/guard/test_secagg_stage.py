@@ -258,7 +258,7 @@ def test_one_party_a_round_has_nothing_to_hide_among(fed: Any) -> None:
         train(fed, per_round=1, guard=hidden(guard.SecAgg()))
 
 
-def test_poisson_sampling_leaves_nobody_who_knows_how_many_take_part(fed: Any) -> None:
+def test_poisson_sampling_hides_the_number_of_participants_from_everyone(fed: Any) -> None:
     with pytest.raises(
         BadParameter,
         match=r"SecAgg needs to know how many parties take part in a round, and by Poisson sampling nobody does\. "

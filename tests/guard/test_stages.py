@@ -308,7 +308,7 @@ def test_random_k_without_feedback_is_right_on_average_and_its_places_change():
     assert len({tuple(stage.positions(f).tolist()) for f in forms}) == 400
 
 
-def test_a_lazy_client_is_silent_while_nothing_changes_and_speaks_at_the_latest_after_most_rounds():
+def test_a_lazy_client_skips_while_nothing_changes_and_sends_after_at_most_most_rounds():
     stage, form, x = Lazy(xi=1.0, most=3), Form(dimension=40), updates()
     me = crowd(stage, form)
     me.state = {**stage.server_state(form), "lazy.moved": torch.ones(10, dtype=torch.float64)}
@@ -321,7 +321,7 @@ def test_a_lazy_client_is_silent_while_nothing_changes_and_speaks_at_the_latest_
     assert spoke == [True, False, False, False, True, False, False, False, True]
 
 
-def test_a_lazy_client_speaks_when_its_update_moves_more_than_the_model_did():
+def test_a_lazy_client_sends_when_its_update_changes_more_than_the_model_did():
     stage, form = Lazy(xi=1.0), Form(dimension=40)
     me = crowd(stage, form)
     me.state = {"lazy.moved": torch.full((10,), 1e-3, dtype=torch.float64)}
@@ -354,7 +354,7 @@ EVERY = [
 
 
 @pytest.mark.parametrize("stages", EVERY, ids=lambda s: "+".join(type(x).__name__ for x in s))
-def test_a_stack_of_clients_and_each_alone_send_the_same_and_the_wire_keeps_it(stages):
+def test_a_stack_of_clients_and_each_alone_send_the_same_and_encoding_preserves_it(stages):
     x, weights = updates(scale=0.3), torch.arange(1.0, 9.0)
     together, apart = fitted(stages, max_weight=8.0), fitted(stages, max_weight=8.0)
     me = Clients(

@@ -143,7 +143,7 @@ def test_a_run_resumes_to_the_same_bits_from_before_and_after_a_split(runtime, o
         assert told(again) == told(whole)
 
 
-def test_what_is_kept_comes_back():
+def test_saved_state_is_restored():
     p = make_plan(permuted(), **{**JOB, "per_round": 4})
     clusters = Clusters(p)
     clusters.add([0, 1, 2, 3, 4, 5], [1.0, 2.0, 3.0, 1.0, 1.0, 1.0], list(torch.tensor([[1.0], [-1.0]] * 3)))
@@ -209,6 +209,6 @@ def test_what_does_not_go_with_it_is_refused(options, said):
         tacit.train(permuted(), **{**JOB, **options})
 
 
-def test_contributions_are_not_asked_of_clusters():
+def test_contributions_are_not_computed_for_clusters():
     with pytest.raises(BadParameter, match="contribution: it is for one model"):
         tacit.contribution(tacit.train(permuted(), model="logistic", algorithm=algorithms.CFL(), rounds=1))

@@ -33,7 +33,7 @@ def same(a, b, within=1e-6):
         torch.testing.assert_close(x, y, atol=within, rtol=0)
 
 
-def test_everybody_with_everybody_is_fedavg():
+def test_the_complete_graph_is_fedavg():
     same(gossip(graphs.complete(6)), tacit.train(blobs(), model="logistic", algorithm=STEP, rounds=4))
     one = gossip(graphs.complete(6))
     assert one.metrics["consensus"] < 1e-5

@@ -199,7 +199,7 @@ def test_guards_apply_at_the_cut_and_levels_are_sent_as_bytes():
     assert few.config["protect"] == "MaxNorm()"
 
 
-def test_it_is_saved_and_asked_as_a_network_of_the_targets_own(tmp_path):
+def test_it_is_saved_and_queried_as_the_targets_own_network(tmp_path):
     source, target = cancer()
     run = tacit.ftl(source, target, out=tmp_path / "made", **FAST)
     again = read(tmp_path / "made" / "target")

@@ -59,7 +59,7 @@ def test_the_result_is_the_plain_models(name, private):
     assert not any("SEMI-HONEST" in stamp for stamp in out.ledger.stamps)
 
 
-def test_semi_honest_is_the_default_and_said():
+def test_semi_honest_is_the_default_and_stated():
     model, x = MODELS["mlp"]
     assert tacit.infer(model, x).ledger.stamps[0].startswith("SEMI-HONEST")
 

@@ -75,7 +75,7 @@ def test_a_check_that_says_no_costs_its_check_alone():
     )
 
 
-def test_nothing_asked_costs_nothing():
+def test_no_query_costs_nothing():
     for ask in AGGREGATORS:
         spent = ask.spent(np.zeros((0, 10), int), np.zeros(0, int), 1e-5, publish=True)
         assert (spent.independent, spent.dependent, spent.released) == (0.0, 0.0, None)

@@ -181,7 +181,7 @@ def test_packed_uploads_take_the_bits_of_the_ring() -> None:
         ),
     ],
 )
-def test_terms_that_protect_nobody_are_refused(change: dict[str, Any], words: str) -> None:
+def test_terms_without_protection_are_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(BadParameter, match=words):
         check(SecAggTerms(**({"federation": "fed", "parties": 5, "length": 3, "bound": 10} | change)))
 

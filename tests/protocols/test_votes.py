@@ -127,7 +127,7 @@ def test_a_teacher_that_stays_away_is_done_without_down_to_the_threshold():
         InProcess().run_sync({**made, "t1": away, "t2": away})
 
 
-def test_a_teacher_refuses_to_count_what_was_not_asked():
+def test_a_teacher_refuses_an_unexpected_count():
     async def boss(me):
         await me.send(NAMES, votes.Questions(ROWS))
         await me.send(NAMES, votes.Tallied(torch.tensor([0, 6])))

@@ -618,7 +618,7 @@ def test_in_one_process_two_that_send_and_never_read_are_named() -> None:
         )
 
 
-def test_in_one_process_nobody_waits_for_room_at_a_party_that_has_ended() -> None:
+def test_in_one_process_no_party_waits_for_space_at_a_party_that_has_ended() -> None:
     async def sends(me: Party) -> int:
         for _ in range(40):
             await me.send("b", NetSecret("", bytes(MB)))
@@ -858,7 +858,7 @@ def test_a_list_another_authority_signed_is_not_written(revoked: tuple[Path, byt
     assert (folder / "a" / "revoked.crl").read_bytes() == old
 
 
-def test_a_list_that_cannot_be_written_is_used_and_said_so(
+def test_a_list_that_cannot_be_written_is_used_with_a_warning(
     revoked: tuple[Path, bytes, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, _, new = revoked

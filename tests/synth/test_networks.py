@@ -83,7 +83,7 @@ def test_what_the_maker_gives_is_a_row_of_places_and_indicators():
         assert not b.scalar or out[:, b.start].abs().max() <= 1
 
 
-def test_levels_are_drawn_by_log_frequency_and_real_rows_have_the_level_asked_for():
+def test_levels_are_drawn_by_log_frequency_and_real_rows_have_the_requested_level():
     """20,000 draws; 0.02 is five standard errors of a share."""
     layout, v, frame = table()
     encoding = Encoding.fit(layout, v)
@@ -248,7 +248,7 @@ def test_a_mean_of_nothing_is_the_maker_itself():
     assert torch.equal(plain["maker.0.last.weight"], duel.generator.last.weight)
 
 
-def test_a_watcher_hears_every_epoch():
+def test_watch_is_called_in_every_epoch():
     heard: list[dict] = []
     synth.TVAE(epochs=3).fit(separated(100), watch=heard.append)
     assert [(e["kind"], e["epoch"], e["epochs"]) for e in heard] == [

@@ -295,7 +295,7 @@ def test_a_columns_file_declares_domains_and_constraints(folder, capsys):
         (("table.csv", "--out", "o.csv", "--columns", "broken.csv"), "broken.csv cannot be read"),
     ],
 )
-def test_what_cannot_be_done_is_said_and_nothing_is_written(folder, capsys, words, sentence):
+def test_unsupported_requests_are_reported_and_nothing_is_written(folder, capsys, words, sentence):
     Path("broken.csv").write_bytes(b'a,b\n1,2,3,4\n"')
     Path("empty.csv").write_text("a,b\n")
     Path("semi.csv").write_text("age;weight\n" + "30;71,5\n" * 20)
