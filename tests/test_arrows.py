@@ -1,5 +1,5 @@
-"""Arrows point down only: this reads every import and holds it to the design. A new room or module is refused
-until it has a line here.
+"""Imports point down only: this reads every import and compares it with the design. A new package or module is
+refused until it has a line here.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What goes wrong on a CUDA card only, without one: everything that takes a `device` is held to the same on
-the CPU, on a card that is pretended (card.py).
+"""Errors that occur only on CUDA, tested without a GPU: everything that takes a `device` is compared with the CPU on
+a fake GPU (card.py).
 """
 
 from __future__ import annotations

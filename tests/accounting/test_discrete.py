@@ -90,7 +90,7 @@ def test_the_exponential_mechanism_has_its_law():
 
 
 def test_neighbors_are_distinguished_no_better_than_epsilon_allows():
-    """ε-DP of the choice, seen from outside: scores of neighbouring tables differ by the sensitivity, so no
+    """ε-DP of the choice, seen from outside: scores of neighboring tables differ by the sensitivity, so no
     outcome may be e^ε times likelier. Exact laws, no sampling: computed from the same rational weights that
     the sampler uses.
     """
@@ -145,7 +145,7 @@ def test_zcdp_conversion_never_promises_more_than_the_gaussian_itself_gives():
 
 
 def test_zcdp_conversion_is_that_of_dp_accounting():
-    """Google's accountant minimises the same bound over the orders it is given, so it lies above ours by what
+    """Google's accountant minimizes the same bound over the orders it is given, so it lies above ours by what
     its grid misses.
     """
     import dp_accounting

@@ -102,7 +102,7 @@ def test_long_logarithms_of_factorials_are_right() -> None:
         )
 
 
-def test_it_draws_from_the_source_it_is_given_and_that_is_the_operating_system() -> None:
+def test_it_draws_from_its_source_which_is_the_operating_system() -> None:
     assert np.array_equal(
         room.skellam(9, 50, SeededSecret(5).bytes), room.skellam(9, 50, SeededSecret(5).bytes)
     )

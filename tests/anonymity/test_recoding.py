@@ -98,7 +98,7 @@ def test_a_request_the_whole_table_fails_is_refused():
         tacit.anonymize(frame, quasi=["x"], sensitive=["s"], k=2, l=2, method="cluster")
 
 
-def test_a_table_that_fails_its_models_is_never_given_back(monkeypatch):
+def test_a_table_that_fails_its_models_is_never_returned(monkeypatch):
     """Were an algorithm wrong, the job would see it in the release itself."""
 
     def wrong(self, table, request):

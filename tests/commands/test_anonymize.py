@@ -134,7 +134,7 @@ def test_the_same_table_from_csv_and_parquet(folder, capsys):
 
 
 def test_the_separator_of_the_file_is_kept_and_its_words_stay_as_they_are(folder, capsys):
-    """NA is Namibia, an empty cell is an empty cell, 007 is no 7."""
+    """NA is Namibia, an empty cell is an empty cell, 007 is not 7."""
     Path("odd.csv").write_text(
         "country;code;note\nNA;007;\nNA;007;null\nNA;007;\nDE;010;NA\nDE;010;\nDE;010;x\n", encoding="utf-8"
     )
@@ -290,7 +290,7 @@ def test_bad_input_is_named_and_nothing_is_written(folder, capsys, argv, words):
     assert words in refused(capsys, "anonymize", *argv, "--out", "anon.csv")
 
 
-def test_pseudonyms_with_a_key_made_on_the_way(folder, capsys):
+def test_pseudonyms_with_a_generated_key(folder, capsys):
     ask = (*ASK, "--pseudonymize", "id", "--key", "id.key")
     assert run(capsys, "anonymize", "patients.csv", *ask, "--new-key", "--out", "a.csv")[0] == 0
     assert stat.S_IMODE(os.stat("id.key").st_mode) == 0o600

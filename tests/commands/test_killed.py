@@ -1,5 +1,5 @@
-"""tacit psi and tacit split between real parties, one of whom is killed in the middle: the other says who has
-gone and what to do, and writes nothing.
+"""tacit psi and tacit split between real parties, one of which is killed: the other names it, says what to do, and
+writes nothing.
 """
 
 from __future__ import annotations

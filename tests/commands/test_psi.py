@@ -113,7 +113,7 @@ def test_real_parties_through_a_hub_get_the_same_people_in_the_same_order(kits: 
         hub.wait()
 
 
-def test_two_files_at_hand(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_local_files(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, printed = said(
         capsys, "psi", "--file", "a.csv", "--try", "b.csv", "--id", "patient_id", "--out", "shared.csv"
     )
@@ -178,7 +178,7 @@ def test_two_files_at_hand(place: Path, capsys: pytest.CaptureFixture[str]) -> N
         (["--try", "more.csv"], "more.csv has more cells in its rows than names in its first line (2)"),
     ],
 )
-def test_what_cannot_be_matched_is_said_in_a_sentence(
+def test_unmatchable_files_are_refused_in_one_sentence(
     words: list[str], text: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (place / "bad.csv").write_bytes(b"patient_id,x\n1,2\n\xff\xfe,3,4,5\n")
@@ -221,7 +221,7 @@ def test_what_cannot_be_matched_is_said_in_a_sentence(
         (["--kit", "kits/b", "--with", "a", "--patience", "0.3"], "nobody listens at"),
     ],
 )
-def test_what_a_party_cannot_do_is_said_in_a_sentence(
+def test_unsupported_options_of_a_party_are_refused_in_one_sentence(
     words: list[str], text: str, kits: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, printed = said(capsys, "psi", "--file", "a.csv", "--id", "patient_id", *words)

@@ -1,4 +1,4 @@
-"""`tacit study` as people run it: list, new, run, go on, diff, and what it says when something is wrong."""
+"""`tacit study` on the command line: list, new, run, resume, diff, and error messages."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_a_quick_study_says_that_its_figures_mean_nothing(
         ),
     ],
 )
-def test_what_is_wrong_is_said_in_one_sentence(
+def test_errors_are_one_sentence(
     argv: tuple[str, ...],
     words: str,
     capsys: pytest.CaptureFixture[str],

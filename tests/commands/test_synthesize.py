@@ -35,7 +35,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_one_table_of_two_files_with_progress_a_generator_and_the_rows_asked_for(place, capsys):
+def test_one_table_of_two_files_with_progress_a_generator_and_the_requested_rows(place, capsys):
     code, text = said(
         capsys,
         "synthesize",
@@ -280,7 +280,7 @@ def test_a_holder_with_other_columns_refuses_the_coordinators_job(kits):
         (["--kit", "kits/none", "north.csv"], "there is no kit at kits/none"),
     ],
 )
-def test_what_is_wrong_is_said_before_anybody_waits(kits, capsys, words, text):
+def test_errors_are_reported_before_any_party_waits(kits, capsys, words, text):
     (kits / "kinds.toml").write_text('age = "integer"\n')
     (kits / "nameless.toml").write_text("constraints = [{low = 3}]\n")
     code, said_ = said(

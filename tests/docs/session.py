@@ -1,8 +1,8 @@
-"""A page is one session: its snippets share a namespace and a directory, and run in the order they are read.
-Tests run the parts of a page that need nothing of each other (parts.py) as sessions of their own.
+"""A page is one session: its snippets share a namespace and a directory, and run from top to bottom.
+Tests run the parts of a page that are independent of each other (parts.py) as separate sessions.
 
-`python -m tests.docs.session` writes what the snippets print now into the pages, and the tables of the
-reference anew. Read the difference before you keep it.
+`python -m tests.docs.session` writes the current output of the snippets into the pages, and updates the tables of
+the reference. Review the diff before you commit it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def play(page: Path, directory: Path, part: Collection[Block] | None = None) -> 
 
 
 def _commands(block: Block) -> Iterator[Shown]:
-    """Run the `$ tacit …` lines of a console block; what stands under one is what it prints on stdout."""
+    """Run the `$ tacit …` lines of a console block; the lines below each are its output on stdout."""
     lines = block.code.splitlines()
     starts = [i for i, line in enumerate(lines) if line.startswith("$ ")]
     for start, end in zip(starts, [*starts[1:], len(lines)]):

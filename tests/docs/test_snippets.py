@@ -50,9 +50,7 @@ def test_blocks_that_share_a_name_or_a_file_are_in_one_part() -> None:
 
 
 def test_every_block_says_what_it_is() -> None:
-    """`python` runs, `console` runs where it says tacit, `text` is compared; a misspelt word would silently
-    do nothing.
-    """
+    """`python` runs, `console` runs its tacit commands, `text` is compared; a misspelled word would silently do nothing."""
     known = {("python",), ("console",), ("text",), ("toml",), ("bash",), ("mermaid",), ("json",), ()}
     for page in PAGES:
         for b in blocks(page.read_text()):

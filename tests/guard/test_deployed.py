@@ -1,4 +1,4 @@
-"""Guards between organisations: the job file of the commands, parties that say only at the door how many rows
+"""Guards between organizations: the job file of the commands, parties that say only at the door how many rows
 they have, a server that is killed in a sum.
 """
 
@@ -82,7 +82,7 @@ def contract_of(stages: list[Any], **more: Any) -> Contract:
     ids=["signed", "local", "distributed"],
 )
 def test_a_party_comes_to_the_servers_guard_from_the_contract_alone(stages: list[Any]) -> None:
-    """The noise, too: nobody tells a party how much to add."""
+    """This includes the noise: the server does not send its amount."""
     p = make_plan(FED, model="logistic", rounds=5, guard=stages, runtime=Deployed(None, {}))
     task = make_task(p)
     contract = contract_of(stages)

@@ -107,7 +107,7 @@ def test_every_linear_algorithm_with_a_killed_client_is_the_unguarded_one_up_to_
         "rounds": 2,
         "evaluate_every": 0,
         "batch_size": 8,
-    }  # two layers: personalised ones keep the last
+    }  # two layers: personalized ones keep the last
     linear = {
         name: {**common, "algorithm": made(lr=0.05)}
         for name, made in algorithms.ALL.items()

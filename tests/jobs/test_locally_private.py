@@ -171,7 +171,7 @@ def test_how_many_rows_a_coin_took_shows_nowhere_but_in_their_clipped_sum(fed):
     assert seen == list(task.rows.values())
 
 
-def test_an_algorithm_that_looks_more_often_than_it_steps_is_refused(fed, tmp_path):
+def test_an_algorithm_with_unaccounted_gradients_is_refused(fed, tmp_path):
     """Scaffold's option i computes a full gradient at the server's model beside the local steps, which nobody
     accounted for.
     """

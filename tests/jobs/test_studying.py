@@ -75,7 +75,7 @@ def test_labels_that_drift_are_tested_as_they_are_in_the_round(tmp_path: Path) -
         )
 
 
-def test_a_party_alone_picks_its_round_by_its_own_rows_and_samples_are_counted_by_hand(
+def test_a_party_alone_selects_its_round_on_its_own_rows_and_samples_are_counted_by_hand(
     tmp_path: Path,
 ) -> None:
     """The others' held-out rows picked it, too. Three steps on at most 16 rows a party, or on all of them,
@@ -316,7 +316,7 @@ def test_a_setting_that_does_not_fit_names_its_row(tmp_path: Path) -> None:
         study(load(str(file)), tmp_path / "out")
 
 
-def test_a_baseline_nobody_knows_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_baseline_is_refused(tmp_path: Path) -> None:
     file = Path(small(tmp_path))
     file.write_text(file.read_text().replace('baseline = "central"', 'baseline = "alone 9"'))
     with pytest.raises(

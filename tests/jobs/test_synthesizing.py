@@ -117,7 +117,7 @@ def test_a_copula_of_three_holders_is_near_the_copula_of_all_rows():
 @pytest.mark.parametrize(("kind", "alike", "right"), [(GAN, 0, 0.7), (CTGAN, 100, 0.85)])
 def test_networks_that_meet_learn_what_no_holder_has_alone(kind, alike, right):
     """a's lie around −3, b's around 3, and each holder has 400 − `alike` of one and `alike` of the other. The
-    common maker makes both, where they belong; one that learnt nothing of it would be right in half the rows
+    common maker makes both, where they belong; one that learned nothing of it would be right in half the rows
     (1,000 rows: .5 ± .05, three deviations).
     """
     rng = np.random.default_rng(0)

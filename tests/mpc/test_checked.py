@@ -59,7 +59,7 @@ def test_the_result_is_the_plain_models(name, private):
     assert not any("SEMI-HONEST" in stamp for stamp in out.ledger.stamps)
 
 
-def test_semi_honest_is_the_default_and_said():
+def test_semi_honest_is_the_default_and_stated():
     model, x = MODELS["mlp"]
     assert tacit.infer(model, x).ledger.stamps[0].startswith("SEMI-HONEST")
 
@@ -136,7 +136,7 @@ def test_either_of_the_two_is_caught_whatever_message_it_changes(cheat):
 
 @pytest.mark.parametrize("cheat", ["owner", "client"])
 def test_a_party_that_sends_the_helper_another_program_is_detected(cheat):
-    """Triples of another product would pass every tag: so the helper says what it was told."""
+    """Triples of another product would pass every tag check, so the helper returns the program it received."""
     from tacit.mpc.inference import Architecture, Batches
 
     model, x = made(nn.Conv2d(1, 1, 1, stride=1)), torch.ones(1, 1, 2, 2)

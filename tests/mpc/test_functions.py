@@ -1,6 +1,4 @@
-"""Each function over its domain, held to the error its line in `functions.py` states; and outside, in debug
-mode, refused.
-"""
+"""Each function over its domain, with the error stated in `functions.py`; outside, in debug mode, refused."""
 
 from __future__ import annotations
 

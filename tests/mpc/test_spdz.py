@@ -1,5 +1,5 @@
-"""A party that changes anything is caught, and before anything is told. Each undetected change would have a
-probability below 2^-59.
+"""A malicious change is detected before anything is revealed. Each undetected change would have a probability below
+2^-59.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The student: unlabelled rows help where they should, and nothing is done that its parameters do not say."""
+"""The student: unlabeled rows help where they should, and nothing is done that its parameters do not say."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tacit.private.pate_student import Student, median_distance, shift_images, s
 
 
 def rings(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two arcs that a line cannot part, each dense enough to walk along."""
+    """Two dense arcs that are not linearly separable."""
     g = torch.Generator().manual_seed(seed)
     y = torch.arange(n) % 2
     t = torch.rand(n, generator=g) * math.pi

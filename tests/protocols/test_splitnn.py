@@ -1,6 +1,4 @@
-"""A network in parts computes what it computes in one piece, in every configuration; whoever strays from the
-job is told so.
-"""
+"""A split network computes the same as one network, in every configuration; deviations from the job are refused."""
 
 from __future__ import annotations
 

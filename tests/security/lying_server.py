@@ -1,8 +1,8 @@
-"""A server that lies, against real clients: a real hub, real kits, clients that gave the job file they agreed
-to. The attacker holds the server's kit alone.
+"""A malicious server against real clients: a real hub, real kits, clients started with the job file they agreed to.
+The attacker has only the server's kit.
 
-`play` runs the attack beside the clients. It ends when the attack is through, or when a client refuses: by
-that, not by a clock.
+`play` runs the attack while the clients run. It ends when the attack is finished, or when a client refuses: by
+that event, not by a clock.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ KINDS = {
 
 @pytest.mark.parametrize(("one", "other"), list(itertools.combinations(KINDS, 2)))
 def test_any_two_kinds_together_cost_more_than_each_and_no_more_than_basic_composition_says(one, other):
-    """Lower: what one of them costs alone. Upper, for kinds that need no conversion between neighbours: ε and
+    """Lower: what one of them costs alone. Upper, for kinds that need no conversion between neighbors: ε and
     δ add up.
     """
     from tacit.accounting.mixture import mixed_epsilon

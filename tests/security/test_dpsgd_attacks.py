@@ -299,7 +299,7 @@ def test_a_loss_of_each_row_by_itself_is_taken(name, dropout):
     assert model.training
 
 
-def test_a_loss_per_row_that_looks_at_other_rows_is_refused_on_drawn_rows():
+def test_a_loss_per_row_that_depends_on_other_rows_is_refused_on_drawn_rows():
     """A contrastive loss has one number for each row, and none of them is of that row alone."""
     x, _ = table()
     private, model, _ = attach(N)

@@ -1,5 +1,5 @@
-"""Evaluation must not tell the outcome of single patients: a reader of events.jsonl, of the report or of
-compare.json attacks it.
+"""Evaluation must not reveal the outcome of single patients: the attacker reads events.jsonl, the report or
+compare.json.
 """
 
 from __future__ import annotations

@@ -288,7 +288,7 @@ def test_in_one_process_two_that_send_and_never_read_are_named() -> None:
         )
 
 
-def test_in_one_process_nobody_waits_for_room_at_a_party_that_has_ended() -> None:
+def test_in_one_process_no_party_waits_for_space_at_a_party_that_has_ended() -> None:
     async def sends(me: Party) -> int:
         for _ in range(40):
             await me.send("b", NetSecret("", bytes(MB)))

@@ -1,6 +1,6 @@
-"""Evaluation between real parties where an ε is claimed: a lying server gets as many noisy vectors as were
-agreed, the noise is the claimed one, and the ε of the ledger is what an independent accountant makes of
-updates and evaluations together (issue 19, finding 7).
+"""Evaluation between real parties if an ε is claimed: a malicious server gets as many noisy vectors as agreed, the
+noise is the claimed one, and the ε of the ledger equals that of an independent accountant for updates and
+evaluations together (issue 19, finding 7).
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""What a party of set intersection can read out of its messages: set sizes and what it is meant to learn, and
-nothing else.
+"""What a party of set intersection can learn from its messages: set sizes and its intended result, and nothing else.
 
-A view is every byte a party was sent. Views of runs with two different sender sets, alike in size and in what
-they share with the receiver, are put before a distinguisher; the same distinguisher is shown to work where
-secrets are replayed.
+A view is every byte a party received. A distinguisher gets the views of runs with two different sender sets of
+equal size and equal overlap with the receiver; the same distinguisher is shown to work if secrets are replayed.
 """
 
 from __future__ import annotations

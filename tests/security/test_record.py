@@ -40,7 +40,7 @@ def test_a_party_commits_to_its_participants_then_to_the_sum(tmp_path: Path) -> 
     assert Record(tmp_path, "q", "contract").commit("update", 0).upload(B)
 
 
-def test_where_one_party_can_open_a_sum_alone_the_upload_is_final(tmp_path: Path) -> None:
+def test_if_one_party_can_open_a_sum_alone_the_upload_is_final(tmp_path: Path) -> None:
     assert Record(tmp_path, "p", "c").commit("update", 0).upload(None)
     assert not Record(tmp_path, "p", "c").commit("update", 0).upload(None)
     assert not Record(tmp_path, "p", "c").commit("update", 0).upload(A)

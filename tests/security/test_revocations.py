@@ -82,7 +82,7 @@ def test_a_list_another_authority_signed_is_not_written(revoked: tuple[Path, byt
     assert (folder / "a" / "revoked.crl").read_bytes() == old
 
 
-def test_a_list_that_cannot_be_written_is_used_and_said_so(
+def test_a_list_that_cannot_be_written_is_used_with_a_warning(
     revoked: tuple[Path, bytes, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, _, new = revoked

@@ -1,7 +1,7 @@
-"""What a server learns from its view of secure aggregation, and what honest clients refuse to tell it.
+"""What a server learns from its view of secure aggregation, and what honest clients refuse to reveal.
 
-Statistical tests use fixed seeds for the inputs and the operating system's randomness for the masks, so each
-can raise a false alarm: with probability ALARM.
+Statistical tests use fixed seeds for the inputs and the operating system's randomness for the masks, so each can
+raise a false alarm, with probability ALARM.
 """
 
 from __future__ import annotations

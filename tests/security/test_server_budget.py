@@ -1,6 +1,6 @@
-"""A lying server that wants more noisy answers, losses or counts than the contract allows.
+"""A malicious server that wants more noisy answers, losses or counts than the contract allows.
 
-Each test is an attack of the red-team review (the number is the finding's). "without" runs the same attack with one
+Each test is an attack of the red-team review (with the number of the finding). "without" runs the same attack with one
 protection removed, and there it succeeds.
 """
 

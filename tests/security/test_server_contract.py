@@ -1,6 +1,6 @@
-"""A lying server that offers another contract than the agreed one, or none was agreed.
+"""A malicious server that offers another contract than the agreed one, or none was agreed.
 
-Each test is an attack of the red-team review (the number is the finding's). "without" runs the same attack with one
+Each test is an attack of the red-team review (with the number of the finding). "without" runs the same attack with one
 protection removed, and there it succeeds.
 """
 

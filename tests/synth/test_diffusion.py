@@ -72,7 +72,7 @@ def test_places_are_normal():
 
 
 def test_it_learns_a_dependence_between_a_number_and_a_category():
-    """a's lie around −3, b's around 3; the deviation of each is .5. Were nothing learnt, 58% of the rows
+    """a's lie around −3, b's around 3; the deviation of each is .5. Were nothing learned, 58% of the rows
     would be right by chance (.7² + .3²).
     """
     rng = np.random.default_rng(0)

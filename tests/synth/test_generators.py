@@ -142,7 +142,7 @@ def test_small_odd_and_constant_tables_are_learned(name, frame):
         assert rows[column].isna().any() <= frame[column].isna().any()
 
 
-def test_rows_are_asked_for_in_whole_numbers():
+def test_the_number_of_rows_must_be_an_integer():
     fitted = synth.Independent().fit(example()[0])
     for n in (0, -1, 1.5, True):
         with pytest.raises(
@@ -221,6 +221,6 @@ def test_a_file_cut_off_is_refused(tmp_path):
         synth.load(path)
 
 
-def test_saving_where_nobody_may_write_is_refused(tmp_path):
+def test_saving_to_an_unwritable_path_is_refused(tmp_path):
     with pytest.raises(BadParameter, match="cannot be written: No such file or directory"):
         synth.Independent().fit(example()[0]).save(tmp_path / "no" / "where")

@@ -36,7 +36,7 @@ SHORT = {
 
 
 @pytest.mark.parametrize("name", SHORT)
-def test_the_ledger_holds_what_was_asked_for_and_the_unit(name):
+def test_the_ledger_has_the_requested_budget_and_the_unit(name):
     generator = SHORT[name]
     made = generator.fit(people(300), TABLE)
     (spent,) = made.ledger.spent

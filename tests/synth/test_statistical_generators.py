@@ -1,4 +1,4 @@
-"""Copula, tree of columns and sequential trees, each held to what its paper says it is."""
+"""Copula, tree of columns and sequential trees, each compared with its paper."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_trees_with_small_leaves_are_kept_from_copying(leaf):
     assert rates[0] >= rates[1]
 
 
-def test_the_guard_really_grows_leaves_where_rows_are_learned_by_heart():
+def test_the_guard_enlarges_leaves_if_rows_are_memorized():
     """400 rows of 5,000 kinds, five columns of 12 values: three columns tell which row it is, so leaves of
     one row repeat it whole.
     """

@@ -295,14 +295,14 @@ def test_a_columns_file_declares_domains_and_constraints(folder, capsys):
         (("table.csv", "--out", "o.csv", "--columns", "broken.csv"), "broken.csv cannot be read"),
     ],
 )
-def test_what_cannot_be_done_is_said_and_nothing_is_written(folder, capsys, words, sentence):
+def test_unsupported_requests_are_reported_and_nothing_is_written(folder, capsys, words, sentence):
     Path("broken.csv").write_bytes(b'a,b\n1,2,3,4\n"')
     Path("empty.csv").write_text("a,b\n")
     Path("semi.csv").write_text("age;weight\n" + "30;71,5\n" * 20)
     Path("more.csv").write_text("a,b\n" + "1,2,3\n" * 20)
     err = refused(capsys, "synth", *(word.format(here=folder.name) for word in words))
     assert sentence in err
-    assert "leaves of" not in err  # it is said before anything is learnt
+    assert "leaves of" not in err  # it is said before anything is learned
 
 
 def test_a_file_that_may_not_be_read_is_not_called_a_bad_table(folder, capsys, monkeypatch):
