@@ -110,7 +110,7 @@ def patients(gaps=True):
 
 
 def test_a_table_is_encoded_before_it_is_trained_on_and_the_ledger_says_what_that_looked_at():
-    """It was trained on as it stood: with a cell missing every weight became NaN."""
+    """It was once trained without encoding: with a missing cell every weight became NaN."""
     table = tacit.data.from_frame(patients(), label="ill")
     assert abs(table.centralize().rows.x[:, 0].mean()) < 1e-4
     run = tacit.train_private(table, model="logistic", noise_multiplier=0.5, epochs=10)

@@ -213,8 +213,8 @@ def test_a_killed_study_resumes_to_the_same_figures(tmp_path: Path) -> None:
 def test_a_study_stopped_after_runs_have_left_a_stack_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that had left are done, so that what is left of the stack is another set of runs: it began anew,
-    and so did a part of a stack.
+    """Runs that left the stack are finished, so the rest of the stack is another set of runs. It once restarted from the
+    beginning, and so did a part of a stack.
     """
     monkeypatch.setattr(run, "LOOK_EVERY", 2)
     whole = cells(study(load(small(tmp_path, rounds=12)), tmp_path / "whole"))
