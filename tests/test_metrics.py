@@ -61,7 +61,7 @@ def test_metrics_from_summed_counts_are_those_of_the_pooled_predictions(
 def test_the_auc_from_histograms_is_within_its_stated_error(
     n: int, classes: int, parts: int, seed: int, sharp: float
 ) -> None:
-    """Also with scores all alike (many ties) and scores near 0 and 1 (few bins used)."""
+    """Also with equal scores (many ties) and scores near 0 and 1 (few bins used)."""
     out, y = outputs(n, classes, seed, sharp)
     got = measure(summed(out, y, classes, parts, seed))
     scores = torch.softmax(out.double(), 1).numpy()
