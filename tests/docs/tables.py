@@ -1,8 +1,7 @@
-"""The tables of the reference pages, made from the code. a test holds the pages to them.
+"""The tables of the reference pages, generated from the code. A test compares the pages with them.
 
-`python -m tests.docs.tables` writes them into the pages.
-
-In a page a table stands between `<!-- table: NAME -->` and `<!-- end -->`.
+`python -m tests.docs.tables` writes them into the pages. In a page a table is between `<!-- table: NAME -->` and
+`<!-- end -->`.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def test_bytes_over_processes_are_those_of_the_table():
     assert wire(spoken) == wire(found().results[list(WAYS).index("lazily skipped")])
 
 
-def test_each_way_saves_what_it_says_it_saves():
+def test_each_variant_saves_the_stated_bytes():
     up = {name: wire(run)[0] for name, run in zip(WAYS, found().results)}
     assert up["quantized"] < 0.3 * up["none"]  # a byte for four, and what says how to read it
     assert up["sparsified"] < 0.35 * up["none"]  # a tenth of the numbers, each with its place

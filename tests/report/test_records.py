@@ -44,7 +44,7 @@ def test_cut_anywhere_in_its_last_lines_a_run_keeps_every_whole_line(cut: int) -
         assert bool(record.warnings) == (not kept.endswith(b"\n") and len(record.events) == whole)
 
 
-def test_a_torn_line_is_said_and_the_best_so_far_is_still_known(tmp_path: Path) -> None:
+def test_a_torn_line_is_reported_and_the_best_so_far_is_still_known(tmp_path: Path) -> None:
     directory = made.run(tmp_path / "r", done=4)
     with (directory / "events.jsonl").open("a") as file:
         file.write('{"kind":"round","round":5,"lo')
@@ -79,7 +79,7 @@ def test_a_seed_that_diverged_is_not_left_out_of_the_mean(tmp_path: Path) -> Non
     assert math.isnan(tabulate(runs, "loss")["table"]["mean"][0][0])
 
 
-def test_a_comparison_without_its_table_is_made_of_the_runs_so_far(compared: Path, tmp_path: Path) -> None:
+def test_a_comparison_without_its_table_is_built_from_the_runs_so_far(compared: Path, tmp_path: Path) -> None:
     import shutil
 
     place = shutil.copytree(compared, tmp_path / "c")

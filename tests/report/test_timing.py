@@ -100,7 +100,7 @@ def test_runs_without_a_clock_have_no_such_section_and_those_with_one_do():
     assert "Staleness of the updates" in page
 
 
-def test_over_a_network_the_clock_is_said_to_be_the_real_one():
+def test_over_a_network_the_clock_is_labeled_as_real():
     drawn = against_time([record("a", [(1.0, 0.5)], runtime="one process a party")])
     assert drawn is not None
     assert "Wall-clock time" in drawn.caption

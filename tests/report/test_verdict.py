@@ -94,7 +94,7 @@ def test_an_algorithm_that_diverged_is_named_and_does_not_win() -> None:
     assert said[-1] == "FedAvg diverged under at least one skew. Try a smaller learning rate first."
 
 
-def test_when_all_diverged_nobody_wins_and_it_is_said() -> None:
+def test_if_all_diverged_there_is_no_winner_and_the_verdict_says_so() -> None:
     said = verdict.comparison(table([[float("nan")], ["nan"], [0.9]]))
     assert said[0] == "Every federated algorithm diverged: no accuracy or loss can be compared."
     assert (
