@@ -175,7 +175,7 @@ def test_changes_are_laid_over_the_file(tmp_path):
 
 @pytest.mark.parametrize("change", ["rounds=5", "train.rounds", "train..rounds=5", "=5"])
 def test_a_change_that_names_no_table_and_key_is_refused(tmp_path, change):
-    with pytest.raises(BadJob, match=r"write it as TABLE\.KEY=VALUE, like train\.rounds=5"):
+    with pytest.raises(BadJob, match=r"expected TABLE\.KEY=VALUE, got .* Write it like train\.rounds=5"):
         config.load(written(tmp_path, DATA), [change])
 
 
@@ -287,8 +287,8 @@ def test_a_value_of_the_wrong_type_is_refused_with_the_uniform_sentence(tmp_path
     [
         ("", "there is no [data] table"),
         ("[data]\nparties = 3\n", "neither a `name` nor a `path`"),
-        ('[data]\nname = "digits"\n', "it is not said who holds the rows"),
-        ('[data]\npath = "x.csv"\nparties = 3\n', "there is no `label` beside `path`"),
+        ('[data]\nname = "digits"\n', "who holds the rows is missing"),
+        ('[data]\npath = "x.csv"\nparties = 3\n', "`path` needs a `label`"),
         (
             '[data]\nname = "heart_disease"\nby = "hospital"\nparties = 3\n',
             "both `parties` and `by` are there",
@@ -394,7 +394,7 @@ def constructors(members) -> st.SearchStrategy:
 
 
 def fits(thing) -> bool:
-    """Each field is allowed by itself; some must also fit together."""
+    """Each field is valid alone; some must also be consistent with each other."""
     try:
         check(thing)
     except BadParameter:
@@ -463,7 +463,7 @@ def test_a_topology_without_a_name_is_refused(topology: dict[str, object]) -> No
         tacit.train(job.federations()[0], **job.train())
 
 
-def test_who_is_asked_reaches_the_run_and_a_comparison_does_not_leave_it_out_silently() -> None:
+def test_select_reaches_the_run_and_a_comparison_does_not_ignore_it_silently() -> None:
     tables = {
         "data": {"name": "iris", "parties": 3},
         "select": {"name": "PowerOfChoice", "candidates": 2},

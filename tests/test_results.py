@@ -20,6 +20,7 @@ from tacit.errors import BadParameter, BadRun
 from tacit.report import read_run
 from tacit.results import JobResult, encode_plain
 from tacit.synth import categorical, integer
+from tests.jobs.studies import small
 
 FED = data.gaussian_blobs(rows=80, seed=0).split(3, seed=0)
 X, Y = torch.arange(24.0).reshape(12, 2), torch.arange(12) % 2
@@ -71,7 +72,7 @@ CALLS: dict[str, Callable[[Path], Any]] = {
     "risk": lambda out: tacit.risk(TABLE, TABLE, ["age", "sex"], sensitive="ill"),
     "run_programs": lambda out: tacit.run_programs({HOSTILE: greet, "b": greet}),
     "splitnn": lambda out: tacit.splitnn({HOSTILE: X}, {"b": Y}, configuration="vanilla", epochs=1),
-    "study": lambda out: tacit.study("heart-disease", quick=True, rounds=1, out=out),
+    "study": lambda out: tacit.study(small(out.parent), quick=True, out=out),
     "synthesize": lambda out: tacit.synthesize(
         {HOSTILE: TABLE[["age", "sex"]], "b": TABLE[["age", "sex"]]},
         {"age": integer(0, 120), "sex": categorical(["F", HOSTILE])},

@@ -263,7 +263,7 @@ def test_two_studies_are_compared_cell_by_cell(tmp_path: Path) -> None:
         (tmp_path / "small.toml", "holds no study"),
         (
             tmp_path / "a",
-            r"summary\.json is no summary of a study\. Give a directory that `tacit study` wrote",
+            r"summary\.json is not the summary of a study\. Give a directory that `tacit study` wrote",
         ),
         (
             tmp_path / "b",

@@ -6,11 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .layout import Page, Section, figure, table
 from .markup import Safe, join, tag
 from .numbers import count
 from .page import assemble
 from .records import RunRecord
-from .sections import Page, Section, figure, ledger, table
+from .sections import ledger
 from .svg import Axis, Series, plot
 
 MOST_ROWS = 200  # of a table in the report; `save` writes all of it
