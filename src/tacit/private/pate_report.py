@@ -94,7 +94,7 @@ def _accuracy(result: Any) -> Figure | None:
     if not known:
         return None
     return plot(
-        "Accuracy against ε",
+        "Accuracy vs. ε",
         [Series("student", [h["epsilon"] for h in known], [h["accuracy"] for h in known], "c0")],
         Axis("ε of all answers so far"),
         Axis("accuracy"),
@@ -154,7 +154,7 @@ def _ledger(result: Any) -> Section:
         table(
             ["mechanism", "ε", "δ", "protects each", "against", "note"],
             spent,
-            caption="Differential privacy spent.",
+            caption="Privacy budget spent.",
             sortable=False,
         )
     ]
