@@ -46,7 +46,9 @@ def test_metrics_from_summed_counts_are_those_of_the_pooled_predictions(
     assert got["recall"] == pytest.approx(sk.recall_score(y, guess, **options))
     assert got["f1"] == pytest.approx(sk.f1_score(y, guess, **options))
     assert got["loss"] == pytest.approx(
-        sk.log_loss(y, torch.softmax(out.double(), 1), labels=np.arange(classes)), rel=1e-5
+        sk.log_loss(y, torch.softmax(out.double(), 1), labels=np.arange(classes)),
+        rel=1e-5,
+        abs=1e-6,  # of a small loss: logits below 8 in float32 are off by up to 5e-7
     )
 
 
@@ -61,7 +63,7 @@ def test_metrics_from_summed_counts_are_those_of_the_pooled_predictions(
 def test_the_auc_from_histograms_is_within_its_stated_error(
     n: int, classes: int, parts: int, seed: int, sharp: float
 ) -> None:
-    """Also with scores all alike (many ties) and scores near 0 and 1 (few bins used)."""
+    """Also with equal scores (many ties) and scores near 0 and 1 (few bins used)."""
     out, y = outputs(n, classes, seed, sharp)
     got = measure(summed(out, y, classes, parts, seed))
     scores = torch.softmax(out.double(), 1).numpy()

@@ -151,9 +151,7 @@ class Backwards(nn.Sequential):
 
 
 def drawn():
-    """A layer used twice, with values of its own: drawn anew every time, dead units would hide now and then
-    that it is.
-    """
+    """A layer used twice, with fixed values: with new random values, dead units would sometimes hide the reuse."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         layer = nn.Linear(4, 4)

@@ -58,7 +58,7 @@ def test_a_rate_that_has_come_to_zero_leaves_the_model_where_it_is():
 
 
 def test_a_world_without_a_schedule_keeps_its_rate():
-    """Cosine over very many rounds is no schedule at all."""
+    """Cosine over very many rounds equals no schedule."""
     world = World(rounds=3)
     for a, b in zip(
         world.ours(FedAvg(lr=0.3)), world.ours(FedAvg(lr=0.3, solver=SGD(schedule=Cosine(10**9))))

@@ -225,7 +225,7 @@ def test_simulate_parties_runs_a_job_with_real_processes(
 def test_a_job_for_real_parties_says_how_updates_become_one_and_by_what_parties_are_chosen(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """How many rows each has, the server knows only from what it is told as they join; losses it asks for."""
+    """The server learns the number of rows of each party when it joins, and asks for losses."""
     assert (
         said(capsys, "party", "--kit", "kits/server", "job.toml", "--set", "select.name=PowerOfChance")[0]
         == 2

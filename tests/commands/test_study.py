@@ -57,7 +57,7 @@ def test_a_new_study_is_a_file_that_runs_resumes_and_compares(
     assert "only in less: accuracy | FedProx 0.01 | IID; " in out
     assert out.rstrip().endswith("accuracy | central | IID and 1 more")
     page = (here / "less" / "report.html").read_text()
-    assert "Run with 1 round, 200 rows, 1 seed: this is not the study as its file has it." in page
+    assert "Run with 1 round, 200 rows, 1 seed, which differs from the study file." in page
     assert (
         "Run with 1 round, 200 rows, 1 seed: "
         in run(
@@ -129,7 +129,7 @@ def test_a_quick_study_says_that_its_figures_mean_nothing(
     assert code == 0
     assert "--quick: these figures come from a few rows and rounds" in out
     assert "20 parties" in out
-    assert "A quick look" in (here / "runs" / "study-convergence-digits-quick" / "report.html").read_text()
+    assert "Quick run with" in (here / "runs" / "study-convergence-digits-quick" / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

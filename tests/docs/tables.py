@@ -100,7 +100,7 @@ def options(function: Callable[..., Any], declared: dict[str, Any]) -> str:
 def data_sets() -> str:
     rows = []
     for name, make in data.ALL.items():
-        first = (inspect.getdoc(inspect.getmodule(make)) or "").split("\n")[0]
+        first = (inspect.getdoc(make) or "").split("\n")[0]
         options = ", ".join(
             f"`{p.name}={p.default!r}`" if p.default is not p.empty else f"`{p.name}`"
             for p in inspect.signature(make).parameters.values()

@@ -159,9 +159,7 @@ def guarded(**more: Any) -> dict[str, Any]:
 def test_a_killed_client_is_left_out_of_its_round_and_of_those_after_it_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Against an active server, so that the survivors' list is signed by certificates while one of them is
-    gone.
-    """
+    """Against an active server, so that the survivors' list is signed by certificates while one client is absent."""
     gone = FOUR.parties[2]
     doom(monkeypatch, tmp_path / "killed", **{gone: 1})
     told = {**guarded(threshold=0.7, adversary="active"), "rounds": 2, "algorithm": algorithms.FedAvg(lr=0.1)}
@@ -180,8 +178,8 @@ def test_a_killed_client_is_left_out_of_its_round_and_of_those_after_it_and_name
 def test_too_few_left_abort_the_sum_and_those_who_come_back_take_part_when_it_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two of four are killed before their second upload, of whom three are needed; they are started again.
-    Nobody is missing from any sum in the end.
+    """Two of four clients are killed before their second upload, and three are needed; the two are restarted. In the end
+    no client is missing from any sum.
     """
     first, second = FOUR.parties[:2]
     doom(monkeypatch, tmp_path / "killed", **{first: 2, second: 2})

@@ -175,8 +175,8 @@ def test_noise_under_masking_reaches_the_sum(fed: Any) -> None:
 
 
 def test_sampling_lowers_no_epsilon_if_the_clients_of_a_round_know_each_other(fed: Any) -> None:
-    """RoundKeys says it to each of them, and a client sees the models: against it, who took part is no secret
-    that ε could count on.
+    """RoundKeys names them to each client, and a client sees the models: against a client the sample is not secret, so ε
+    cannot assume it.
     """
     stages = [guard.Clip(1.0), guard.Noise(multiplier=2.0), guard.Quantize(bits=24)]
     hidden = train(fed, guard=[*stages, guard.SecAgg()], per_round=3, rounds=2).ledger.spent[0]

@@ -407,7 +407,7 @@ def test_a_job_file_with_a_guard_runs_resumes_and_plans(tmp_path, capsys):
     assert planned["spends"]["epsilon"] == ran["ledger"]["spent"][0]["epsilon"]
     assert [s["name"] for s in ran["job"]["guard"]] == ["Clip", "Noise"]
     assert main(["run", "--resume", str(tmp_path / "run"), "--quiet"]) == 0
-    assert "Accuracy against ε" in (tmp_path / "run" / "report.html").read_text()
+    assert "Accuracy vs. ε" in (tmp_path / "run" / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -97,10 +97,10 @@ def test_what_is_never_reached_has_no_number():
 
 def test_the_report_draws_one_plot_of_all_with_the_table(tmp_path: Path):
     page = found().report(tmp_path / "page.html").read_text()
-    assert page.count("Accuracy against bytes sent") >= 1
-    assert "sent until 95% of its best" in page
+    assert page.count("Accuracy vs. bytes sent") >= 1
+    assert "sent to reach 95% of its best" in page
     lowest = min(max(e["accuracy"] for e in run.history) for run in found().results[:5])
-    assert f"sent until {int(100 * lowest)}" in page
+    assert f"sent to reach {int(100 * lowest)}" in page
 
 
 @pytest.mark.parametrize(

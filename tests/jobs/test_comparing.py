@@ -177,7 +177,7 @@ def test_a_regression_is_compared_by_its_loss() -> None:
         a >= b for a, b in zip(result.summary["gain"][0]["local"], result.summary["gain"][0]["federated"])
     )
     assert any(
-        ("All 3 parties" if better == 3 else f"{better} of 3 parties gained") in said
+        ("All 3 parties" if better == 3 else f"{better} of 3 parties benefited") in said
         for said in result.verdict
     ), result.verdict
 

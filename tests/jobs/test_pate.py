@@ -82,8 +82,8 @@ def test_confidential_values_are_kept_separate_and_marked(first, tmp_path):
         json.dumps(first.to_dict()).replace('"', " ").split()
     )
     page = first.report(tmp_path / "report.html").read_text()
-    assert "Differential privacy spent" in page
-    assert "Accuracy against ε" in page
+    assert "Privacy budget spent" in page
+    assert "Accuracy vs. ε" in page
     assert f"{first.confidential['epsilon']:.6g}" not in page
 
 

@@ -48,7 +48,7 @@ def test_it_learns_within_its_budget(digits, tmp_path):
     assert len((tmp_path / "run" / "spent.jsonl").read_text().splitlines()) == 12 * 6
     assert torch.equal(load_file(tmp_path / "run" / "model.safetensors")["5.bias"], run.model[5].bias)
     page = run.report().read_text()
-    assert "Accuracy against ε" in page
+    assert "Accuracy vs. ε" in page
     assert "discrete Gaussian noise" in page
     assert json.loads((tmp_path / "run" / "ledger.json").read_text())["spent"][0]["sampling"].startswith(
         "Poisson"
@@ -110,7 +110,7 @@ def patients(gaps=True):
 
 
 def test_a_table_is_encoded_before_it_is_trained_on_and_the_ledger_says_what_that_looked_at():
-    """It was trained on as it stood: with a cell missing every weight became NaN."""
+    """It was once trained without encoding: with a missing cell every weight became NaN."""
     table = tacit.data.from_frame(patients(), label="ill")
     assert abs(table.centralize().rows.x[:, 0].mean()) < 1e-4
     run = tacit.train_private(table, model="logistic", noise_multiplier=0.5, epochs=10)

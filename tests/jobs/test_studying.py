@@ -213,8 +213,8 @@ def test_a_killed_study_resumes_to_the_same_figures(tmp_path: Path) -> None:
 def test_a_study_stopped_after_runs_have_left_a_stack_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that had left are done, so that what is left of the stack is another set of runs: it began anew,
-    and so did a part of a stack.
+    """Runs that left the stack are finished, so the rest of the stack is another set of runs. It once restarted from the
+    beginning, and so did a part of a stack.
     """
     monkeypatch.setattr(run, "LOOK_EVERY", 2)
     whole = cells(study(load(small(tmp_path, rounds=12)), tmp_path / "whole"))
@@ -270,10 +270,10 @@ def test_the_time_of_one_client_after_the_other_is_extrapolated_from_a_measured_
     from tacit.report import study as page
 
     assert (
-        "One client at a time on the same machine makes 320 samples a second, measured over 2.0 s"
+        "One client at a time, the same machine processes 320 samples per second (measured over 2.0 s)"
         in page.timing(found)
     )
-    assert "extrapolated from that" in page.timing(found)
+    assert "Extrapolated, the whole study would take" in page.timing(found)
 
 
 def test_a_part_of_a_study_is_run_and_the_rest_later(tmp_path: Path) -> None:

@@ -372,7 +372,7 @@ def test_stocks_of_two_preparations_do_not_match_whichever_party_made_the_masks(
     ids=["fractional bits", "another product", "another convolution"],
 )
 def test_masks_of_the_same_shapes_for_another_purpose_are_refused(tmp_path, night, planned, asked):
-    """Shapes are equal, so nothing else would tell, and the result would be any number."""
+    """Shapes are equal, so it would not be noticed otherwise, and the result would be wrong."""
     night(tmp_path, [planned])
     stock = open_stock(tmp_path / "0.safetensors", 0, 2)
     with pytest.raises(

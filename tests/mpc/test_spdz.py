@@ -131,7 +131,7 @@ def test_truncation_is_off_by_less_than_a_unit(values, bits):
     "r", [0, 1, 2**48 - 1, 2**48, P - 2**48, P - 2**48 - 1, P - 1, P - 2**59, P - 2**59 - 1, 2**59]
 )
 def test_sums_that_wrap_around_are_put_right(r):
-    """With 2^-12 a random mask lies where x + r leaves the field; here it always does, on purpose."""
+    """With probability 2^-12 x + r leaves the field for a random mask; here it always does, on purpose."""
     from tacit.mpc import tagged as room
 
     x = torch.tensor([0, 1, -1, 2**47, -(2**47), 12345, -12345])
@@ -208,7 +208,7 @@ def test_a_share_or_a_tag_that_is_changed_is_noticed(part, operand, parties):
 
 @pytest.mark.parametrize("by", [1, P - 1, pytest.param(2**60, marks=pytest.mark.slow)])
 def test_randomness_that_a_party_changes_is_noticed(by):
-    """Any part of what was dealt, its share or its tag: a mask, a triple's product, a digit's ctx."""
+    """Any part of the dealer's randomness, its share or its tag: a mask, a triple's product, a digit's ctx."""
 
     def cheating(which, part):
         def cheat(rank, ctx, mine):
@@ -244,7 +244,7 @@ def test_randomness_that_a_party_changes_is_noticed(by):
 
 
 def test_parties_that_were_opened_different_values_notice():
-    """Of three, party 1 tells party 0 one thing and party 2 another."""
+    """Of three parties, party 1 sends different values to parties 0 and 2."""
     with pytest.raises(
         PartyFailed,
         match=r"check 1 failed: .* opened something else than it committed to, or saw other values opened",

@@ -186,7 +186,7 @@ def test_bytes_that_are_not_an_answer_are_distinguished_from_answers() -> None:
 
 
 class Open:
-    """A door at which everybody always stands."""
+    """A fake in which all parties are always connected."""
 
     def __init__(self) -> None:
         self.refused: dict[str, str] = {}

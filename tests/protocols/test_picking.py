@@ -423,7 +423,7 @@ def test_a_party_that_agreed_to_a_score_does_not_send_its_model_unasked(tmp_path
 
 
 def test_if_the_best_party_is_killed_before_it_sends_its_model_the_next_best_is_used(tmp_path, monkeypatch):
-    """The first round's best is killed as it is about to send its model. The run says so, and is one whose
+    """The best party of the first round is killed before it sends its model. The run states this, and equals one whose
     server does not count that party's scores.
     """
     job = {**JOB, "rounds": 2, "evaluate_every": 0}
@@ -454,8 +454,8 @@ def test_if_the_best_party_is_killed_before_it_sends_its_model_the_next_best_is_
 
 @pytest.mark.parametrize("kind", ["Upload", "Free"])
 def test_a_best_party_that_is_started_again_still_sends_its_model(kind, tmp_path, monkeypatch):
-    """It had said its score, and what it held is gone with its process; killed at its model, or right after
-    its score. Nobody waits for ever.
+    """It had sent its score, and lost its state with its process; it is killed when sending its model, or right after
+    its score. No party waits forever.
     """
     job = {**JOB, "rounds": 2, "evaluate_every": 0}
     stacked = tacit.train(fed(), **job)

@@ -218,8 +218,8 @@ def test_a_sum_that_is_aborted_too_often_ends_the_run() -> None:
 
 
 def test_a_client_leaves_an_orphaned_sum_when_the_restarted_server_asks_again() -> None:
-    """The server died after it had asked: whoever takes its place knows nothing of that sum, and asks for the
-    round in a new one.
+    """The server died after its request. The restarted server does not know that sum, and requests the round in a new
+    one.
     """
     sums = Hidden()
 

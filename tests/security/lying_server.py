@@ -134,8 +134,8 @@ def play(
     state: Path | None = None,
     through: bool = False,
 ) -> tuple[Any, dict[str, Any]]:
-    """(what the attack gained or None, {client: how it ended}). `agreed`: the job file that clients gave;
-    None: they gave none. `through`: the attack ends by itself, also where clients refuse.
+    """(what the attack gained or None, {client: how it ended}). `agreed`: the job file of the clients, or None. `through`:
+    the attack runs to its end even if clients refuse.
     """
     folder.mkdir(exist_ok=True)
     write_files(folder, SIZES)

@@ -33,8 +33,8 @@ class Greedy(Channel):
 
 
 def test_a_party_that_floods_another_fills_its_mailbox_to_the_limit_and_no_further() -> None:
-    """`greedy` sends 8 MB that b does not read, whatever b says; b keeps at most its limit of 4 MB, goes on
-    playing with c, and loses nothing.
+    """`greedy` sends 8 MB that b does not read, whatever b answers; b stores at most its limit of 4 MB, continues with c,
+    and loses nothing.
     """
     limits = MailLimits(2 * MB, 4 * MB, 8 * MB)
 

@@ -60,8 +60,8 @@ def test_notes_about_absent_parties_wait_once_for_each_party() -> None:
 
 
 def test_garbage_from_one_member_does_not_end_the_run_of_others() -> None:
-    """What mallory sends is neither handshake nor record; b and c do not need it, and go on. A party that
-    waits for mallory is told.
+    """Mallory sends neither a handshake nor a record; b and c do not need it, and continue. A party that waits for
+    mallory gets an error.
     """
 
     async def play() -> None:

@@ -231,7 +231,7 @@ def test_limits_below_one_message_are_refused() -> None:
 
 
 def test_the_ledger_does_not_grow_with_what_others_invent() -> None:
-    """Kinds nobody knows, bytes that are no message, scopes without number: one line for each sender."""
+    """Unknown kinds, bytes that are not a message, any number of scopes: one line per sender."""
     box = Mailbox("me", Ledger())
     for i in range(500):
         head = msgpack.packb([f"Invented{i}", {}])

@@ -137,7 +137,7 @@ def test_two_sets_with_the_same_intersection_and_size_look_the_same(
 
 @pytest.mark.parametrize("more", [{"method": "dh"}, {"method": "oprf"}])
 def test_the_distinguisher_works_where_secrets_are_replayed(more: dict[str, str]) -> None:
-    """So the test above can fail: with the same secrets in each run the kinds are told apart every time."""
+    """This shows that the test above can fail: with the same secrets in each run the kinds are distinguished every time."""
     views = [
         [
             np.unpackbits(np.frombuffer(view(two(theirs, **more), "receiver", seed=1)[1], np.uint8))

@@ -21,9 +21,7 @@ from tests.security.mail import until
 
 @pytest.fixture
 def revoked(tmp_path: Path) -> tuple[Path, bytes, bytes]:
-    """Kits of a, b and mallory, of whom the authority has revoked mallory; only the hub has been told.
-    (folder, the list of before, the list now).
-    """
+    """Kits of a, b and mallory, with mallory revoked; only the hub has the new list. Returns (folder, old list, new list)."""
     federation = FederationFile("f", "127.0.0.1:1", "127.0.0.1:0", "server", ("a", "b", "mallory"))
     provision(federation, tmp_path)
     old = (tmp_path / "a" / "revoked.crl").read_bytes()

@@ -269,7 +269,7 @@ def test_an_attempt_to_unmask_a_surviving_client_is_refused(
 
 
 def test_fewer_survivors_than_the_threshold_get_no_share() -> None:
-    """c4 is told that only it and c3 survived: the sum of two would tell c3's vector to whoever is in league
+    """c4 receives the claim that only it and c3 survived: the sum of two would reveal c3's vector to anyone who colludes
     with c4.
     """
     failed, tap = attack(

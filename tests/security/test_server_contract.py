@@ -136,9 +136,7 @@ def test_8_and_14_without_an_agreed_job_default_limits_apply(
 
 
 def test_14_a_refusal_tells_the_server_nothing_local(tmp_path: Path) -> None:
-    """Columns that the file does not have, a label it does not have: without an agreed job the server hears
-    the same fixed text.
-    """
+    """Columns and labels that the file does not have: without an agreed job the server gets the same fixed text."""
     answers: dict[str, Any] = {}
 
     async def attack(server: Attacker) -> None:

@@ -71,9 +71,7 @@ def test_2_a_weight_is_a_share_of_an_agreed_number_and_of_nothing_a_server_sends
 
 
 def test_2_guard_state_of_a_round_that_was_abandoned_is_not_kept(tmp_path: Path) -> None:
-    """An adaptive norm is the guard's one state that servers send (not against an active one): every round
-    says it anew.
-    """
+    """An adaptive norm is the only guard state that servers send (not against an active one); every round sends it again."""
     job = GUARDED.replace("norm = 20.0", "norm = 20.0\nquantile = 0.5").replace('adversary = "active"', "")
 
     async def attack(server: Attacker) -> Any:

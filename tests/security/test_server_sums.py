@@ -91,8 +91,8 @@ def test_5_a_try_that_was_abandoned_at_unmasking_leaves_no_second_sum(
 def test_4_a_round_that_was_broken_off_before_shares_is_repeated_with_the_same_participants_only(
     tmp_path: Path,
 ) -> None:
-    """What an honest server needs that was killed in a round; and what a lying one does not get: the same
-    with one party less.
+    """What an honest server needs after it was killed in a round, and what a malicious one does not get: the same round
+    with one party fewer.
     """
 
     async def attack(server: Attacker) -> Any:

@@ -51,9 +51,7 @@ def test_faint_scores_do_not_count_as_blur() -> None:
 
 
 def test_the_margin_of_shared_transfer_has_no_default_gamma() -> None:
-    """Both programs check with the γ they are given: one below FAINT is refused at the target too, whoever
-    calls them.
-    """
+    """Both programs check with their γ: one below FAINT is refused at the target too, whichever program calls it."""
     with pytest.raises(BadData, match="Share at least 126 rows"):
         asyncio.run(transfer.target(None, ("a", "b"), "h", torch.zeros(14, 6), 0.03, 0.1))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="gamma"):

@@ -107,7 +107,7 @@ def test_a_generator_that_draws_from_the_global_state_does_not_conform():
 
 @pytest.mark.parametrize("name", ["Independent", "GaussianCopula", "Bayes", "Cart"])
 def test_what_is_learned_does_not_depend_on_the_order_of_rows(name):
-    """Nothing of which row stood where can be in a file that comes out the same for every order of them."""
+    """A file that is the same for every order of the rows cannot reveal their positions."""
     frame, table = example()
     here, there = (
         quick(name).fit(f, table).state.tensors

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..accounting.votes import gaussian_votes_epsilon
+from ..report.layout import Section, figure, table
 from ..report.markup import Safe, join, tag
 from ..report.numbers import count, percent, significant
 from ..report.page import assemble, write_page
-from ..report.sections import Section, figure, table
 from ..report.svg import Axis, Figure, Series, bars, plot
 from .pate import UNANSWERED
 
