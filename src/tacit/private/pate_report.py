@@ -88,7 +88,7 @@ def _accuracy(result: Any) -> Figure | None:
     if not known:
         return None
     return plot(
-        "Accuracy against ε",
+        "Accuracy vs. ε",
         [Series("student", [h["epsilon"] for h in known], [h["accuracy"] for h in known], "c0")],
         Axis("ε of all answers so far"),
         Axis("accuracy"),
@@ -148,7 +148,7 @@ def _ledger(result: Any) -> Section:
         table(
             ["mechanism", "ε", "δ", "protects each", "against", "note"],
             spent,
-            caption="Differential privacy spent.",
+            caption="Privacy budget spent.",
             sortable=False,
         )
     ]
