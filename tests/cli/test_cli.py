@@ -271,7 +271,7 @@ def test_the_command_line_gives_what_python_gives(folder, capsys):
             ["run", "job.toml", "--set", "model=mpl"],
             "job.toml, model: 'mpl' is not known here. Did you mean 'mlp'?",
         ),
-        (["run", "job.toml", "--set", "train=5"], "'train=5' changes nothing"),
+        (["run", "job.toml", "--set", "train=5"], "expected TABLE.KEY=VALUE, got 'train=5'"),
         (
             ["run", "job.toml", "--set", "train.engine=fast"],
             "job.toml, train: engine is 'fast'; it must be one of 'auto', 'stack', 'each'.",
