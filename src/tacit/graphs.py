@@ -53,7 +53,7 @@ class Graph:
         """The graph of exchange t."""
         return self.turns[t % len(self.turns)] if self.turns else self
 
-    @lru_cache(maxsize=64)  # noqa: B019  # a graph is immutable and small beside its matrix
+    @lru_cache(maxsize=64)  # noqa: B019  # a graph is immutable
     def neighbors(self) -> list[list[int]]:
         """For each node, the nodes it sends to."""
         out: list[set[int]] = [set() for _ in range(self.nodes)]

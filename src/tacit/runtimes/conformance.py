@@ -5,7 +5,6 @@ The programs are module-level functions, because a runtime may start them in ano
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import PartyFailed, ProtocolError
-from ..parties.conformance import demand
+from ..parties.conformance import demand, run_within
 from ..parties.ledger import Ledger
 from ..parties.message import Message
 from ..parties.party import Party, Program, Runtime
@@ -22,15 +21,15 @@ PATIENCE = 120.0  # seconds of real time for one check, process start-up include
 LATE = 1.0  # seconds a gather waits for a silent party
 
 
-class CheckNumber(Message, reveals="a number made for the check of a runtime"):
+class CheckNumber(Message, reveals="a number used to check a runtime"):
     value: int
 
 
-class CheckTensor(Message, reveals="a tensor made for the check of a runtime"):
+class CheckTensor(Message, reveals="a tensor used to check a runtime"):
     value: Tensor
 
 
-class CheckWord(Message, reveals="a word made for the check of a runtime"):
+class CheckWord(Message, reveals="a word used to check a runtime"):
     value: str
 
 
@@ -42,17 +41,7 @@ def check_runtime(runtime: Runtime) -> None:
 
 def _run(runtime: Runtime, programs: dict[str, Program]) -> tuple[dict[str, Any], Ledger]:
     ledger = Ledger()
-
-    async def patiently() -> dict[str, Any]:
-        async with asyncio.timeout(PATIENCE):
-            return await runtime.run(programs, ledger=ledger)
-
-    try:
-        return asyncio.run(patiently()), ledger
-    except TimeoutError:
-        raise AssertionError(
-            f"{runtime!r}: the run of {', '.join(map(repr, programs))} did not end within {PATIENCE:g} s."
-        ) from None
+    return run_within(runtime, programs, ledger, PATIENCE), ledger
 
 
 async def _serve(me: Party) -> int:
@@ -68,11 +57,8 @@ async def _return(me: Party) -> str:
 def ping_pong_is_answered_and_recorded(runtime: Runtime) -> None:
     results, ledger = _run(runtime, {"server": _serve, "returner": _return})
     demand(results == {"server": 42, "returner": "returner"}, f"{runtime!r}: ping-pong gave {results}.")
-    seen = {(line.party, line.sender, line.kind): (line.count, line.bytes > 0) for line in ledger.seen}
-    expected = {
-        ("server", "returner", "CheckNumber"): (1, True),
-        ("returner", "server", "CheckNumber"): (1, True),
-    }
+    seen = {(line.party, line.sender, line.kind, line.count, line.bytes > 0) for line in ledger.seen}
+    expected = {(*pair, "CheckNumber", 1, True) for pair in (("server", "returner"), ("returner", "server"))}
     demand(seen == expected, f"{runtime!r}: the ledger of a ping-pong is {seen}.")
 
 
@@ -87,18 +73,20 @@ async def _listen(me: Party) -> dict[str, list[int]]:
 
 def each_senders_messages_arrive_in_order(runtime: Runtime) -> None:
     results, _ = _run(runtime, {"first": _count, "second": _count, "listener": _listen})
-    in_order = all(values == list(range(100)) for values in results["listener"].values())
-    demand(in_order, f"{runtime!r} changes the order of one sender's messages.")
+    demand(
+        all(values == list(range(100)) for values in results["listener"].values()),
+        f"{runtime!r} changes the order of one sender's messages.",
+    )
 
 
 async def _send_word(me: Party) -> None:
     await me.send("server", CheckWord(me.name))
-    await me.scope("told").send("server", CheckWord(me.name))
+    await me.scope("arrived").send("server", CheckWord(me.name))
 
 
 async def _await_words(me: Party, *names: str) -> None:
     """Wait until these parties' messages have arrived: a process may take long to start."""
-    await me.scope("told").gather(names, CheckWord)
+    await me.scope("arrived").gather(names, CheckWord)
 
 
 async def _silent(me: Party) -> None:
