@@ -162,7 +162,7 @@ def test_every_algorithm_over_messages(name: str) -> None:
         {"landscape": True},
     ],
 )
-def test_what_is_said_beside_the_algorithm(options: Any) -> None:
+def test_settings_in_addition_to_the_algorithm(options: Any) -> None:
     both(model="logistic", **options)
 
 
@@ -192,7 +192,7 @@ def test_stacked_clients(options: Any) -> None:
     both(runtime="cohort", **options)
 
 
-def test_a_run_goes_on_there(tmp_path: Any) -> None:
+def test_a_run_resumes_there(tmp_path: Any) -> None:
     told = {
         "algorithm": algorithms.FedRep(lr=0.1),
         "model": network,

@@ -69,7 +69,7 @@ def test_plan_refuses_exactly_what_train_refuses_with_the_same_words(
     assert outcome(tacit.plan, **chosen) == outcome(tacit.train, **chosen)
 
 
-def test_what_plan_promised_and_train_refused() -> None:
+def test_plan_refuses_what_it_once_promised_and_train_refused() -> None:
     """The case that was reported: an ε for a run that train refuses."""
     chosen = {"topology": tacit.Hierarchy(), "guard": [guard.Clip(1.0), guard.Noise(multiplier=1.0)]}
     words = outcome(tacit.plan, **chosen)

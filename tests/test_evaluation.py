@@ -88,7 +88,7 @@ def test_a_regression_has_errors_and_no_accuracies(test: bool) -> None:
         assert found == {"untested": 1, **{k: pytest.approx(float(v), rel=1e-5) for k, v in want.items()}}
 
 
-def test_numbers_that_are_all_alike_have_no_spread_to_explain() -> None:
+def test_equal_numbers_have_no_variance_to_explain() -> None:
     assert measure_regression(torch.tensor([[1.0], [2.0]]), torch.tensor([2.0, 2.0])) == {
         "mae": 0.5,
         "r2": 0.0,

@@ -58,7 +58,7 @@ def test_one_peer_exponential_averages_exactly_after_log_n_exchanges():
     assert g.at(3) is g.at(0)
 
 
-def test_directed_weights_deal_a_node_out():
+def test_directed_weights_sum_to_one_per_sender():
     w = graphs.from_edges(3, [(0, 1), (1, 2), (2, 0), (0, 2)], directed=True).matrix()
     np.testing.assert_allclose(w.sum(0), 1)
     np.testing.assert_allclose(w[:, 0], [1 / 3, 1 / 3, 1 / 3])

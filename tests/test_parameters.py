@@ -132,7 +132,7 @@ def test_every_member_comes_back_from_its_table(room, name):
 
 
 @pytest.mark.parametrize(("room", "name"), MEMBERS)
-def test_every_declared_field_refuses_what_lies_outside(room, name):
+def test_every_declared_field_refuses_values_out_of_range(room, name):
     kind = ROOMS[room][name]
     good = {f.name: f.default for f in dataclasses.fields(kind)}
     for f in dataclasses.fields(kind):
@@ -188,7 +188,7 @@ KNOWN = {"Inner": Inner, "Outer": Outer}
         ({}, "job: there is no `name`. Known: Inner, Outer."),
         ("Otter", "job: 'Otter' is not known here. Did you mean 'Outer'?"),
         ({"name": "Outer", "raet": 1}, "job: Outer has no parameter 'raet'. Did you mean 'rate'?"),
-        ({"name": "Outer"}, "job: Outer cannot be made from []: "),
+        ({"name": "Outer"}, "job: Outer cannot be built from []: "),
         (
             {"name": "Outer", "rate": 0.5, "inner": {"name": "Inner", "sise": 1}},
             "job.inner: Inner has no parameter 'sise'. Did you mean 'size'?",
@@ -292,7 +292,7 @@ def test_a_part_of_another_kind_is_refused_with_the_choices(thing, words):
         check(thing)
 
 
-def test_a_solver_of_ones_own_may_stand_where_ours_do():
+def test_a_custom_solver_is_accepted_like_a_built_in_one():
     @dataclass(frozen=True)
     class Mine(algorithms.SGD):
         pass

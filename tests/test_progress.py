@@ -34,7 +34,7 @@ def test_quiet_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("", "")
 
 
-def test_in_a_terminal_there_is_a_bar_and_names_are_no_markup(
+def test_in_a_terminal_there_is_a_bar_and_names_are_not_markup(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")

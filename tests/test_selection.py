@@ -199,7 +199,7 @@ def test_real_parties_are_timed_and_the_slow_are_not_asked_again():
     assert [e["sampled"] for e in run.history] == [2, 2, 0]
 
 
-def test_losses_are_not_stated_beside_a_hidden_sum():
+def test_losses_are_not_sent_with_a_hidden_sum():
     stages = [guard.Clip(5.0), guard.Quantize(bits=24), guard.SecAgg()]
     job = {**JOB, "per_round": 3, "select": selection.PowerOfChoice(candidates=4)}
     with pytest.raises(
@@ -230,11 +230,11 @@ def test_a_plan_says_beforehand_that_losses_are_asked_for():
         "round, which are sent the model first" in told
     )
     assert "loss on one party's" not in str(tacit.plan(few(), **JOB, select=selection.BySize()))
-    assert "which parties are alike" in str(tacit.plan(few(), **{**JOB, "algorithm": algorithms.CFL()}))
+    assert "which parties are similar" in str(tacit.plan(few(), **{**JOB, "algorithm": algorithms.CFL()}))
 
 
 @pytest.mark.parametrize("runtime", ["cohort", "inprocess"])
-def test_a_run_that_chooses_by_losses_goes_on_to_the_same_bits(runtime, tmp_path):
+def test_a_run_that_selects_by_losses_resumes_to_the_same_bits(runtime, tmp_path):
     job = {**JOB, "rounds": 6, "select": selection.PowerOfChoice(candidates=3), "runtime": runtime}
 
     def stop(event):
@@ -250,7 +250,7 @@ def test_a_run_that_chooses_by_losses_goes_on_to_the_same_bits(runtime, tmp_path
         assert again.ledger == whole.ledger
 
 
-def test_candidates_that_stay_silent_or_lie_about_their_loss_are_not_chosen():
+def test_candidates_that_stay_silent_or_misreport_their_loss_are_not_selected():
     """Over the protocol alone: one does not answer, one says that its loss is no number."""
     sent = []
 
@@ -328,12 +328,12 @@ def test_whoever_is_not_there_is_not_asked():
         ),
         (
             dict(select=selection.BySize(), per_round=None),
-            "BySize chooses who fills the places of a round, and without per_round everybody has one. Give "
+            "BySize chooses the participants of a round, and without per_round everyone takes part. Give "
             "per_round",
         ),
         (
             dict(select=selection.PowerOfChoice(), per_round=None),
-            "PowerOfChoice chooses who fills the places",
+            "PowerOfChoice chooses the participants",
         ),
         (
             dict(select=selection.PowerOfChoice(candidates=2)),

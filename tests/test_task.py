@@ -201,7 +201,7 @@ def test_convolutions_as_products_of_patches_are_torchs_own(options: dict[str, A
         assert torch.allclose(a, c[2], atol=1e-4)
 
 
-def test_a_batch_of_one_row_is_normalised_without_a_crash() -> None:
+def test_a_batch_of_one_row_is_normalized_without_a_crash() -> None:
     for g, after in visits(task(norm1()), batch([3], padding=4)):
         assert torch.isfinite(g).all()
         assert torch.isfinite(after["buffers"]).all()
@@ -263,7 +263,7 @@ def test_dropout_masks_differ_between_steps_clients_and_calls() -> None:
             assert 0.25 < agree < 0.75  # 200 fair coins: outside once in 10¹²
 
 
-def test_dropout_does_not_depend_on_how_many_rows_stand_behind_a_row() -> None:
+def test_dropout_does_not_depend_on_the_number_of_later_rows() -> None:
     (short,), (long,) = masks(0.5, [7], (3, 10)), masks(0.5, [7], (8, 10))
     assert torch.equal(short, long[:3])
 
@@ -334,7 +334,7 @@ def test_a_task_is_not_copied_by_accident() -> None:
         copy.deepcopy(task(mlp()))
 
 
-def test_a_relu_that_stands_twice_is_applied_twice() -> None:
+def test_a_relu_that_occurs_twice_is_applied_twice() -> None:
     """`named_children` leaves repeats out; the written-out gradient must not."""
     torch.manual_seed(0)
     relu = nn.ReLU()

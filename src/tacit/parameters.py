@@ -1,4 +1,4 @@
-"""Hyper-parameters as data: what a field may be stands beside the field, once.
+"""Hyperparameters as data: the allowed values of a field are declared once, with the field.
 
 A constructor in tacit is a frozen dataclass. Its fields are declared with `real`, `whole`, `choice`, `flag`
 or `part`, which keep the allowed values and one line of documentation. From that one place come the check
@@ -23,9 +23,7 @@ T = TypeVar("T")
 
 
 class Kind(NamedTuple):
-    """A kind of component: what it is called, its members by name, and the class that a user's own
-    extends.
-    """
+    """A kind of component: its name, its members, and the class that a user's own extends."""
 
     what: str
     members: Mapping[str, type]
@@ -41,7 +39,7 @@ class Kind(NamedTuple):
         return type(value) in self.members.values() if self.base is None else isinstance(value, self.base)
 
     def advice(self, value: Any) -> str:
-        """What to do about an object of the right form that is not of this kind."""
+        """Return advice about an object of the right form that is not of this kind."""
         if self.base is None or not dataclasses.is_dataclass(value):
             return ""
         room = ".".join(self.base.__module__.split(".")[:2])
@@ -129,7 +127,7 @@ def _field(default: Any, **metadata: Any) -> Any:
 
 
 def allowed(meta: Mapping[str, Any]) -> str:
-    """What a field may be, in words: 'a number above 0 and at most 1'."""
+    """Return the allowed values of a field in words: 'a number above 0 and at most 1'."""
     if meta["kind"] == "choice":
         words = "one of " + ", ".join(repr(o) for o in meta["options"])
     elif meta["kind"] == "flag":
@@ -179,7 +177,7 @@ def _fits(value: Any, meta: Mapping[str, Any]) -> bool:
 
 
 def too_large(value: Any) -> str:
-    """What is wrong with a whole number that no tensor can hold; "" of any other value."""
+    """Return what is wrong with an integer that no tensor can hold; "" for any other value."""
     return (
         "A whole number has 63 bits at most here."
         if isinstance(value, Integral) and not -(2**63) <= int(value) < 2**63
@@ -195,15 +193,16 @@ def _finite(value: Any) -> bool:
 
 
 def bad(owner: str, name: str, given: Any, must_be: str, advice: str = "") -> BadParameter:
-    """The one sentence for a bad parameter: what was given, what is allowed, what to do."""
+    """Return the error for a bad parameter: its value, what is allowed, what to do."""
     return BadParameter(
         f"{owner}: {name} is {given!r}; it must be {must_be}." + (f" {advice}" if advice else "")
     )
 
 
 def check(thing: T, owner: str = "") -> T:
-    """Hold every field of a dataclass, and of the dataclasses in it, to what it declares; return the thing.
-    `owner` is who is blamed, where its own name is none that a user knows.
+    """Check every field of a dataclass, and of the dataclasses in it; return the dataclass.
+
+    Errors begin with `owner`, or with the name of the class.
     """
     for field in dataclasses.fields(thing):  # type: ignore[arg-type]
         if not field.metadata or field.metadata["kind"] == "component":
@@ -215,11 +214,8 @@ def check(thing: T, owner: str = "") -> T:
             raise bad(owner or type(thing).__name__, field.name, value, allowed(field.metadata), advice)
         if field.metadata["kind"] == "part" and value is not None:
             check(value)
-        elif isinstance(value, Real) and type(value) not in (
-            bool,
-            int,
-            float,
-        ):  # numpy's: the same value as a plain number, which a job file can hold
+        # a numpy number becomes a plain one, which a job file can hold
+        elif isinstance(value, Real) and type(value) not in (bool, int, float):
             object.__setattr__(thing, field.name, int(value) if isinstance(value, Integral) else float(value))
     if hasattr(thing, "check"):  # what holds between the fields
         thing.check()
@@ -227,7 +223,7 @@ def check(thing: T, owner: str = "") -> T:
 
 
 def describe(cls: type) -> list[tuple[str, str, str]]:
-    """(name and default, what it may be, what it means) for each declared field."""
+    """Return (name and default, allowed values, meaning) of each declared field."""
     rows = []
     for field in dataclasses.fields(cls):
         if field.metadata:
@@ -237,8 +233,9 @@ def describe(cls: type) -> list[tuple[str, str, str]]:
 
 
 def to_table(thing: Any) -> dict[str, Any]:
-    """A constructor as a TOML table: its name, then every field that is not None; or what it says itself, if
-    it holds what no table can.
+    """Return a component as a TOML table: its name, then every field that is not None.
+
+    A component with values that no table can hold defines `as_table`.
     """
     if hasattr(thing, "as_table"):
         return dict(thing.as_table())
@@ -257,7 +254,7 @@ def to_table(thing: Any) -> dict[str, Any]:
 
 
 def nearest(word: str, words: list[str]) -> str:
-    """' Did you mean …?', or the whole list when nothing is near."""
+    """Return 'Did you mean …?', or the whole list when nothing is similar."""
     close = difflib.get_close_matches(word.lower(), [w.lower() for w in words], n=1, cutoff=0.6)
     for w in words:
         if close and w.lower() == close[0]:
@@ -280,29 +277,39 @@ def from_table(table: Any, members: Mapping[str, type], where: str) -> Any:
     cls = {k.lower(): v for k, v in members.items()}.get(str(name).lower())
     if cls is None:
         raise BadJob(f"{where}: {name!r} is not known here. {nearest(str(name), list(members))}")
-    fields = {f.name: f for f in dataclasses.fields(cls)}
+    rest = {key: value for key, value in table.items() if key != "name"}
+    return from_fields(rest, cls, where, f"{cls.__name__} has no parameter", members)
+
+
+def from_fields(
+    table: Any, cls: type[T], where: str, unknown: str, members: Mapping[str, type] | None = None
+) -> T:
+    """Return the dataclass whose fields a table gives; `members` may be parts of it.
+
+    Every error begins with `where`; `unknown` ("a row has no key") begins the one about an unknown key.
+    """
+    if not isinstance(table, Mapping):
+        raise BadJob(str(bad(where, "value", table, "a table")))
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     hints = typing.get_type_hints(cls)
-    values = {}
+    values: dict[str, Any] = {}
     for key, value in table.items():
-        if key == "name":
-            continue
         if key not in fields:
-            raise BadJob(f"{where}: {cls.__name__} has no parameter {key!r}. {nearest(key, list(fields))}")
+            raise BadJob(f"{where}: {unknown} {key!r}. {nearest(key, list(fields))}")
         meta = fields[key].metadata
         if meta.get("kind") == "part":
-            values[key] = from_table(
-                value, members if meta["of"] is None else meta["of"].members, f"{where}.{key}"
-            )
+            of = meta["of"].members if meta["of"] is not None else members or {}
+            values[key] = from_table(value, of, f"{where}.{key}")
             continue
         if not meta:
             hold_to_type(where, key, value, hints[key])
         values[key] = tuple(value) if isinstance(value, list) else value
     try:
-        return check(cls(**values))
+        return check(cls(**values), "" if members else where)
     except TypeError as error:
-        raise BadJob(f"{where}: {cls.__name__} cannot be made from {sorted(values)}: {error}") from None
+        raise BadJob(f"{where}: {cls.__name__} cannot be built from {sorted(values)}: {error}") from None
     except BadParameter as error:
-        raise BadJob(f"{where}: {error}") from None
+        raise BadJob(f"{where}: {error}" if members else str(error)) from None
 
 
 NONE = "none"  # TOML has no None
@@ -328,7 +335,7 @@ def _has_type(value: Any, hint: Any) -> bool:
         return isinstance(value, list) and all(_has_type(v, args[0]) for v in value)
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
-    return hint in (bool, int, str) and type(value) is hint
+    return hint in (bool, int, str, dict) and type(value) is hint
 
 
 def _type_names(hint: Any, plural: bool = False) -> list[str]:
@@ -343,6 +350,7 @@ def _type_names(hint: Any, plural: bool = False) -> list[str]:
         int: ("a whole number", "whole numbers"),
         float: ("a number", "numbers"),
         str: ("text", "texts"),
+        dict: ("a table", "tables"),
         type(None): (f'"{NONE}"',) * 2,
     }
     return [names[hint][plural]] if hint in names else []

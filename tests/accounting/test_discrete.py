@@ -89,7 +89,7 @@ def test_the_exponential_mechanism_has_its_law():
     assert stats.chisquare(seen, p / p.sum() * 4_000).pvalue > ALARM
 
 
-def test_neighbours_are_told_apart_no_better_than_epsilon_allows():
+def test_neighbors_are_distinguished_no_better_than_epsilon_allows():
     """ε-DP of the choice, seen from outside: scores of neighbouring tables differ by the sensitivity, so no
     outcome may be e^ε times likelier. Exact laws, no sampling: computed from the same rational weights that
     the sampler uses.

@@ -176,7 +176,7 @@ def drawn():
     ],
     ids=["norm", "groups", "shape", "order", "shared"],
 )
-def test_models_that_are_no_chain_are_refused(net, why):
+def test_models_that_are_not_a_chain_are_refused(net, why):
     fed = data.gaussian_blobs(rows=60, classes=3, features=4, seed=1).split(3, seed=0)
     with pytest.raises(BadParameter, match=rf"Matched: {why}. It supports chains of linear layers"):
         tacit.train(fed, model=net, rounds=1, aggregate=aggregate.Matched())

@@ -80,7 +80,7 @@ def test_bulyan_by_the_definition():
     np.testing.assert_allclose(apply(aggregate.Bulyan(byzantine=0.16), x), wanted, atol=1e-5)
 
 
-def test_the_geometric_median_minimises_the_sum_of_distances():
+def test_the_geometric_median_minimizes_the_sum_of_distances():
     rng = np.random.default_rng(2)
     x = rng.standard_normal((15, 4))
     found = apply(aggregate.GeometricMedian(), x)
@@ -210,7 +210,7 @@ def test_an_update_that_is_not_finite_is_left_out(name, poison):
     ).all()  # nobody left: the run is lost, and says so
 
 
-def test_too_few_for_the_liars_feared():
+def test_too_few_parties_for_the_declared_attackers_are_refused():
     with pytest.raises(
         BadParameter,
         match=r"Krum: byzantine is 0.25, so 1 of 4 parties in a round may be malicious, .* needs at least 5 "

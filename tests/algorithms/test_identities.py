@@ -103,7 +103,7 @@ def test_one_party_is_training_in_one_place(algorithm):
     same(world.ours(algorithm), list(descent(world, 0.5)))
 
 
-def test_things_that_are_not_the_same_are_told_apart():
+def test_different_algorithms_are_distinguished():
     """The comparisons above can fail: unequal τ, a real μ and a later round of Scaffold all show."""
     plain = RAGGED.ours(FedAvg(lr=0.3))
     for other in (

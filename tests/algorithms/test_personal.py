@@ -265,7 +265,7 @@ def test_ifca_by_hand():
     assert still["centers"].tolist() == [[1.0], [10.0]]  # a model nobody chose stays
 
 
-def test_ifca_is_refused_beside_secure_aggregation():
+def test_ifca_is_refused_with_secure_aggregation():
     from tacit import guard
 
     with pytest.raises(ValueError, match="a cluster with one party shows its update"):

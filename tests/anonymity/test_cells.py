@@ -175,7 +175,7 @@ def test_other_models_are_refused_with_the_reason():
             tacit.anonymize(frame, quasi=["a"], sensitive=["s"], k=2, l=2, method=method)
 
 
-def test_without_scipy_the_install_line_is_told(monkeypatch):
+def test_without_scipy_the_error_has_the_install_command(monkeypatch):
     import builtins
 
     real = builtins.__import__

@@ -107,7 +107,7 @@ def test_a_key_file_is_not_created_through_a_link(tmp_path):
         ),
     ],
 )
-def test_a_key_that_is_no_secret_is_refused(tmp_path, content, mode, words):
+def test_a_key_that_is_not_secret_is_refused(tmp_path, content, mode, words):
     file = tmp_path / "k"
     file.write_text(content, encoding="utf-8")
     file.chmod(mode)

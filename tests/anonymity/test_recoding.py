@@ -66,7 +66,7 @@ def test_a_hierarchy_is_cut_into_children():
     assert made.table["b"].tolist() == ["low"] * 4 + ["2"] * 4
 
 
-def test_relaxed_lets_small_children_stand_together():
+def test_relaxed_merges_small_children():
     frame = pandas.DataFrame({"c": ["US"] * 10 + ["IT", "FR", "DE"]})
     strict, relaxed = (
         tacit.anonymize(frame, quasi=["c"], k=3, hierarchies={"c": Flat()}, method=Mondrian(strict=s))

@@ -131,7 +131,7 @@ def test_the_raw_adult_table():
 # --- traps ---
 
 
-def test_a_unique_null_is_no_member_of_every_class():
+def test_a_unique_null_is_not_in_every_class():
     """A peer lets a null fit everywhere and reports k = 5: the one person without an age is found by whoever
     knows that it is missing.
     """
@@ -158,7 +158,7 @@ def test_an_empty_string_is_a_value_and_not_a_null():
 
 
 @pytest.mark.parametrize("stars", [1, 3, 50])
-def test_suppressed_rows_are_no_class_when_a_table_comes_back(tmp_path, stars):
+def test_suppressed_rows_are_not_a_class_when_a_table_is_read_again(tmp_path, stars):
     """Counted as a class, 3 rows of * would make k = 3, and 50 would lower the average risk."""
     frame = pd.DataFrame({"age": ["30"] * 5 + ["40"] * 6 + ["*"] * stars, "zip": ["1"] * 11 + ["*"] * stars})
     frame.to_csv(tmp_path / "t.csv", index=False)

@@ -76,7 +76,7 @@ def test_a_killed_run_resumes_to_the_very_model_of_one_that_was_never_stopped(fo
     same(folder / "killed", folder / "whole")
 
 
-def test_ctrl_c_ends_with_130_and_the_command_that_goes_on(folder, capsys):
+def test_ctrl_c_exits_with_130_and_prints_the_resume_command(folder, capsys):
     slow_job(folder)
     started = process("run", "slow.toml", "--out", "stop me", "--json", cwd=folder)
     begun(started, folder / "stop me")
@@ -115,7 +115,7 @@ sys.exit(cli.main([]))
     [("asyncio", signal.SIG_DFL), ("plain", signal.SIG_IGN)],
     ids=["in a loop", "in the background"],
 )
-def test_a_command_told_to_end_takes_its_rows_and_keys_off_the_disk(how, shell):
+def test_a_terminated_command_deletes_its_rows_and_keys_from_disk(how, shell):
     """By SIGTERM, as schedulers and containers say it; also where the shell switched Ctrl-C off."""
     started = subprocess.Popen(
         [sys.executable, "-c", WORKS, how],

@@ -169,7 +169,7 @@ def test_an_empty_cell_is_a_value_of_its_own(folder, capsys):
     assert json.loads(out)["risk"]["unique rows"]["after"] == 1
 
 
-def test_suppressed_rows_kept_as_stars_are_no_class_when_they_come_back(folder, capsys):
+def test_suppressed_rows_kept_as_stars_are_not_a_class_when_read_again(folder, capsys):
     Path("t.csv").write_text(
         "town,sex\n" + "Ulm,m\n" * 20 + "Bonn,f\n" * 20 + "Kiel,f\nKiel,m\n", encoding="utf-8"
     )

@@ -157,7 +157,7 @@ def finish(process: subprocess.Popen[str]) -> Any:
     return json.loads(out)
 
 
-def test_two_organisations_with_their_own_kits_train_and_predict_over_a_hub(
+def test_two_organizations_with_their_own_kits_train_and_predict_over_a_hub(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket() as s:
@@ -295,7 +295,7 @@ def test_a_party_in_the_middle_and_the_u_shape(place: Path, capsys: pytest.Captu
         ),
     ],
 )
-def test_a_job_with_a_mistake_is_told_where_it_is(
+def test_an_error_in_a_job_names_its_position(
     place: Path, capsys: pytest.CaptureFixture[str], change: tuple[str, str], words: str
 ) -> None:
     (place / "job.toml").write_text(JOB.replace(*change))

@@ -38,7 +38,7 @@ def test_the_studies_of_the_field_are_listed(capsys: pytest.CaptureFixture[str])
     assert all(name in out for name in NAMES)
 
 
-def test_a_new_study_is_a_file_that_runs_goes_on_and_compares(
+def test_a_new_study_is_a_file_that_runs_resumes_and_compares(
     capsys: pytest.CaptureFixture[str], here: Path
 ) -> None:
     assert answer(capsys, "study", "new", "mine.toml") == {"file": "mine.toml"}
@@ -94,7 +94,7 @@ def test_a_new_study_may_begin_as_a_copy_of_one_that_is_there(
     assert not (here / "other.toml").exists()
 
 
-def test_a_study_that_stops_or_cannot_be_written_says_how_to_go_on(
+def test_a_study_that_stops_or_cannot_be_written_says_how_to_resume(
     capsys: pytest.CaptureFixture[str], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tacit.jobs.study import run as studying
@@ -104,7 +104,7 @@ def test_a_study_that_stops_or_cannot_be_written_says_how_to_go_on(
 
     run(capsys, "study", "new", "mine.toml")
     with monkeypatch.context() as m:
-        m.setattr(studying._Stack, "play", stop)
+        m.setattr(studying._Stack, "compute", stop)
         code, _, err = run(capsys, "study", "mine.toml", "--seeds", "1", "--only", "FedAvg | IID")
     again = "tacit study mine.toml --seeds 1 --out runs/study-mine --only 'FedAvg | IID'"
     assert code == 130
@@ -120,7 +120,7 @@ def test_a_study_that_stops_or_cannot_be_written_says_how_to_go_on(
     assert code == 0
     assert "2 of 8 runs are done. Go on with: tacit study mine.toml --seeds 1 --out runs/study-mine\n" in out
     with monkeypatch.context() as m:
-        m.setattr(studying._Stack, "play", stop)
+        m.setattr(studying._Stack, "compute", stop)
         (here / "runs" / "study-mine" / "report.html").unlink()
         code, _, err = run(capsys, "study", "mine.toml", "--seeds", "1")
     assert code == 130
@@ -162,13 +162,13 @@ def test_a_quick_study_says_that_its_figures_mean_nothing(
         (("broken.toml",), "broken.toml is not TOML: "),
         (("heart-disease", "--only", "["), "only is '['; it must be a regular expression"),
         (("unfit.toml",), "model 'cnn' needs images of shape (channels, height, width)"),
-        (("new",), "study new: 0 arguments were given and 1 are needed: `tacit study new FILE.toml`"),
+        (("new",), "study new: expected 1 arguments, got 0: `tacit study new FILE.toml`"),
         (("new", "broken.toml"), "broken.toml is there already, and is not written over. Give another name"),
         (
             ("new", "mine"),
             "mine is to be a study file, whose name ends in .toml. Write `tacit study new mine.toml`",
         ),
-        (("diff", "a"), "study diff: 1 arguments were given and 2 are needed: `tacit study diff A B`"),
+        (("diff", "a"), "study diff: expected 2 arguments, got 1: `tacit study diff A B`"),
         (
             ("diff", "a", "b"),
             "a holds no study: there is no summary.json in it. Give a directory that `tacit study` wrote",
@@ -181,7 +181,7 @@ def test_a_quick_study_says_that_its_figures_mean_nothing(
         (("heart-disease", "--seeds", "0"), "seeds is 0; it must be a whole number of at least 1"),
         (
             ("heart-disease", "--rows", "10"),
-            "rows and test_rows keep a part of a data set of arrays; heart_disease is a table",
+            "rows and test_rows sample a data set of arrays; heart_disease is a table",
         ),
     ],
 )

@@ -154,7 +154,7 @@ def test_synthetic_is_the_logistic_model_of_each_device():
     )  # six standard errors on each of 60: below 1e-6 to fail by chance
 
 
-def test_synthetic_devices_lie_further_apart_with_beta_and_not_at_all_when_iid():
+def test_synthetic_devices_differ_more_with_beta_and_not_at_all_when_iid():
     def apart(**options) -> float:
         fed = data.synthetic(alpha=0, parties=20, seed=1, **options).by("device")
         return float(torch.stack([fed.rows.x[fed.train.of(k)].mean() for k in range(20)]).std())
@@ -311,7 +311,7 @@ def test_adult_marks_missing_values_and_joins_the_labels_of_both_files(tmp_path,
 
 
 @pytest.mark.parametrize("name", ["iris", "wine", "breast_cancer"])
-def test_the_small_sets_are_standardised_without_looking_at_the_test_rows(name):
+def test_the_small_sets_are_standardized_without_looking_at_the_test_rows(name):
     made = data.ALL[name](test_fraction=0.3, seed=2)
     assert made.rows.x.double().mean(0).abs().max() < 1e-5
     assert (made.rows.x.double().std(0, correction=0) - 1).abs().max() < 1e-5
@@ -352,7 +352,7 @@ def test_a_role_is_a_play_s_own_and_needs_two_lines(tmp_path):
     assert len(plays(tmp_path, test_fraction=0).test.y) == 0
 
 
-def test_a_line_longer_than_the_network_looks_back_goes_on_in_the_next_row(tmp_path):
+def test_a_line_longer_than_the_context_continues_in_the_next_row(tmp_path):
     text = b'{"play": "A", "role": "X", "speeches": ["' + b"ab" * 50 + b'", "c"]}'
     made = plays(tmp_path, text)
     assert made.rows.x.shape == (2, 80)

@@ -18,7 +18,7 @@ from tacit import data
 from tacit.crypto.digest import Digests
 from tacit.errors import BudgetSpent, ProtocolError
 from tacit.guard import Clip, Noise, Quantize, SecAgg
-from tacit.jobs.train import guards
+from tacit.jobs.train import guards, party_rows
 from tacit.jobs.train import member as members
 from tacit.jobs.train.contract import Agreement, Contract, NotAgreed
 from tacit.jobs.train.elsewhere import Deployed
@@ -28,7 +28,7 @@ from tacit.protocols import joining
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_weighted_signed_sum_between_organisations_survives_a_killed_server_and_is_the_unguarded_run(
+def test_a_weighted_signed_sum_between_organizations_survives_a_killed_server_and_is_the_unguarded_run(
     tmp_path: Path,
 ) -> None:
     """40, 25 and 12 rows: the mean is weighted, and nobody's weight is seen in a round. The clients leave the
@@ -150,7 +150,7 @@ def test_a_party_gives_no_answer_beyond_the_rounds_and_the_epsilon_it_agreed_to(
     task = make_task(p)
     down = start = task.initial()
     contract = Contract.of(p, None, "server", list(FED.rows.x.shape[1:]))
-    members.save_rows(FED, 0, tmp_path / "rows")
+    party_rows.save_rows(FED, 0, tmp_path / "rows")
 
     def started(run: str) -> members.ClientWork:
         ours = Agreement(FED.name, "server", FED.parties, contract, "agreed.toml")

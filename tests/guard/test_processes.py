@@ -65,7 +65,7 @@ def test_processes_and_the_simulation_give_the_same_model(guard: list[Any]) -> N
     assert apart(there, here) < 1e-5
 
 
-def test_noise_across_processes_is_accounted_alike_and_never_replayable() -> None:
+def test_noise_across_processes_is_accounted_equally_and_never_replayable() -> None:
     guard = [Clip(0.3), Noise(multiplier=1.0, placement="distributed"), Quantize(bits=24), SecAgg()]
     there, here = (
         tacit.train(FED, **TOLD, guard=guard, runtime="processes"),
@@ -94,7 +94,7 @@ def without(gone: str, since: int) -> Iterator[None]:
         yield
 
 
-def test_every_linear_algorithm_with_a_killed_client_is_the_unguarded_one_up_to_quantisation(
+def test_every_linear_algorithm_with_a_killed_client_is_the_unguarded_one_up_to_quantization(
     tmp_path: Path,
 ) -> None:
     """Clip → Quantize → SecAgg for each, and for some Clip → Noise → Quantize → SecAgg, in one process a

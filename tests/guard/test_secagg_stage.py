@@ -58,7 +58,7 @@ def hidden(stage: Any, bits: int = BITS) -> list[Any]:
 
 
 @pytest.mark.parametrize("algorithm", LINEAR, ids=lambda a: type(a).__name__)
-def test_every_linear_algorithm_under_secagg_is_itself_up_to_quantisation(fed: Any, algorithm: Any) -> None:
+def test_every_linear_algorithm_under_secagg_is_itself_up_to_quantization(fed: Any, algorithm: Any) -> None:
     """The grid: ±20 in 2^28/5 points, 7e-7 apart; three rounds of it, and float32's own rounding."""
     plain, masked = (
         train(fed, algorithm=algorithm),
@@ -176,7 +176,7 @@ def test_noise_under_masking_reaches_the_sum(fed: Any) -> None:
     assert float((weights(run) - weights(train(fed, rounds=2))).abs().max()) > 1e-3
 
 
-def test_sampling_lowers_no_epsilon_where_the_clients_of_a_round_are_told_who_they_are(fed: Any) -> None:
+def test_sampling_lowers_no_epsilon_if_the_clients_of_a_round_know_each_other(fed: Any) -> None:
     """RoundKeys says it to each of them, and a client sees the models: against it, who took part is no secret
     that ε could count on.
     """

@@ -54,7 +54,7 @@ def test_per_layer_clips_each_layer_to_its_share_and_the_whole_to_the_norm():
     assert y.norm(dim=1).max() == pytest.approx(1.0)
 
 
-def test_the_adaptive_norm_goes_to_the_quantile_it_is_told():
+def test_the_adaptive_norm_converges_to_its_quantile():
     """Andrew et al. 2021: norms 1 … 8; with γ = 0.5 and η_C = 0.2 the norm settles where half are shorter,
     from above and from below.
     """

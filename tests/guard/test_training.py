@@ -249,7 +249,7 @@ def test_a_seed_for_secrets_stamps_the_result_the_ledger_and_the_report(tmp_path
     assert not train([Clip(0.5), Noise(multiplier=1.0)]).ledger.stamps
 
 
-def test_under_noise_the_journal_tells_neither_how_many_came_nor_how_many_were_clipped():
+def test_under_noise_the_journal_reveals_neither_the_participants_nor_the_clipped_updates():
     guard = [Clip(1e-3), Noise(multiplier=1.0)]
     run = train(guard, per_round=3, sampling="poisson", rounds=8)
     assert {e["sampled"] for e in run.history} == {3}
@@ -258,7 +258,7 @@ def test_under_noise_the_journal_tells_neither_how_many_came_nor_how_many_were_c
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
-def test_under_noise_the_ledger_does_not_tell_how_often_each_party_was_drawn(sampling):
+def test_under_noise_the_ledger_does_not_reveal_how_often_each_party_was_drawn(sampling):
     """In one round that would be who took part, and ε counts on nobody knowing. Without noise, and where
     everyone takes part, each has its lines.
     """
@@ -300,7 +300,7 @@ def test_a_round_in_which_nobody_was_drawn_shows_in_no_event(runtime):
     assert len({(e["sampled"], e["bytes_up"], e["bytes_down"]) for e in run.history}) == 1
 
 
-def test_numbers_that_do_not_fit_are_told_also_under_noise():
+def test_numbers_out_of_range_are_reported_also_under_noise():
     guard = guards.fit(*fitting([Clip(0.5), Noise(multiplier=1.0)]))
     guard.events = {"clipped": 3, "out of range": 2}
     assert guards.guard_facts(guard) == {"out_of_range": 2}
@@ -356,7 +356,7 @@ def test_a_plan_says_what_the_run_then_does():
         "every party counts the same",
         "ε = 2.9",
         "at δ = 0.001 (budget 3) for each client, present or not, after 3 rounds",
-        "against whoever sees the models",
+        "against anyone who sees the models",
         "assuming Poisson (3 of 6 clients a round expected, drawn in secret) sampling",
         "dropouts tolerated in a round: 0 of 3",
     ):

@@ -73,7 +73,7 @@ def test_kinds_of_parties_are_found_and_each_party_is_better_off_than_with_one_m
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("model", ["logistic", "mlp"])
-def test_parties_that_are_alike_are_never_parted(model, seed):
+def test_similar_parties_are_never_split(model, seed):
     """Rows dealt at random, models trained past the point where they come to rest; seeds are fixed, so it
     fails always or never.
     """
@@ -95,7 +95,7 @@ def test_parties_that_are_alike_are_never_parted(model, seed):
     ],
     ids=["plain", "some take part", "momentum of medians", "batch norm"],
 )
-def test_a_program_for_each_party_parts_them_alike(options):
+def test_a_program_for_each_party_splits_them_equally(options):
     stacked, apart = (
         tacit.train(permuted(), **{**JOB, **options}, runtime=r) for r in ("cohort", "inprocess")
     )
@@ -104,7 +104,7 @@ def test_a_program_for_each_party_parts_them_alike(options):
     assert told(stacked) == told(apart)
 
 
-def test_real_processes_part_alike_and_the_server_sees_what_the_ledger_says():
+def test_real_processes_split_equally_and_the_server_sees_what_the_ledger_says():
     job = {**JOB, "rounds": 5}
     stacked, apart = tacit.train(permuted(4), **job), tacit.train(permuted(4), **job, runtime="processes")
     assert len(found(stacked)) == 2
@@ -112,7 +112,7 @@ def test_real_processes_part_alike_and_the_server_sees_what_the_ledger_says():
     assert told(stacked) == told(apart)
     for run in (stacked, apart):
         (said,) = {s.reveals for s in run.ledger.seen if s.kind == "Upload"}
-        assert said.endswith("in the clear; beside the others', which parties are alike")
+        assert said.endswith("in the clear; with the others', which parties are similar")
 
 
 def test_a_party_is_sent_its_own_clusters_model_and_no_other():
@@ -128,7 +128,7 @@ def test_a_party_is_sent_its_own_clusters_model_and_no_other():
 
 @pytest.mark.parametrize("options", [{}, {"per_round": 4}], ids=["everyone", "some"])
 @pytest.mark.parametrize("runtime", ["cohort", "inprocess"])
-def test_a_run_goes_on_to_the_same_bits_from_before_and_after_a_cut(runtime, options, tmp_path: Path):
+def test_a_run_resumes_to_the_same_bits_from_before_and_after_a_split(runtime, options, tmp_path: Path):
     job = {**JOB, **options, "runtime": runtime}
     whole = tacit.train(permuted(), **job)
     (cut,) = [e["round"] for e in whole.history if "splits" in e]

@@ -101,7 +101,7 @@ def test_a_denser_graph_agrees_better():
     assert near[0] > near[1] > near[2]
 
 
-def test_a_hidden_average_shows_a_node_no_neighbours_model():
+def test_a_hidden_average_shows_a_node_no_neighbors_model():
     plain, hidden = (
         gossip(graphs.ring(6), rounds=2, runtime="inprocess"),
         gossip(graphs.ring(6), rounds=2, runtime="inprocess", secure=True),
@@ -112,7 +112,7 @@ def test_a_hidden_average_shows_a_node_no_neighbours_model():
     assert "MaskedVector" in kinds
 
 
-def test_gossip_learns_and_says_where_each_node_stands():
+def test_gossip_learns_and_reports_each_node():
     run = gossip(graphs.ring(6), rounds=15)
     assert run.metrics["accuracy"] > 0.9
     last = run.history[-1]

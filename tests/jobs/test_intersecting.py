@@ -89,7 +89,7 @@ def test_three_tables_are_aligned() -> None:
 
 
 @pytest.mark.parametrize("parties", [["a", "b"], ["b", "a", "c"]])
-def test_a_program_that_goes_on_gets_its_rows_in_the_common_order(parties: list[str]) -> None:
+def test_a_program_that_continues_gets_its_rows_in_the_common_order(parties: list[str]) -> None:
     ids = {"a": ["1", "2", "3"], "b": ["3", "9", "1"], "c": ["0", "1", "", "3"]}
 
     def program(name: str) -> Any:
@@ -148,7 +148,7 @@ def test_what_cannot_be_asked_for_is_said_in_a_sentence(more: dict[str, Any], te
         tacit.psi(["a"], ["a"], **more)
 
 
-def test_values_of_an_id_that_stands_twice_are_refused() -> None:
+def test_values_of_a_repeated_id_are_refused() -> None:
     with pytest.raises(BadData, match="duplicate or empty ids"):
         tacit.psi(["a"], ["a", "A"], reveal="sum", values=[1, 2])
 

@@ -184,7 +184,7 @@ def test_the_same_seed_gives_the_same_bits(runtime: str) -> None:
 
 @pytest.mark.parametrize("runtime", ["cohort", "inprocess"])
 @pytest.mark.parametrize("one", PACES, ids=lambda p: type(p).__name__)
-def test_a_run_goes_on_where_it_stopped_to_the_same_bits(one: Any, runtime: str, tmp_path: Path) -> None:
+def test_a_run_resumes_to_the_same_bits(one: Any, runtime: str, tmp_path: Path) -> None:
     """Stopped after its fourth version, with work half done and answers that wait."""
     options: dict[str, Any] = {"pace": one, "speed": SLOW, "runtime": runtime}
 
@@ -211,7 +211,7 @@ def test_synchronous_rounds_take_as_long_as_their_slowest_party() -> None:
     assert off(here, train(per_round=2)) == 0  # time changes nothing else
 
 
-def test_a_synchronous_run_with_a_speed_goes_on_with_its_clock(tmp_path: Path) -> None:
+def test_a_synchronous_run_with_a_speed_resumes_its_clock(tmp_path: Path) -> None:
     def stop(event: dict[str, Any]) -> None:
         if event["kind"] == "round" and event["round"] == 5:
             raise RuntimeError("stopped on purpose")

@@ -130,7 +130,7 @@ def test_a_budget_ends_the_questions_before_it_is_exceeded(digits, first):
     assert n == 40 or careful.epsilon(n + 1, answered + 1, 1e-5) > 5.0
 
 
-def test_the_published_epsilon_is_the_smaller_of_the_two_that_may_be_told(digits, first):
+def test_the_published_epsilon_is_the_smaller_of_the_two_publishable_ones(digits, first):
     run = tacit.pate(
         digits, teachers=first.teachers, queries=40, aggregator=GNMax(3.0), publish=True, **QUICK
     )

@@ -154,12 +154,12 @@ def test_noise_zero_is_stamped(digits):
         ({"model": "transformer"}, "model is 'transformer'"),
         (
             {"model": nn.Linear(64, 9)},
-            r"train_private: model 'linear' gives outputs of shape \(9,\); digits has 10 classes, so it "
-            r"must give 10 numbers a row",
+            r"train_private: model 'linear' returns outputs of shape \(9,\); digits has 10 classes, so it "
+            r"must return 10 logits per row",
         ),
         (
             {"model": nn.Sequential(nn.Linear(64, 10), nn.Softmax(-1))},
-            "train_private: model 'sequential' gives probabilities, .*Leave out the softmax",
+            "train_private: model 'sequential' returns probabilities; .*Remove the softmax",
         ),
     ],
 )

@@ -193,7 +193,7 @@ def test_a_damaged_run_is_refused_with_advice(damage: Any, tmp_path: Path) -> No
         run(tmp_path / "a", resume=True)
 
 
-def test_a_run_of_a_comparison_can_go_on_alone(tmp_path: Path) -> None:
+def test_a_run_of_a_comparison_can_resume_alone(tmp_path: Path) -> None:
     """Its directory has the whole state, the control variates of every client included, though it ran in a
     stack with others.
     """

@@ -172,16 +172,16 @@ import sys
 from tacit.jobs.study import run as studying
 from tacit.jobs.study.file import load
 studying.SAVE_EVERY = 0.0  # after every round
-play = studying._Stack.play
+play = studying._Stack.compute
 def slowly(self, r, test):
     play(self, r, test)
     print(r, flush=True)
-studying._Stack.play = slowly
+studying._Stack.compute = slowly
 studying.study(load(sys.argv[1]), sys.argv[2])
 """
 
 
-def test_a_study_killed_in_the_middle_goes_on_to_the_same_figures(tmp_path: Path) -> None:
+def test_a_killed_study_resumes_to_the_same_figures(tmp_path: Path) -> None:
     """SIGKILL inside the first stack, and again inside what is left; no run is computed from its beginning
     twice.
     """
@@ -210,7 +210,7 @@ def test_a_study_killed_in_the_middle_goes_on_to_the_same_figures(tmp_path: Path
     assert (tmp_path / "cut" / "cells.jsonl").read_bytes() == before  # all is done: nothing is computed again
 
 
-def test_a_study_stopped_after_runs_have_left_a_stack_goes_on_where_it_stood(
+def test_a_study_stopped_after_runs_have_left_a_stack_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that had left are done, so that what is left of the stack is another set of runs: it began anew,
@@ -222,7 +222,7 @@ def test_a_study_stopped_after_runs_have_left_a_stack_goes_on_where_it_stood(
     s = load(small(tmp_path, figure="rounds", rounds=12, top=f"target = {target}"))
     want = cells(study(s, tmp_path / "want"))
     monkeypatch.setattr(run, "SAVE_EVERY", 0.0)  # after every round
-    play, seen, stop = run._Stack.play, [], [7]
+    play, seen, stop = run._Stack.compute, [], [7]
 
     def stopped(self: Any, r: int, test: bool) -> None:
         if r == stop[0]:
@@ -230,7 +230,7 @@ def test_a_study_stopped_after_runs_have_left_a_stack_goes_on_where_it_stood(
         seen.append(r)
         play(self, r, test)
 
-    monkeypatch.setattr(run._Stack, "play", stopped)
+    monkeypatch.setattr(run._Stack, "compute", stopped)
     with pytest.raises(KeyboardInterrupt):
         study(s, tmp_path / "cut")
     store = run.Store(tmp_path / "cut", s)
@@ -262,7 +262,7 @@ def test_the_time_of_one_client_after_the_other_is_extrapolated_from_a_measured_
     assert not any(
         line["kind"] == "loop" for line in lines
     )  # on a CPU clients may go one by one anyway, so nothing is measured
-    piece = run.loop(run._plan(s.cells[0], run._Data()), steps=5)
+    piece = run.time_loop(run._plan(s.cells[0], run._Data()), steps=5)
     assert piece["samples"] == 5 * 4 * 32  # steps × parties × batch
     found = table.summary(s, [*lines, {**piece, "samples": 640, "seconds": 2.0}])
     assert found["one_by_one"]["samples_per_second"] == 320
@@ -284,7 +284,7 @@ def test_a_part_of_a_study_is_run_and_the_rest_later(tmp_path: Path) -> None:
         BadJob, match=r"no cell of small has 'MOON' in its name\. The first is 't \| FedAvg \| IID \| seed 0'"
     ):
         study(s, tmp_path / "out", only="MOON")
-    with pytest.raises(BadJob, match=r"study: only is '\('; it must be a regular expression\. It is none: "):
+    with pytest.raises(BadJob, match=r"study: only is '\('; it must be a regular expression \("):
         study(s, tmp_path / "out", only="(")
 
 
@@ -298,7 +298,7 @@ def test_figures_of_a_regression_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(
         BadJob,
-        match=r"row 'FedAvg': a study shows accuracies, and t has numbers to predict\. Use `tacit compare`",
+        match=r"row 'FedAvg': a study shows accuracies, and t is a regression\. Use `tacit compare`",
     ):
         study(load(str(file)), tmp_path / "out")
 
@@ -336,7 +336,7 @@ def test_a_directory_that_holds_another_study_is_refused(tmp_path: Path) -> None
     for text in ("", "[]"):
         (tmp_path / "out" / "study.json").write_text(text)
         with pytest.raises(
-            BadRun, match=r"study\.json cannot be read: .* If the runs beside it are this study's, delete it"
+            BadRun, match=r"study\.json cannot be read: .* If the runs next to it are this study's, delete it"
         ):
             study(load(small(tmp_path), quick=True), tmp_path / "out")
     (tmp_path / "file").write_text("")
@@ -366,8 +366,8 @@ def test_a_disk_that_fills_up_is_named_and_what_is_done_is_kept(
         raise OSError(28, "No space left on device")
 
     words = (
-        r"out cannot be written: .*No space left on device\. What is done is kept\. See that there is "
-        r"room and leave to write, then give the same command"
+        r"out cannot be written: .*No space left on device\. Finished runs are kept\. Check free space "
+        r"and permissions, then run the same command"
     )
     with monkeypatch.context() as m:
         m.setattr(run, "SAVE_EVERY", 0.0)

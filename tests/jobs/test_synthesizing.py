@@ -160,7 +160,7 @@ def test_a_generator_of_several_holders_is_saved_and_draws_as_it_did(tmp_path):
     pd.testing.assert_frame_equal(again.sample(50, seed=2), made.sample(50, seed=2))
 
 
-def test_the_stand_in_has_the_counts_it_was_made_of():
+def test_the_stand_in_has_its_declared_counts():
     """Nulls, spikes and all: counting the stand-in again gives the same counts."""
     frame, table = example()
     x = table.to_numbers(frame)

@@ -189,7 +189,7 @@ def test_the_history_has_a_row_a_round_with_everything_in_it() -> None:
     assert start["federation"]["parties"] == list(federation().parties)
 
 
-def test_metrics_are_the_last_rounds_and_the_best_beside_them() -> None:
+def test_metrics_are_the_last_rounds_with_the_best() -> None:
     result = train(rounds=6, algorithm=algorithms.FedAvg(lr=3.0))
     last, best = result.history[-1], max(result.history, key=lambda row: row["accuracy"])
     assert result.metrics["accuracy"] == last["accuracy"]
@@ -343,14 +343,11 @@ def test_a_regression_says_how_much_of_the_spread_it_explains(tmp_path: Path) ->
     ).read_text(encoding="utf-8")
 
 
-def test_a_regression_of_large_numbers_that_diverges_is_told_to_divide_them() -> None:
+def test_a_diverging_regression_of_large_numbers_suggests_scaling_them() -> None:
     x = np.random.default_rng(0).normal(size=(60, 3))
     fed = data.from_arrays(x, 1e6 * x[:, 0]).split(2)
     result = tacit.train(fed, model="mlp", algorithm=algorithms.FedAvg(lr=5.0), rounds=5)
-    assert any(
-        "Or divide the numbers to predict by their size: they are not standardised." in e.get("text", "")
-        for e in result.events
-    )
+    assert any("Or scale the target: it is not standardized." in e.get("text", "") for e in result.events)
 
 
 def test_the_best_round_of_a_run_that_diverges_is_one_before_it_did() -> None:

@@ -188,7 +188,7 @@ def net(columns):
         return nn.Sequential(nn.Linear(columns, 5), nn.ReLU(), nn.Linear(5, 3), nn.Tanh())
 
 
-def test_guards_stand_at_the_cut_and_levels_travel_as_bytes():
+def test_guards_apply_at_the_cut_and_levels_are_sent_as_bytes():
     one, two = small()
     plain = tacit.ftl(one, two, **FAST)
     few = tacit.ftl(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from tacit.errors import BadRun, PartyFailed, ProtocolError
-from tacit.mpc.beaver import MATMUL, MUL, Bilinear, Triple, mask_private, product, product_masked, square
+from tacit.mpc.beaver import MATMUL, MUL, Bilinear, Triple, product, product_masked, square
 from tacit.mpc.context import RingContext
 from tacit.mpc.dealer import Mask, Stock, dealer, fetch, open_stock, plan
 from tacit.mpc.share import reconstruct, split
@@ -111,7 +111,7 @@ def kept_run(weight, inputs, owner=0):
     shape, names, ledger = tuple(weight.shape), ("owner", "client"), Ledger()
 
     async def step(ctx, w, xs):
-        kept = await mask_private(ctx, "w", shape, w, owner)
+        kept = await ctx.mask_private("w", shape, w, owner)
         return [await product_masked(ctx, x, kept, MATMUL) for x in xs]
 
     requests = plan(
@@ -154,7 +154,7 @@ def test_one_mask_hides_one_value_only():
         Mask("w", (1,)).derive({"b": torch.ones(1)}, masks)
 
 
-def test_each_triple_is_drawn_anew():
+def test_each_triple_is_fresh():
     """Reusing a triple gives away x − x': two requests read different parts of the tape."""
     import asyncio
 
@@ -214,7 +214,7 @@ def test_a_stock_that_is_not_one_is_refused(tmp_path):
         assert (tmp_path / name).read_bytes() == before, "what is not ours is not emptied"
 
 
-def test_parties_with_different_shapes_are_told_so():
+def test_parties_with_different_shapes_are_refused():
     names = ("a", "b")
 
     def program(rank):

@@ -120,7 +120,7 @@ def test_either_of_the_two_is_caught_whatever_message_it_changes(cheat):
 
 
 @pytest.mark.parametrize("cheat", ["owner", "client"])
-def test_whoever_tells_the_helper_another_program_is_caught(cheat):
+def test_a_party_that_sends_the_helper_another_program_is_detected(cheat):
     """Triples of another product would pass every tag: so the helper says what it was told."""
     from tacit.mpc.inference import Architecture, Batches
 

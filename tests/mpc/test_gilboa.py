@@ -15,7 +15,6 @@ from tacit.mpc.beaver import (
     Bilinear,
     Square,
     Triple,
-    mask_private,
     product,
     product_masked,
     square,
@@ -102,7 +101,7 @@ def test_kept_weights_need_transfers_in_one_direction_only():
     ledger = Ledger()
 
     async def step(ctx, *inputs):
-        kept = await mask_private(ctx, "w", (4, 2), w if ctx.rank == 0 else None, 0)
+        kept = await ctx.mask_private("w", (4, 2), w if ctx.rank == 0 else None, 0)
         return [await product_masked(ctx, x, kept, MATMUL) for x in inputs]
 
     assert torch.equal(sum(map(torch.stack, play(step, *xs, ledger=ledger))), xs @ w)
@@ -134,7 +133,7 @@ def test_a_mask_that_stays_is_made_once():
         made(Mask("w", (2,)), Mask("w", (2,)))
 
 
-def test_two_who_ask_for_different_things_are_told_so():
+def test_two_parties_with_different_requests_are_refused():
     def program(rank):
         async def party(me):
             await pair.generate(OTChannel(me, rank, NAMES), [Triple(MUL, (2 + rank,), (2 + rank,))])

@@ -46,7 +46,7 @@ def test_a_truncations_mask_is_its_bits(bits):
 
 
 @pytest.mark.parametrize("shape", [(1,), (8,), (3, 7), (2, 2, 9)])
-def test_a_comparisons_masks_are_what_a_dealer_deals(shape):
+def test_masks_of_a_comparison_equal_those_of_a_dealer(shape):
     asked = [Comparison(shape), Comparison((5,))]
     for request, parts in zip(asked, made(*asked)):
         holds(request, parts)

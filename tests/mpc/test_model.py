@@ -131,7 +131,7 @@ def test_masked_weights_are_sent_once_for_all_batches():
     assert (many.value - model(x)).abs().max() < 1e-3
 
 
-def test_costs_stand_in_the_ledger_by_operation_and_by_layer():
+def test_the_ledger_has_costs_by_operation_and_by_layer():
     model, x = MODELS["mlp"]
     out = tacit.infer(model, x)
     kinds = {line.kind for line in out.ledger.seen if line.party == "client" and line.sender == "owner"}
@@ -272,7 +272,7 @@ def test_padding_may_be_given_in_a_word(padding):
 
 
 @pytest.mark.parametrize("options", [{}, {"helper": None}, {"adversary": "active"}])
-def test_a_layer_that_stands_twice_in_a_sequence_is_applied_twice(options):
+def test_a_layer_that_occurs_twice_in_a_sequence_is_applied_twice(options):
     """torch's named_children lists a module once however often it stands there; with two of four layers left
     out the result is another number.
     """

@@ -327,7 +327,7 @@ def dealt(folder, requests):
 
 
 @pytest.mark.parametrize("night", [prepared, dealt])
-def test_two_nights_do_not_go_together_whoever_made_the_masks(tmp_path, night):
+def test_stocks_of_two_preparations_do_not_match_whichever_party_made_the_masks(tmp_path, night):
     layers, weights = compile(LINEAR)
     told = inference.Architecture(to_text(layers), True, "logits", 16)
     folders = [tmp_path / name for name in "123"]
@@ -410,7 +410,7 @@ def test_masks_are_nobody_elses_to_read_also_where_a_file_was(tmp_path):
     assert (tmp_path / "0.safetensors").stat().st_mode & 0o077 == 0
 
 
-def test_a_file_beside_a_helper_is_refused():
+def test_a_file_with_a_helper_is_refused():
     """It would stay unused, and the parties would wait for the helper."""
     layers, weights = compile(LINEAR)
     with pytest.raises(

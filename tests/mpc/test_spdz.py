@@ -40,7 +40,9 @@ class Forging:
                     message, digest=bytes([message.digest[0] ^ 1]) + message.digest[1:]
                 )
             elif kind_of(frame) == "Opened":
-                message = dataclasses.replace(message, said=bytes([message.said[0] ^ 1]) + message.said[1:])
+                message = dataclasses.replace(
+                    message, value=bytes([message.value[0] ^ 1]) + message.value[1:]
+                )
             else:
                 first = message.values[0].clone()
                 first.view(-1)[0] = (first.view(-1)[0] + 1) % P
@@ -139,7 +141,7 @@ def test_sums_that_wrap_around_are_put_right(r):
                     return {k: under_key_3(v) for k, v in dealt.items()}
                 return {
                     k: TaggedShare(torch.zeros((2, *s), dtype=torch.int64))
-                    for k, s in {**asked.uniform(), **asked.derived()}.items()
+                    for k, (s, _) in asked.parts().items()
                 }
 
         ctx.stock = Stock()
@@ -244,7 +246,7 @@ def test_parties_that_were_opened_different_values_notice():
         play(both, X, Y, parties=3, forge=0)
 
 
-def test_nothing_is_told_before_the_check():
+def test_nothing_is_revealed_before_the_check():
     """A result for one party is opened under its mask: the cheat is caught, and all the honest party sent by
     then is uniform.
     """
@@ -278,7 +280,7 @@ def test_nothing_is_told_before_the_check():
     )  # χ² of 15 degrees: a false alarm in 1e-5
 
 
-def test_openings_do_not_tell_secrets_apart():
+def test_openings_do_not_distinguish_secrets():
     """What party 1 is sent of x = 0 and of x = 2^40: two samples of the same distribution (χ² of 15 degrees;
     a false alarm in 1e-5).
     """

@@ -207,7 +207,7 @@ def test_safa_averages_everybodys_last_model():
     ]
 
 
-def test_safa_has_the_servers_own_model_stand_for_a_party_that_lags_too_far():
+def test_safa_uses_the_servers_model_for_a_party_that_lags_too_far():
     scheduler, way = (
         pace.SAFA(fraction=0.5, lag=1, deadline=0.9).scheduler(("a", "b"), 2, seed=0),
         pace.SAFA(),
@@ -230,7 +230,7 @@ def test_safa_has_the_servers_own_model_stand_for_a_party_that_lags_too_far():
 @pytest.mark.parametrize(
     "one", [pace.FedBuff(2), pace.FedAsync(), pace.SAFA(0.5, lag=1)], ids=lambda one: type(one).__name__
 )
-def test_a_desk_that_was_saved_goes_on_alike(one):
+def test_a_saved_scheduler_resumes_identically(one):
     scheduler = one.scheduler(NAMES, 4, 3)
     scheduler.next_orders(0.0)
     arrives(scheduler, "b", 1.5, 2.0)

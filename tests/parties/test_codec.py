@@ -313,7 +313,7 @@ def test_gradients_parameters_and_transposed_tensors_can_be_sent():
         (Numbers([[1], 2]), r"Numbers.items\[1\] must be list of int, got int"),
     ],
 )
-def test_a_sender_is_told_which_field_cannot_be_sent(message, reason):
+def test_an_error_names_the_field_that_cannot_be_sent(message, reason):
     with pytest.raises(ProtocolError, match=reason):
         encode(message)
 

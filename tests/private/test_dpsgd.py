@@ -48,7 +48,7 @@ def test_without_noise_and_clipping_it_is_sgd(micro_batch):
     ],
     ids=["sgd", "adam", "adamw", "rmsprop"],
 )
-def test_any_optimiser_gets_the_clipped_sum_over_the_expected_batch_size(make):
+def test_any_optimizer_gets_the_clipped_sum_over_the_expected_batch_size(make):
     """The trap of dividing by the rows that happen to be there: the reference divides by 40 whatever the
     draw.
     """

@@ -158,6 +158,6 @@ def test_what_cannot_be_is_refused_in_one_sentence(make, words):
         check(make())
 
 
-def test_a_job_file_that_names_no_aggregator_is_told_which_there_are():
+def test_a_job_file_without_an_aggregator_is_refused_with_the_available_ones():
     with pytest.raises(BadJob, match="Did you mean 'GNMax'"):
         from_table("GNMaxx", ALL, "aggregator")

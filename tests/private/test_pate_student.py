@@ -42,7 +42,7 @@ def accuracy(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
         return float((module(x).argmax(1) == y).float().mean())
 
 
-def test_unlabelled_rows_earn_their_place(one_thread):
+def test_unlabeled_rows_earn_their_place(one_thread):
     """Digits of 8×8, 60 labels, 1,378 rows without, one fixed draw: the accuracy gains three points at least
     (three draws, measured: .871 → .939).
     """
@@ -59,7 +59,7 @@ def test_unlabelled_rows_earn_their_place(one_thread):
     assert scores[0] > scores[1] + 0.03, scores
 
 
-def test_it_goes_semi_supervised_by_itself_where_unlabelled_rows_abound():
+def test_it_is_semi_supervised_by_default_with_many_unlabeled_rows():
     assert Student().uses_unlabeled(100, 9000)
     assert not Student().uses_unlabeled(100, 350)
     assert not Student(method="supervised").uses_unlabeled(100, 9000)

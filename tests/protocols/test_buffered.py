@@ -150,7 +150,7 @@ def test_an_order_that_is_not_answered_in_time_is_given_up_and_its_party_named()
     assert {o.name for _, orders, _ in study.log for o in orders} == {"a", "b"}
 
 
-def test_a_party_that_lags_too_far_drops_its_work_and_begins_anew() -> None:
+def test_a_party_that_lags_too_far_drops_its_work_and_restarts() -> None:
     """c takes 3.5 s and rounds take 1 s: with lag 1 it is set back at 2 s and every 2 s after, and never
     answers; with lag 5 it does.
     """
@@ -160,7 +160,7 @@ def test_a_party_that_lags_too_far_drops_its_work_and_begins_anew() -> None:
         assert any(o.name == "c" for _, orders, _ in study.log for o in orders) is heard
 
 
-def test_an_answer_that_cannot_be_used_ends_a_run_that_nobody_said_may_go_on() -> None:
+def test_an_unusable_answer_ends_a_run_without_a_deadline() -> None:
     study = Study(pace.FedBuff(2), dict.fromkeys(NAMES, 1.0))
     with pytest.raises(PartyFailed, match="party 'server' has no valid answer of 'b': it is odd"):
         study.by_messages(
@@ -168,7 +168,7 @@ def test_an_answer_that_cannot_be_used_ends_a_run_that_nobody_said_may_go_on() -
         )
 
 
-def test_bytes_that_are_no_answer_are_told_from_answers() -> None:
+def test_bytes_that_are_not_an_answer_are_distinguished_from_answers() -> None:
     async def liar(me: Party) -> None:
         test = await me.recv("server", rounds.Test)
         await me.scope("test -1").send("server", rounds.Tested({"seen": test.vectors["w"]}))
@@ -204,7 +204,7 @@ class Open:
         self.refused[name] = reason
 
 
-def test_an_answer_that_cannot_be_used_is_refused_at_the_door_and_the_others_go_on() -> None:
+def test_an_unusable_answer_is_refused_and_the_others_continue() -> None:
     admission, study = Open(), Study(pace.FedBuff(2), dict.fromkeys(NAMES, 1.0))
     study.by_messages(
         wrong=lambda name, message: "it is odd" if name == "b" and isinstance(message, Answer) else None,

@@ -35,7 +35,7 @@ from .masked import aggregate, inputs, names_of, programs
 
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_the_sum_is_exact_whoever_drops_at_whatever_step(data: st.DataObject) -> None:
+def test_the_sum_is_exact_whichever_party_drops_at_any_step(data: st.DataObject) -> None:
     n = data.draw(st.integers(2, 5), label="parties")
     terms = EncryptedSumTerms(
         "fed", n, data.draw(st.integers(1, 3000)), data.draw(st.sampled_from([1, 100, 2**13]))

@@ -94,7 +94,7 @@ def test_the_sum_is_over_the_shared_and_exact(mine: set[int], theirs: dict[int, 
 
 @settings(max_examples=12, deadline=None)
 @given(st.lists(st.sets(st.integers(0, 12)), min_size=3, max_size=5), st.sampled_from(["all", "leader"]))
-def test_many_parties_find_whom_all_of_them_share(sets: list[set[int]], reveal: str) -> None:
+def test_many_parties_find_the_ids_they_all_share(sets: list[set[int]], reveal: str) -> None:
     held = {f"p{k}": digests(ids) for k, ids in enumerate(sets)}
     made = run(many(held, reveal))
     for name, rows in psi_many.ideal({name: list(d) for name, d in held.items()}).items():

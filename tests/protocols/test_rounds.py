@@ -202,7 +202,7 @@ def hidden_run(sums: Hidden, asked: list[int]) -> tuple[list[Any], list[str]]:
     return merged, told
 
 
-def test_a_sum_for_which_too_few_stay_is_tried_again_and_told() -> None:
+def test_a_sum_with_too_few_survivors_is_tried_again_and_noted() -> None:
     asked: list[int] = []
     merged, told = hidden_run(Hidden(fails=(True, False, True)), asked)
     assert merged == [(0, [2.0]), (1, [2.0])]

@@ -36,7 +36,7 @@ UPLOAD = 3  # a client that has sent so many messages is in the sum
 )
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_the_sum_is_exact_in_the_ring_whoever_drops_at_whatever_step(
+def test_the_sum_is_exact_in_the_ring_whichever_party_drops_at_any_step(
     adversary: str, threshold: float, neighbours: int | None, data: st.DataObject
 ) -> None:
     """A client leaves after any number of messages; up to the threshold the sum is that of those whose vector
@@ -99,7 +99,7 @@ def test_it_is_a_protocol(adversary: str, threshold: float) -> None:
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_forty_clients_of_whom_some_leave_one_after_the_other(sparse: bool) -> None:
+def test_forty_clients_some_of_which_leave_one_after_the_other(sparse: bool) -> None:
     """On the sparse graph k is what Bell et al. ask for, so that a neighbourhood loses too many with
     probability 2^-30 only.
     """
@@ -113,7 +113,7 @@ def test_forty_clients_of_whom_some_leave_one_after_the_other(sparse: bool) -> N
     assert set(outcome.dropped) == set(leave)
 
 
-def test_a_late_client_is_told_that_the_round_went_on_without_it_and_nothing_else() -> None:
+def test_a_late_client_learns_that_the_round_continued_without_it_and_nothing_else() -> None:
     """Its vector comes after the deadline: it is out of the sum, knows it, and may come back in the next
     round.
     """

@@ -255,7 +255,7 @@ def test_the_joint_outputs_are_those_of_the_whole_network_and_only_the_last_stop
     assert got["c"] is None
 
 
-def test_who_sees_what_stands_in_the_ledger():
+def test_the_ledger_states_who_sees_what():
     ledger = Ledger()
     InProcess().run_sync(programs(world("vanilla", epochs=1), sgd()), ledger=ledger)
     lines = {(line.party, line.sender, line.kind): line.reveals for line in ledger.seen}

@@ -58,7 +58,7 @@ def test_noise_is_added_and_does_not_stop_the_gradient():
 
 
 @pytest.mark.parametrize("bits", [1, 4, 8, 12])
-def test_quantised_values_are_levels_half_a_step_away_at_most(bits):
+def test_quantized_values_are_levels_half_a_step_away_at_most(bits):
     z, q = rows(), QuantizeRows(bits)
     codes, low, step = q.codes(z)
     assert int(codes.max()) <= 2**bits - 1

@@ -69,7 +69,7 @@ def test_a_round_done_again_after_a_resume_counts_once_and_the_later_line_wins(t
     assert record.metrics["accuracy"] == 0.77
 
 
-def test_divergence_is_the_first_round_whose_loss_is_no_number(tmp_path: Path) -> None:
+def test_divergence_is_the_first_round_whose_loss_is_not_finite(tmp_path: Path) -> None:
     assert read_run(made.run(tmp_path / "a", explode=6)).diverged == 7
     assert read_run(made.run(tmp_path / "b")).diverged is None
 

@@ -69,7 +69,7 @@ def test_parties_that_did_better_alone_are_named_with_what_they_lost() -> None:
     )
 
 
-def test_a_stated_distance_is_the_one_that_is_told() -> None:
+def test_a_stated_distance_is_the_one_in_the_verdict() -> None:
     distance = [{"label": "FedAvg", "skew": "IID()", "to_central": -0.02}]
     assert (
         "2.0 points better than the central model" in verdict.comparison(table([[0.8]], distance=distance))[1]
@@ -153,7 +153,7 @@ def test_without_a_mechanism_it_says_plainly_who_saw_the_updates(tmp_path: Path)
     assert verdict.privacy([endless]) == verdict.privacy([bare])
 
 
-def test_gain_is_told_on_the_global_test_set_and_on_each_partys_own_rows():
+def test_gain_is_stated_on_the_global_test_set_and_on_each_partys_own_rows():
     """Under label skew a party alone has never seen most labels: everyone gains on the global test set, and
     that is not its own question.
     """

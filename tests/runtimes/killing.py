@@ -30,7 +30,7 @@ from tacit import aggregate, algorithms, data, pace
 from tacit.jobs.train import member as members
 
 # what a run imports when it starts: once here, not once a process
-from tacit.jobs.train import networked, paced_parties  # noqa: F401
+from tacit.jobs.train import networked, paced_parties, party_rows  # noqa: F401
 from tacit.runtimes import hub as hubs
 from tacit.runtimes import kits
 from tacit.runtimes.link import Link
@@ -80,7 +80,7 @@ class Cast:
             "hub": replace(hub, listen=f"127.0.0.1:{port}")
         }
         for k in range(CLIENTS):
-            members.save_rows(self.fed, k, folder / f"rows-{k}")
+            party_rows.save_rows(self.fed, k, folder / f"rows-{k}")
         self.roles = ("hub", *self.fed.parties, "server")
         self.pids: dict[str, int] = {}
 

@@ -238,7 +238,9 @@ def test_whole_batches_of_unequal_parties_are_the_same_every_way(name: str) -> N
         ([10, 1000, 12, 900], [[1, 3], [2, 0]]),
     ],
 )
-def test_nobody_stands_beside_one_of_more_than_twice_its_size(sizes: list[int], cut: list[list[int]]) -> None:
+def test_no_client_is_stacked_with_one_of_more_than_twice_its_size(
+    sizes: list[int], cut: list[list[int]]
+) -> None:
     assert [part.tolist() for part in group_by_size(np.array(sizes))] == cut
 
 
@@ -620,7 +622,7 @@ def test_a_plan_visits_every_row_once_an_epoch_alone_as_in_a_stack(
 
 
 @pytest.mark.parametrize("engine", ["stack", "each"])
-def test_a_run_that_diverges_does_not_spoil_its_neighbours(engine: str) -> None:
+def test_a_diverging_run_does_not_affect_the_others_in_its_stack(engine: str) -> None:
     plans = [
         make_plan(federation(), model=smooth, algorithm=algorithms.Scaffold(lr=lr), per_round=3, batch_size=8)
         for lr in (0.05, 1e38, 0.1)

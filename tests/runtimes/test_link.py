@@ -52,7 +52,7 @@ def test_nothing_is_lost_doubled_or_reordered_while_the_hub_is_killed_again_and_
     assert connections > 2
 
 
-def test_a_party_whose_connection_is_cut_goes_on_where_it_was() -> None:
+def test_a_party_whose_connection_is_cut_continues() -> None:
     async def play() -> list[int]:
         async with Net.of("a", "b") as net:
 
@@ -246,7 +246,7 @@ def test_one_that_comes_back_in_time_was_not_gone() -> None:
     assert asyncio.run(_soon(play)) == 2
 
 
-def test_one_that_was_started_anew_is_told_from_the_one_before() -> None:
+def test_a_restarted_party_is_distinguished_from_the_one_before() -> None:
     async def play() -> None:
         async with Net.of("a", "b") as net:
 

@@ -149,7 +149,7 @@ async def returns_an_object(me: Party) -> object:
     return os
 
 
-def test_a_result_that_is_no_plain_value_names_its_party():
+def test_a_result_that_is_not_a_plain_value_names_its_party():
     with pytest.raises(
         PartyFailed,
         match="party 'a' failed: BadParameter: what the program of 'a' returned contains a module, which "

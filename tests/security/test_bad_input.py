@@ -17,10 +17,10 @@ import torch
 import tacit
 from tacit import __version__, algorithms, data, pace
 from tacit.errors import BadData, BadJob, MissingFiles, ProtocolError
-from tacit.jobs.train import member as members
-from tacit.jobs.train import networked
+from tacit.jobs.train import networked, party_rows
 from tacit.jobs.train.contract import Contract
-from tacit.jobs.train.member import ClientWork, member, read_layout, read_rows, run_alongside
+from tacit.jobs.train.member import ClientWork, member, run_alongside
+from tacit.jobs.train.party_rows import read_layout, read_rows
 from tacit.protocols import buffered, joining, rounds
 from tacit.runtimes.inprocess import InProcess
 from tests.runtimes.net import Net
@@ -46,7 +46,7 @@ def run_with(evil: Callable[..., Any], tmp_path: Path, **more: Any) -> tuple[tac
     torch.set_num_threads(1)
     fed = federation()
     for k in range(3):
-        members.save_rows(fed, k, tmp_path / str(k))
+        party_rows.save_rows(fed, k, tmp_path / str(k))
 
     async def play() -> tuple[tacit.Result, Any]:
         async with Net.of("server", *fed.parties) as net, asyncio.timeout(100):
@@ -213,7 +213,7 @@ def test_another_model_is_refused_at_the_door(tmp_path: Path) -> None:
 def test_data_that_do_not_fit_are_said_at_both_ends(tmp_path: Path) -> None:
     rows = federation()
     narrow = data.from_arrays(rows.rows.x[:, :2].numpy(), rows.rows.y.numpy(), classes=3).split(1, seed=0)
-    members.save_rows(narrow, 0, tmp_path / "narrow")
+    party_rows.save_rows(narrow, 0, tmp_path / "narrow")
     result, ended = run_with(
         lambda me, folder: member(me, {"folder": str(tmp_path / "narrow")}, str(tmp_path)), tmp_path
     )

@@ -17,7 +17,7 @@ from tacit.errors import BadFrame, BadJob, TacitError
 from tacit.guard import Clip, Quantize, SecAgg
 from tacit.jobs.train.contract import KEYS as KEYS_OF_A_CONTRACT
 from tacit.jobs.train.contract import Contract
-from tacit.jobs.train.member import read_layout
+from tacit.jobs.train.party_rows import read_layout
 from tacit.jobs.train.plan import make_plan
 from tacit.runtimes.envelope import MAIL, MAX_ENVELOPE, WELCOME, pack, unpack
 

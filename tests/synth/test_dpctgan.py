@@ -92,7 +92,7 @@ def test_a_real_row_brings_its_own_level_of_one_column():
     assert 60 < int(told[:, :3].sum()) < 140  # either column by a fair coin: within 5.6 deviations
 
 
-def test_made_rows_are_told_levels_by_their_frequency_and_held_to_them():
+def test_generated_rows_get_levels_by_their_frequency_and_keep_them():
     played, encoding = game()
     torch.manual_seed(0)
     with torch.no_grad():

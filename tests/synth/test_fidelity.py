@@ -108,7 +108,7 @@ def test_every_metric_declares_its_name_range_and_direction_and_keeps_them():
             assert score.metric.low <= value <= score.metric.high, score.name
 
 
-def test_a_constant_column_and_a_new_category_are_no_stumbling_block():
+def test_a_constant_column_and_a_new_category_are_accepted():
     real = pd.DataFrame({"k": [1.5] * 50, "c": ["a", "b"] * 25, "x": np.arange(50) / 7})
     made = pd.DataFrame({"k": [1.5] * 40, "c": ["a", "z"] * 20, "x": np.arange(40) / 7})
     views = Views(real, made, None)
@@ -119,7 +119,7 @@ def test_a_constant_column_and_a_new_category_are_no_stumbling_block():
     assert math.isfinite(score)
 
 
-def test_neighbours_are_those_of_a_plain_search():
+def test_neighbors_equal_those_of_a_plain_search():
     """Brute force in float64 against the product: places may differ only where distances tie."""
     rng = np.random.default_rng(1)
     real, made = mixed(300, 3), mixed(200, 4)

@@ -104,7 +104,7 @@ def test_a_generator_that_draws_from_the_global_state_does_not_conform():
 
 
 @pytest.mark.parametrize("name", ["Independent", "GaussianCopula", "Bayes", "Cart"])
-def test_what_is_learnt_does_not_depend_on_the_order_of_rows(name):
+def test_what_is_learned_does_not_depend_on_the_order_of_rows(name):
     """Nothing of which row stood where can be in a file that comes out the same for every order of them."""
     frame, table = example()
     here, there = (
@@ -130,7 +130,7 @@ def test_what_is_learnt_does_not_depend_on_the_order_of_rows(name):
     ],
     ids=["two rows", "one category", "constant columns", "missing numbers", "130 categories"],
 )
-def test_small_odd_and_constant_tables_are_learnt(name, frame):
+def test_small_odd_and_constant_tables_are_learned(name, frame):
     generator = dataclasses.replace(quick(name), copies=None) if name == "Cart" else quick(name)
     rows = generator.fit(frame).sample(50, seed=1)
     assert list(rows.columns) == list(frame.columns)
@@ -204,7 +204,7 @@ def test_a_sample_is_its_chunks_and_only_one_of_them_is_in_memory():
 @pytest.mark.parametrize(
     "content", [b"", b"not a generator", (7).to_bytes(8, "little") + b'{"a":1}', b"\x00" * 64]
 )
-def test_a_file_that_is_no_generator_is_refused(tmp_path, content):
+def test_a_file_that_is_not_a_generator_is_refused(tmp_path, content):
     (tmp_path / "g").write_bytes(content)
     with pytest.raises(BadData, match="is not a generator saved by tacit"):
         synth.load(tmp_path / "g")

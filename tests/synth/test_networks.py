@@ -123,7 +123,7 @@ def test_the_penalty_of_a_linear_critic_by_hand():
     )
 
 
-def test_the_maker_lays_every_hidden_layer_beside_its_input():
+def test_the_generator_concatenates_every_hidden_layer_with_its_input():
     network = GeneratorNet(4, (8, 6), 3)
     assert [linear.in_features for linear in network.linear] == [4, 12]
     assert network.last.in_features == 18
@@ -170,7 +170,7 @@ def holds_together(fitted: synth.Fitted) -> None:
 
 
 @pytest.mark.slow
-def test_ctgan_learns_the_same_and_is_told_what_to_make():
+def test_ctgan_learns_the_same_and_is_conditioned():
     """Asked for the rarer kind, most of its draws are of that kind: 30% would be by chance."""
     fitted = synth.CTGAN(epochs=80, batch=100).fit(separated())
     holds_together(fitted)

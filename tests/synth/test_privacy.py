@@ -77,7 +77,7 @@ def test_one_row_in_ten_copied_is_seen():
     assert found["nearer to training"].value > 0.52
 
 
-def test_copies_blurred_a_little_are_no_exact_copies_but_are_found_all_the_same():
+def test_slightly_blurred_copies_are_not_exact_copies_but_are_detected():
     real = patients(700, 0)
     blurred = real.assign(age=real["age"] + 0.01, weight=real["weight"] - 0.01)
     found = attacked(blurred)

@@ -202,7 +202,7 @@ def test_trees_with_small_leaves_are_kept_from_copying(leaf):
     assert rates[0] >= rates[1]
 
 
-def test_the_guard_really_grows_leaves_where_rows_are_learnt_by_heart():
+def test_the_guard_really_grows_leaves_where_rows_are_learned_by_heart():
     """400 rows of 5,000 kinds, five columns of 12 values: three columns tell which row it is, so leaves of
     one row repeat it whole.
     """

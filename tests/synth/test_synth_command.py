@@ -323,9 +323,7 @@ def test_a_file_that_may_not_be_read_is_not_called_a_bad_table(folder, capsys, m
 
 
 @pytest.mark.parametrize("option", ["--out", "--save", "--report"])
-def test_a_place_that_may_not_be_written_to_is_told_before_anything_is_learnt(
-    folder, capsys, monkeypatch, option
-):
+def test_an_unwritable_path_is_refused_before_anything_is_fitted(folder, capsys, monkeypatch, option):
     monkeypatch.setattr("os.access", lambda *_, **__: False)  # and not chmod: root may write everywhere
     code, _, err = said(capsys, "table.csv", option, "o.csv")
     assert (code, err) == (
@@ -390,7 +388,7 @@ def test_drawing_many_rows_takes_the_memory_of_one_chunk(folder):
         assert sum(1 for _ in file) == 1_310_721
 
 
-def test_a_report_keeps_rows_from_the_generator_and_shows_utility_beside_risk(folder, capsys):
+def test_a_report_holds_out_rows_from_the_generator_and_shows_utility_with_risk(folder, capsys):
     """The command of the issue: the table, the synthetic one, and a page that says what it is good for and
     what it gives away.
     """

@@ -41,15 +41,14 @@ from ...runs import (
 )
 from ...topologies import Gossip, Hierarchy
 from . import guards, paced
-from .plan import Plan, make_plan, make_task, prepare
+from .plan import Plan, make_plan, prepare_stack
 from .simulated import SimulatedTrainer
 from .trainer import PENDING, RoundRecord, RunContext, Trainer
 
 if TYPE_CHECKING:
     from ...config.types import TrainOptions
 
-# with more parties than this, each one's accuracy is kept after the last round only: a number for every
-# party and round would fill the memory
+# with more parties than this, each party's accuracy is kept for the last round only, to save memory
 EACH = 1000
 
 
@@ -96,7 +95,7 @@ def train_side_by_side(
     Several runs are resumed from the file `together`, in which the stack was saved as a whole.
     """
     jobs = [p.job(d) for p, d in zip(plans, data_jobs or [None] * len(plans))]
-    with _numbers(plans[0]), closing(_Training(plans, outs, jobs, watch, together)) as training:
+    with torch_settings(plans[0]), closing(_Training(plans, outs, jobs, watch, together)) as training:
         training.open(resume)
         training.run()
         return training.finish()
@@ -116,12 +115,7 @@ class _Training:
         self.plans, self.jobs, self.watch, self.together = plans, jobs, watch, together
         self.directories = [None if out is None else Path(out) for out in outs]
         self.first = plans[0]
-        self.task, start = prepare(self.first)
-        starts = {self.first.seed: start}  # the model is shared; its first values follow the seed
-        for p in plans:
-            if p.seed not in starts:
-                starts[p.seed] = make_task(p).initial()
-        self.starts = [starts[p.seed] for p in plans]
+        self.task, self.starts = prepare_stack(plans)
         self.journals: list[Journal] = []
         self.timer = SaveTimer()
 
@@ -147,8 +141,8 @@ class _Training:
         if not resume:
             for directory, job in zip(self.directories, self.jobs):
                 self.journals.append(Journal.create(directory, job, self.watch))
-        self.begun: int = metadata.get("round", 0)
-        if not self.begun:
+        self.start_round: int = metadata.get("round", 0)
+        if not self.start_round:
             self._write_start()
         self._open_accounts(context.pending is not None)
 
@@ -217,13 +211,13 @@ class _Training:
         """Open the accounts of runs with noise, which say after which round the budget ends them."""
         fitted: list[Guard | None] = [*self.trainer.guards] or [None] * len(self.plans)
         self.accounts = [
-            guards.account(p, guard, journal.directory, p.rounds - self.begun)
+            guards.account(p, guard, journal.directory, p.rounds - self.start_round)
             for p, guard, journal in zip(self.plans, fitted, self.journals)
         ]
         self.last, self.evaluation_releases = self.first.rounds, []
         for p, guard, account in zip(self.plans, fitted, self.accounts):
             if account is not None and guard is not None:
-                self.last = min(self.last, guards.last_round(p, guard, account, self.begun, is_pending))
+                self.last = min(self.last, guards.last_round(p, guard, account, self.start_round, is_pending))
                 self.evaluation_releases.append((account, guards.evaluation_release(p, guard)))
 
     def _spend(self, r: int) -> None:
@@ -249,7 +243,7 @@ class _Training:
         if any(e["kind"] == "end" for e in self.journals[0].events):
             return
         clock = time.perf_counter()
-        with closing(self.trainer.run(range(self.begun, self.last))) as rounds:
+        with closing(self.trainer.run(range(self.start_round, self.last))) as rounds:
             for records in rounds:
                 if not records[0].is_complete:
                     self._save_pending(records[0])
@@ -384,9 +378,11 @@ def _last_metrics(events: list[Event]) -> dict[str, Any]:
 
 
 @contextmanager
-def _numbers(p: Plan) -> Iterator[None]:
-    """TF32 by choice only, and only while this run lasts. On a CPU the engine gives each core its own work,
-    so torch's own threads rest: on a busy machine they spend more time waiting for each other than they save.
+def torch_settings(p: Plan) -> Iterator[None]:
+    """Set torch's precision, threads and random state for a run, and restore them afterwards.
+
+    On a CPU the engine gives each core its own work, so torch uses one thread: on a busy machine its threads
+    would spend more time waiting for each other than they save.
     """
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, torch.get_num_threads()
     torch.set_float32_matmul_precision("high" if p.precision == "tf32" else "highest")
@@ -394,15 +390,12 @@ def _numbers(p: Plan) -> Iterator[None]:
     if p.device == "cpu":
         torch.set_num_threads(1)
     try:
-        cards = [] if p.device == "cpu" else [torch.device(p.device)]
-        with torch.random.fork_rng(
-            devices=cards
-        ):  # whatever a model draws, the caller's random state is left as it was
-            torch.default_generator.manual_seed(
-                p.seed
-            )  # torch.manual_seed would reset every GPU's too, also those not used here
-            for card in cards:
-                torch.cuda.default_generators[card.index or 0].manual_seed(p.seed)
+        gpus = [] if p.device == "cpu" else [torch.device(p.device)]
+        with torch.random.fork_rng(devices=gpus):  # the caller's random state stays as it was
+            # torch.manual_seed would reset every GPU, also those not used here
+            torch.default_generator.manual_seed(p.seed)
+            for gpu in gpus:
+                torch.cuda.default_generators[gpu.index or 0].manual_seed(p.seed)
             yield
     finally:
         torch.set_float32_matmul_precision(before[0])
@@ -462,11 +455,7 @@ def _note_no_test_rows(journal: Journal, p: Plan) -> None:
 
 def _note_divergence(journal: Journal, p: Plan, r: int) -> None:
     if not any(e["kind"] == "note" and "diverged" in e["text"] for e in journal.events):
-        scale = (
-            " Or divide the numbers to predict by their size: they are not standardised."
-            if p.fed.classes is None
-            else ""
-        )
+        scale = " Or scale the target: it is not standardized." if p.fed.classes is None else ""
         journal.event(
             "note",
             text=f"diverged: the model of {p.label} is no longer finite after round {r}. Use a smaller "
@@ -476,9 +465,7 @@ def _note_divergence(journal: Journal, p: Plan, r: int) -> None:
 
 
 def fingerprints(p: Plan, start: State) -> dict[str, str]:
-    """Digests of the rows and who holds them, and of the model's first values: a resumed run must go on with
-    the same.
-    """
+    """Return digests of the rows, their partition and the initial model: a resumed run must have the same."""
 
     def digest(*tensors: torch.Tensor) -> str:
         h = hashlib.blake2b(digest_size=16)
@@ -504,8 +491,8 @@ def _check_same_inputs(out: Path, events: list[Event], now: dict[str, str]) -> N
             for name in changed
         )
         raise BadRun(
-            f"{out} cannot be resumed: {what} changed since it was started. Give what it was started with, "
-            "or start a new directory."
+            f"{out} cannot be resumed: {what} changed since it was started. Give the same as at its "
+            "start, or start a new directory."
         )
 
 
