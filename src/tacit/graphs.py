@@ -301,19 +301,15 @@ def alternating(*graphs: Graph) -> Graph:
         " then ".join(g.name for g in graphs),
         graphs[0].nodes,
         turns=tuple(graphs),
-        call=("alternating", tuple(g.call for g in graphs)),
+        call=("alternating", ()),
     )
 
 
 def to_table(graph: Graph) -> dict[str, Any]:
     """The graph as a table of a job file."""
-    return _table(graph.call)
-
-
-def _table(call: tuple[Any, ...]) -> dict[str, Any]:
-    name, arguments = call
+    name, arguments = graph.call
     if name == "alternating":
-        return {"name": name, "graphs": [_table(c) for c in arguments]}
+        return {"name": name, "graphs": [to_table(g) for g in graph.turns]}
     lists = {k: [list(row) for row in v] if isinstance(v, tuple) else v for k, v in arguments}
     return {"name": name, **lists}
 

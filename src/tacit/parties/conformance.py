@@ -135,6 +135,15 @@ def run_within(
         ) from None
 
 
+def expect_failure(run: Callable[[], Any], otherwise: str) -> PartyFailed:
+    """Return the failure of a run that must fail."""
+    try:
+        run()
+    except PartyFailed as failed:
+        return failed
+    raise AssertionError(otherwise)
+
+
 def _check_ledger(tap: Tap, ledger: Ledger) -> None:
     noted: Counter[tuple[str, str, str]] = Counter()
     for line in ledger.seen:
@@ -155,17 +164,14 @@ def _check_crashes(
     """Crash each sender at its first message and half way; the run must end with an error that names it."""
     for victim, n in sends.items():
         for at in sorted({0, n // 2}):
-            try:
-                run_within(runtime, Tap(crash=(victim, at)).on(programs(x)), Ledger(), PATIENCE)
-            except PartyFailed as failed:
-                demand(
-                    failed.party == victim,
-                    f"{victim!r} crashed, but the error names {failed.party!r}: {failed}",
-                )
-            else:
-                raise AssertionError(
-                    f"{victim!r} crashed at its message {at}, and the run ended without an error."
-                )
+            crashing = Tap(crash=(victim, at)).on(programs(x))
+            failed = expect_failure(
+                partial(run_within, runtime, crashing, Ledger(), PATIENCE),
+                f"{victim!r} crashed at its message {at}, and the run ended without an error.",
+            )
+            demand(
+                failed.party == victim, f"{victim!r} crashed, but the error names {failed.party!r}: {failed}"
+            )
 
 
 def alike(a: Any, b: Any) -> bool:

@@ -6,13 +6,14 @@ The programs are module-level functions, because a runtime may start them in ano
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import PartyFailed, ProtocolError
-from ..parties.conformance import demand, run_within
+from ..errors import ProtocolError
+from ..parties.conformance import demand, expect_failure, run_within
 from ..parties.ledger import Ledger
 from ..parties.message import Message
 from ..parties.party import Party, Program, Runtime
@@ -114,17 +115,14 @@ def gather_goes_on_without_a_silent_party(runtime: Runtime) -> None:
         f"{runtime!r}: gather gave {words}, not c, a, b in the order asked.",
     )
     demand(tuple(missing) == ("silent",), f"{runtime!r}: gather names {missing} as missing.")
-    try:
-        _run(runtime, {"server": _collect_all, "a": _send_word, "silent": _silent})
-    except PartyFailed as failed:
-        demand(
-            failed.party == "server"
-            and isinstance(failed.error, ProtocolError)
-            and "'silent'" in str(failed),
-            f"{runtime!r}: {failed}",
-        )
-    else:
-        raise AssertionError(f"{runtime!r}: a gather that needs everyone came back without 'silent'.")
+    failed = expect_failure(
+        partial(_run, runtime, {"server": _collect_all, "a": _send_word, "silent": _silent}),
+        f"{runtime!r}: a gather that needs everyone came back without 'silent'.",
+    )
+    demand(
+        failed.party == "server" and isinstance(failed.error, ProtocolError) and "'silent'" in str(failed),
+        f"{runtime!r}: {failed}",
+    )
 
 
 async def _scoped_sender(me: Party) -> None:
@@ -188,15 +186,14 @@ async def _wait_forever(me: Party) -> None:
 
 
 def a_failing_party_is_named_and_ends_the_run(runtime: Runtime) -> None:
-    try:
-        _run(runtime, {"server": _wait_forever, "faulty": _fail})
-    except PartyFailed as failed:
-        demand(
-            failed.party == "faulty" and "made to fail" in str(failed),
-            f"{runtime!r}: 'faulty' failed, the error says: {failed}",
-        )
-    else:
-        raise AssertionError(f"{runtime!r}: a party failed and the run ended without an error.")
+    failed = expect_failure(
+        partial(_run, runtime, {"server": _wait_forever, "faulty": _fail}),
+        f"{runtime!r}: a party failed and the run ended without an error.",
+    )
+    demand(
+        failed.party == "faulty" and "made to fail" in str(failed),
+        f"{runtime!r}: 'faulty' failed, the error says: {failed}",
+    )
 
 
 async def _draw(me: Party) -> list[float]:
