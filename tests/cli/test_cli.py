@@ -284,7 +284,7 @@ def test_the_command_line_gives_what_python_gives(folder, capsys):
         (["run", "--resume", "nowhere"], "nowhere holds no run to resume"),
         (["compare", "job.toml", "--set", "train.runtime=inprocess"], "'runtime' is for `tacit run`"),
         (["report", "nowhere"], "there is no directory nowhere"),
-        (["report", "."], "is no run directory"),
+        (["report", "."], "is not a run directory"),
         (["algorithms", "FedPros"], "'FedPros' is not known. Did you mean 'FedProx'?"),
         (["data", "show", "digitz"], "'digitz' is not a data set. Did you mean 'digits'?"),
         (

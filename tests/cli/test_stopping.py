@@ -1,4 +1,4 @@
-"""What is stopped goes on: a kill, Ctrl-C, being told to end."""
+"""Stopped commands resume: after a kill, Ctrl-C, or SIGTERM."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 import tacit
 from tacit import cli, data
 from tacit.errors import BadRun
+from tests import warm
 
 from .shell import ROOT, answer, process, run
 
@@ -31,7 +32,7 @@ def slow_job(folder: Path) -> Path:
     return file
 
 
-def begun(started: subprocess.Popen, out: Path, rounds: int = 10) -> None:
+def begun(started: warm.Popen, out: Path, rounds: int = 10) -> None:
     """Wait until some rounds are written down, and some state with them."""
     for _ in range(1200):
         if (out / "state" / "state.json").exists() and (out / "events.jsonl").read_bytes().count(
@@ -174,7 +175,7 @@ def test_ctrl_c_in_a_comparison_says_what_is_left_and_what_can_be_done(folder, c
     )
 
 
-def test_a_run_that_was_started_from_python_is_said_to_be_one(folder, capsys):
+def test_a_run_that_was_started_from_python_is_reported_as_such(folder, capsys):
     fed = data.gaussian_blobs(rows=100).split(2)
     tacit.train(fed, model="logistic", rounds=1, out="py")
     with pytest.raises(BadRun) as refused:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..accounting.votes import gaussian_votes_epsilon
+from ..report.layout import Section, figure, table
 from ..report.markup import Safe, join, tag
 from ..report.numbers import count, percent, significant
 from ..report.page import assemble, write_page
-from ..report.sections import Section, figure, table
 from ..report.svg import Axis, Figure, Series, bars, plot
 from .pate import UNANSWERED
 
@@ -94,7 +94,7 @@ def _accuracy(result: Any) -> Figure | None:
     if not known:
         return None
     return plot(
-        "Accuracy against ε",
+        "Accuracy vs. ε",
         [Series("student", [h["epsilon"] for h in known], [h["accuracy"] for h in known], "c0")],
         Axis("ε of all answers so far"),
         Axis("accuracy"),
@@ -154,7 +154,7 @@ def _ledger(result: Any) -> Section:
         table(
             ["mechanism", "ε", "δ", "protects each", "against", "note"],
             spent,
-            caption="Differential privacy spent.",
+            caption="Privacy budget spent.",
             sortable=False,
         )
     ]
