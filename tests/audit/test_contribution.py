@@ -167,7 +167,7 @@ def test_the_table_has_a_row_a_party():
 @pytest.mark.parametrize(
     ("ask", "said"),
     [
-        (lambda: tacit.contribution(object()), "run is 'object'; it must be what tacit.train gave back"),
+        (lambda: tacit.contribution(object()), "run is 'object'; it must be what tacit.train returned"),
         (lambda: tacit.contribution(run(), method="guess"), "method is 'guess'; it must be one of 'auto'"),
         (lambda: tacit.contribution(run(), metric="joy"), "metric is 'joy'; it must be one of"),
         (lambda: tacit.contribution(run(), permutations=1), "permutations is 1"),
