@@ -12,16 +12,15 @@ from tacit.errors import BadParameter
 from tacit.synth.adversarial import (
     Critic,
     EncodedRows,
-    GANTrainer,
     GeneratorNet,
     activate,
     get_weights,
     gradient_penalty,
     torch_seed,
 )
-from tacit.synth.conditions import Conditions
 from tacit.synth.ctgan import ConditionalRows
-from tacit.synth.encode import Layout
+from tacit.synth.encode import Conditions, Layout
+from tacit.synth.gan import GANTrainer
 from tacit.synth.modes import Encoding, fit_mixture
 
 
@@ -203,7 +202,7 @@ def test_rows_come_from_the_moving_mean_of_the_makers_weights():
     encoding = Encoding.fit(layout, v, 3)
     rows = ConditionalRows(encoding.encode(v, np.random.default_rng(0)), encoding)
     torch.manual_seed(0)
-    duel = GANTrainer(rows, synth.CTGAN(epochs=1, batch=100, width=16, noise=8, average=0.3).settings)
+    duel = GANTrainer(rows, synth.CTGAN(epochs=1, batch=100, width=16, noise=8, average=0.3))
     mean, steps, step = [p.detach().clone() for p in duel.generator.parameters()], 0, duel.optimizers[0].step
 
     def watched(*args):
@@ -241,7 +240,7 @@ def test_a_mean_of_nothing_is_the_maker_itself():
     with torch_seed(0, torch.device("cpu")):
         duel = GANTrainer(
             EncodedRows(encoding.encode(v, np.random.default_rng([0, 0])), encoding),
-            synth.GAN(epochs=2, average=0.0).settings,
+            synth.GAN(epochs=2, average=0.0),
         )
         duel.epoch()
         duel.epoch()

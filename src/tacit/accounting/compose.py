@@ -83,10 +83,6 @@ class Release:
         """An equivalent (release, steps) without training-specific settings, for `mixture.py`."""
         return self, steps
 
-    def steps_within(self, epsilon: float, delta: float, most: int) -> int:
-        """The largest number of steps, at most `most`, that costs no more than ε."""
-        return most_steps(lambda steps: self.epsilon(steps, delta), epsilon, most)
-
 
 def most_steps(cost: Callable[[int], float], epsilon: float, most: int) -> int:
     """The largest number of steps, at most `most`, that costs no more than ε, for a monotone `cost`.

@@ -62,15 +62,11 @@ class LayerRule(ABC):
     def squares(self, uses: list[LayerUse]) -> tuple[Tensor, Any]:
         """Return (squared norm of each example's gradient [B], intermediate results for `total`)."""
         gradients = self.per_example(uses)
-        return _squares(gradients), gradients
+        return torch.stack([squared(v) for v in gradients.values()]).sum(0), gradients
 
     def total(self, uses: list[LayerUse], saved: Any, c: Tensor) -> dict[str, Tensor]:
         """Return Σ c_i · gradient_i by parameter name."""
         return {k: _weighted(c, v) for k, v in saved.items()}
-
-
-def _squares(gradients: dict[str, Tensor]) -> Tensor:
-    return torch.stack([squared(v) for v in gradients.values()]).sum(0)
 
 
 def _weighted(c: Tensor, v: Tensor) -> Tensor:
@@ -163,10 +159,6 @@ class ConvRule(LayerRule):
         )
         return view.reshape(len(x), -1, high * wide)
 
-    def _has_small_filter(self, g: Tensor) -> bool:
-        w = self.module.weight
-        return _is_small(g[0, 0].numel(), w.numel())
-
     def _filter_gradients(self, use: LayerUse) -> Tensor:
         """Return per-example gradients of the filter, [B, out, d]."""
         x, g, k = use.inputs[0], use.g.flatten(2), self.module.groups
@@ -187,11 +179,8 @@ class ConvRule(LayerRule):
         out = {}
         if "weight" in self.parameters:
             parts = [self._filter_gradients(p) for p in uses]
-            out["weight"] = (
-                torch.stack(parts).sum(0).reshape(len(parts[0]), *self.module.weight.shape)
-                if len(parts) > 1
-                else parts[0].view(-1, *self.module.weight.shape)
-            )
+            total = parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
+            out["weight"] = total.view(-1, *self.module.weight.shape)
         if "bias" in self.parameters:
             out["bias"] = torch.stack([p.g.flatten(2).sum(2) for p in uses]).sum(0)
         return out
@@ -204,7 +193,7 @@ class ConvRule(LayerRule):
         if (
             len(uses) > 1
             or self.module.groups > 1
-            or self._has_small_filter(uses[0].g)
+            or _is_small(uses[0].g[0, 0].numel(), self.module.weight.numel())
             or "weight" not in self.parameters
         ):
             return super().squares(uses)
@@ -284,15 +273,12 @@ class NormRule(LayerRule):
 
     def _normal(self, x: Tensor) -> Tensor:
         m = self.module
-        if isinstance(m, nn.LayerNorm):
-            return F.layer_norm(x, m.normalized_shape, eps=m.eps)
-        if isinstance(m, nn.RMSNorm):
-            return F.rms_norm(x, m.normalized_shape, eps=m.eps)
-        return (
-            F.group_norm(x, m.num_groups, eps=m.eps)
-            if isinstance(m, nn.GroupNorm)
-            else F.instance_norm(x, eps=m.eps)
-        )
+        if isinstance(m, nn.LayerNorm | nn.RMSNorm):
+            normalize = F.layer_norm if isinstance(m, nn.LayerNorm) else F.rms_norm
+            return normalize(x, m.normalized_shape, eps=m.eps)
+        if isinstance(m, nn.GroupNorm):
+            return F.group_norm(x, m.num_groups, eps=m.eps)
+        return F.instance_norm(x, eps=m.eps)
 
     def _reduce(self, g: Tensor) -> Tensor:
         if isinstance(self.module, nn.LayerNorm | nn.RMSNorm):

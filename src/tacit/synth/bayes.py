@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from ..parameters import flag, real, whole
-from .conditions import Conditions
-from .encode import EVEN, Discretizer, Layout, uniforms_within
+from .encode import EVEN, Conditions, Discretizer, Layout, uniforms_within
 from .generator import Generator, GeneratorState, Watch
 
 

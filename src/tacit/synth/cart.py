@@ -23,8 +23,7 @@ from torch import Tensor
 
 from ..errors import BadData, MissingExtra
 from ..parameters import flag, real, whole
-from .conditions import Conditions
-from .encode import EVEN, Discretizer, Layout, uniforms, uniforms_within
+from .encode import EVEN, Conditions, Discretizer, Layout, uniforms, uniforms_within
 from .generator import Generator, GeneratorState, Watch
 from .independent import inverse
 

@@ -50,7 +50,7 @@ class Ordered:
     def holds(self, x: np.ndarray, table: Table) -> np.ndarray:
         """Return, for each row, whether the constraint holds."""
         a, b = (x[:, table.column_index(name)] for name in self.columns)
-        return np.isnan(a) | np.isnan(b) | (a < b if self.strictly else a <= b)
+        return np.asarray(np.isnan(a) | np.isnan(b) | (a < b if self.strictly else a <= b))
 
 
 @dataclass(frozen=True, init=False)
@@ -89,12 +89,6 @@ class Combinations:
 
 
 Constraint = Range | Ordered | Unique | Combinations
-MEMBERS: dict[str, type] = {
-    "Range": Range,
-    "Ordered": Ordered,
-    "Unique": Unique,
-    "Combinations": Combinations,
-}
 
 
 def check_columns(constraint: Constraint, names: list[str]) -> None:
@@ -112,13 +106,12 @@ def check_columns(constraint: Constraint, names: list[str]) -> None:
 
 def check_holds(constraint: Constraint, x: np.ndarray, table: Table) -> None:
     """Raise BadData, with the number of rows, if the real table violates the constraint."""
+    broken = 0  # a range is checked with its column, combinations when rows are encoded
     if isinstance(constraint, Ordered):
         broken = int((~constraint.holds(x, table)).sum())
     elif isinstance(constraint, Unique):
         keys, counts = constraint.keys(x, table)
         broken = int(counts.sum() - len(np.unique(keys[counts])))
-    else:
-        return  # a range is checked with its column, combinations when rows are encoded
     if broken:
         raise BadData(
             f"the table violates {constraint!r} in {broken} of {len(x)} rows. Correct those rows, or remove "
@@ -134,11 +127,7 @@ def to_dict(constraint: Constraint) -> dict[str, Any]:
     if isinstance(constraint, Unique):
         return {"name": "Unique", "columns": list(constraint.columns)}
     # JSON has no NaN: a missing value in a combination is null
-    allowed = (
-        None
-        if constraint.allowed is None
-        else [[None if v != v else v for v in row] for row in constraint.allowed]
-    )
+    allowed = constraint.allowed and [[None if v != v else v for v in row] for row in constraint.allowed]
     return {"name": "Combinations", "columns": list(constraint.columns), "allowed": allowed}
 
 
@@ -153,7 +142,5 @@ def from_dict(data: dict[str, Any]) -> Constraint:
     allowed = data["allowed"]
     return Combinations(
         *data["columns"],
-        allowed=None
-        if allowed is None
-        else [[float("nan") if v is None else v for v in row] for row in allowed],
+        allowed=allowed and [[float("nan") if v is None else v for v in row] for row in allowed],
     )

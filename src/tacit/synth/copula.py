@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from ..parameters import flag, real, whole
-from .conditions import Conditions
-from .encode import EVEN, Discretizer, Layout
+from .encode import EVEN, Conditions, Discretizer, Layout
 from .generator import Generator, GeneratorState, Watch
 from .independent import inverse
 

@@ -20,8 +20,7 @@ from torch.nn import functional
 
 from ..parameters import real, whole
 from .adversarial import EncodedRows
-from .conditions import Conditions
-from .encode import Layout
+from .encode import Conditions, Layout
 from .gan import GAN
 from .generator import GeneratorState
 from .modes import Encoding

@@ -20,10 +20,8 @@ a missing one, are categories: a number with such values becomes a code and a sc
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -32,9 +30,8 @@ from torch.nn import functional
 
 from ..parameters import choice, real, whole
 from .adversarial import choose_device, torch_seed
-from .conditions import Conditions
-from .encode import Layout
-from .generator import Generator, GeneratorState, Watch
+from .encode import Conditions, Layout
+from .generator import Generator, GeneratorState, Watch, run_epochs
 
 KNOTS = (
     513  # of a column's quantile function; at least five rows between two, so no single value is alpha_bar
@@ -64,30 +61,25 @@ class TabDDPM(Generator):
         columns = DiffusionColumns.from_data(layout, v)
         places, codes = columns.encode(v)
         x, c = torch.from_numpy(places).float().to(device), torch.from_numpy(codes).to(device)
-        history: list[dict[str, Any]] = []
         with torch_seed(self.seed, device):
             noise = DiffusionSchedule(self.steps, columns.sizes, device)
             network = Denoiser(columns, self.width, self.layers).to(device)
             optimizer = torch.optim.AdamW(network.parameters(), lr=self.lr, weight_decay=self.decay)
             total = self.epochs * math.ceil(len(v) / self.batch)
             schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / total))
-            for epoch in range(1, self.epochs + 1):
-                started, total_loss = time.monotonic(), x.new_zeros(())
-                for index in torch.randperm(len(v), device=device).split(self.batch):
+
+            def train_epoch(epoch: int) -> dict[str, float]:
+                total_loss = x.new_zeros(())
+                for index in torch.split(torch.randperm(len(v), device=device), self.batch):
                     loss = noise.loss(network, x[index], c[index])
                     optimizer.zero_grad(set_to_none=True)
-                    loss.backward()  # type: ignore[no-untyped-call]
+                    torch.autograd.backward(loss)
                     optimizer.step()
                     schedule.step()
                     total_loss += loss.detach() * len(index)
-                history.append(
-                    {
-                        "epoch": epoch,
-                        "loss": float(total_loss) / len(v),
-                        "seconds": time.monotonic() - started,
-                    }
-                )
-                watch({"kind": "epoch", "epochs": self.epochs, **history[-1]})
+                return {"loss": float(total_loss) / len(v)}
+
+            history = run_epochs(self.epochs, train_epoch, watch)
         state = {f"network.{name}": t.detach().cpu() for name, t in network.state_dict().items()}
         return GeneratorState({**columns.tensors(), **state}, history=history)
 

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -28,19 +28,14 @@ from ..accounting import discrete
 from ..parameters import real, whole
 from ..parties.ledger import Spend
 from ..parties.secret import Secret
-from .adversarial import GeneratorNet, activate, generate_rows, get_weights, torch_seed
-from .conditions import Conditions
+from .adversarial import CPU, GeneratorNet, activate, generate_rows, get_weights, torch_seed
 from .ctgan import condition_sampler, level_frequencies
 from .dpgan import DPGAN, PrivateGAN, build_critic
-from .encode import Layout
+from .encode import Conditions, Layout
 from .generator import GeneratorState, Watch
 from .marginals import Grid
 from .modes import Encoding
-from .private_networks import CPU
 from .table import Table
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 COLUMNS = 0.15  # share of ε for counts of single columns
 STAND_IN = 20_000  # artificial rows drawn from the noisy counts, to which modes are fitted
@@ -56,7 +51,7 @@ class DPCTGAN(DPGAN):
     modes: int = whole(10, least=1, doc="maximum number of Gaussian modes of a numeric column")
 
     def learn_private(
-        self, frame: DataFrame, table: Table, grid: Grid, secret: Secret, watch: Watch
+        self, frame: pd.DataFrame, table: Table, grid: Grid, secret: Secret, watch: Watch
     ) -> tuple[GeneratorState, Spend]:
         layout = Layout(table)
         rng = np.random.default_rng(
@@ -80,7 +75,7 @@ class DPCTGAN(DPGAN):
         return GeneratorState({**encoding.tensors(), **nets.frequencies, **weights}, history=history), spend
 
     def draw_from_counts(
-        self, grid: Grid, frame: DataFrame, secret: Secret, rng: np.random.Generator
+        self, grid: Grid, frame: pd.DataFrame, secret: Secret, rng: np.random.Generator
     ) -> np.ndarray:
         """Return cells of artificial rows, each column distributed by its noisy counts.
 

@@ -26,7 +26,7 @@ from ..parties.ledger import Spend
 from ..parties.secret import Secret
 from .adversarial import GeneratorNet
 from .generator import Watch
-from .private_networks import History, NetworkGenerator, network_spend
+from .private import History, NetworkGenerator, network_spend
 
 COUNTING = 0.05  # share of ε for the number of rows
 SURE = 1e-12  # probability, part of δ, that there are more rows than estimated

@@ -1,24 +1,23 @@
 """Encodings of a table's numbers for generators.
 
-`Layout` maps columns to variables; `Discretizer` maps variables to codes of few cells.
+`Layout` maps columns to variables, `Discretizer` maps variables to codes of few cells, and `Conditions` are
+the values that a sample may have: `sample(n, conditions={"sex": "F", "age": (30, 40)})`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import BadData
+from ..errors import BadData, BadParameter
+from ..parameters import nearest
 from .constraints import Combinations
 from .table import Table
-
-if TYPE_CHECKING:
-    from .conditions import Conditions
 
 MIN_ROWS_PER_VALUE = 4  # a value shared by fewer rows may identify a person, and is blurred into an interval
 MIN_ROWS_PER_KNOT = 5  # likewise for the quantiles within an interval
@@ -40,6 +39,54 @@ class Variable:
     ordered: bool = False
     low: float | None = None
     high: float | None = None
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """For each conditioned column, by index, the allowed values or interval."""
+
+    mapping: Mapping[str, Any]  # as the user wrote it, for messages
+    values: Mapping[int, np.ndarray]
+    intervals: Mapping[int, tuple[float, float]]
+
+    @classmethod
+    def parse(cls, table: Table, conditions: Mapping[str, Any]) -> Conditions:
+        """Translate a dictionary of column names and values into numbers, or raise."""
+        names = [c.name for c in table.modeled]
+        allowed: dict[int, np.ndarray] = {}
+        intervals: dict[int, tuple[float, float]] = {}
+        for name, value in conditions.items():
+            if name not in names:
+                raise BadParameter(
+                    f"conditions: there is no modeled column {name!r}. {nearest(str(name), names)}"
+                )
+            j = names.index(name)
+            column = table.modeled[j]
+            if isinstance(value, tuple) and column.is_number and len(value) == 2:
+                intervals[j] = (column.to_number(value[0]), column.to_number(value[1]))
+                if not intervals[j][0] <= intervals[j][1]:
+                    raise BadParameter(
+                        f"conditions: {name}={value!r} is an empty interval; give (low, high)."
+                    )
+                continue
+            values = list(value) if isinstance(value, list | set | tuple) else [value]
+            if not values or (any(v is None for v in values) and not column.missing):
+                raise BadParameter(
+                    f"conditions: {name}={value!r} matches no value of this column. Give a value of its "
+                    "domain."
+                )
+            allowed[j] = np.array([np.nan if v is None else column.to_number(v) for v in values])
+        return cls(dict(conditions), allowed, intervals)
+
+    def matches(self, x: np.ndarray) -> np.ndarray:
+        """Return, for each row, whether it satisfies all conditions."""
+        valid = np.ones(len(x), dtype=bool)
+        for j, values in self.values.items():
+            valid &= np.isin(x[:, j], values) | (np.isnan(x[:, j]) & bool(np.isnan(values).any()))
+        for j, (low, high) in self.intervals.items():
+            with np.errstate(invalid="ignore"):
+                valid &= (x[:, j] >= low) & (x[:, j] <= high)
+        return valid
 
 
 class Layout:
@@ -144,22 +191,6 @@ class Discretizer:
         """Build about `bins` cells per number, with about equally many rows each."""
         parts = {i: _quantile_cells(v[:, i], bins) for i, var in enumerate(variables) if not var.levels}
         return cls(variables, {i: p[0] for i, p in parts.items()}, {i: p[1] for i, p in parts.items()})
-
-    @classmethod
-    def from_domain(cls, variables: Sequence[Variable], bins: int = 32) -> Discretizer:
-        """Build cells of equal width over [low, high], independently of the data."""
-        knots = {}
-        for i, var in enumerate(variables):
-            if not var.levels:
-                assert var.low is not None
-                assert var.high is not None
-                ends = (
-                    np.linspace(var.low, var.high, bins + 1)
-                    if var.high > var.low
-                    else np.array([var.low, var.low])
-                )
-                knots[i] = np.column_stack([ends[:-1], ends[1:]])
-        return cls(variables, {i: k[1:, 0] for i, k in knots.items()}, knots)
 
     def encode(self, v: np.ndarray) -> np.ndarray:
         """Return the codes, int64 [rows, variables]."""

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from ..errors import BadData
-from .adversarial import GANTrainer, build_networks, get_weights, torch_seed
+from .adversarial import CPU, get_weights, torch_seed
 from .copula import GaussianCopula
 from .encode import Discretizer, Layout
-from .gan import GAN
+from .gan import GAN, GANTrainer
 from .modes import Encoding
 
 FINE = 1024  # cells of a numeric column in the first counts: finer than the cells or modes derived from them
@@ -188,9 +188,9 @@ class PooledGAN(Pooled):
         self.rows = len(pooled)
         self.encoding = Encoding.fit(self.layout, pooled, generator.modes)
         self.frequencies = generator.frequencies(pooled, self.encoding)
-        with torch_seed(generator.seed, torch.device("cpu")):
+        with torch_seed(generator.seed, CPU):
             width = generator.rows_class(torch.zeros(1, self.encoding.width), self.encoding).condition_width
-            self.nets = build_networks(self.encoding, generator.settings, width)
+            self.nets = generator.build_networks(self.encoding, width)
         self.trainer: GANTrainer | None = None
 
     @property
@@ -212,12 +212,13 @@ class PooledGAN(Pooled):
     ) -> tuple[np.ndarray, tuple[float, float]]:
         """Train from the common weights; return the new ones times the share of rows."""
         assert weights is not None
-        with torch_seed(seed, torch.device("cpu")):
+        with torch_seed(seed, CPU):
             if self.trainer is None:  # the optimizer's state stays with the holder
                 encoded = self.encoding.encode(v, np.random.default_rng([seed, 1]))
                 # no moving average here: the average that counts is the one over holders
-                settings = replace(self.generator.settings, average=0.0)
-                self.trainer = GANTrainer(self.generator.rows_class(encoded, self.encoding), settings)
+                self.trainer = GANTrainer(
+                    self.generator.rows_class(encoded, self.encoding), replace(self.generator, average=0.0)
+                )
                 self.nets = (self.trainer.generator, self.trainer.critic)
             self._set_weights(weights)
             losses = (0.0, 0.0)

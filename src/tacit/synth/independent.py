@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from ..parameters import flag, whole
-from .conditions import Conditions
-from .encode import EVEN, Discretizer, Layout, uniforms
+from .encode import EVEN, Conditions, Discretizer, Layout, uniforms
 from .generator import Generator, GeneratorState, Watch
 
 

@@ -12,20 +12,18 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from ..accounting import discrete
 from ..errors import BadData
 from ..parameters import bad
 from ..parties.ledger import Ledger, Spend
 from ..parties.secret import NOT_PRIVATE, Secret, SeededSecret
-from .columns import Column, scalar
+from .columns import Column, map_values, scalar
 from .graphical import Clique, Measurement, Model, count_cells
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # scores use estimates rounded to 1/16 of a row: integers, so that their sensitivity is exact
 FINE = 16
@@ -164,8 +162,6 @@ def _ends(column: Column) -> tuple[float, float]:
 
 
 def _encode_levels(column: Column, series: Any) -> np.ndarray:
-    import pandas as pd
-
     place = {value: i for i, value in enumerate(column.values)}
     # A mismatch of types (strings declared, numbers in the column) reveals nothing about a row: it is an
     # error.
@@ -182,10 +178,9 @@ def _encode_levels(column: Column, series: Any) -> np.ndarray:
             return -1
 
     try:
-        codes, distinct = pd.factorize(series)
+        return map_values(series, at)
     except TypeError:  # for example a list in one cell
         return np.array([at(v) for v in series], np.int64)
-    return np.array([at(v) for v in distinct] + [-1], np.int64)[codes]
 
 
 @dataclass

@@ -45,7 +45,7 @@ from ..parties.ledger import Spend
 from ..parties.secret import Secret
 from .adversarial import GeneratorNet
 from .generator import Watch
-from .private_networks import History, NetworkGenerator, network_spend
+from .private import History, NetworkGenerator, network_spend
 
 # share of the budget for counts of single columns, from which the number of rows and teachers is derived
 COLUMNS = 0.1

@@ -2,6 +2,10 @@
 
 Domains are declared, never inferred from the data. What is released is a function of noisy statistics alone,
 so sampling, saving and querying it spend no more privacy.
+
+The private networks (DPGAN, DP-CTGAN, PATE-GAN) see rows as one-hot indicators of the declared cells, as MST
+does; no modes, quantiles or frequencies are read off the data. What leaves training is the generator network,
+which only receives what the mechanism releases.
 """
 
 from __future__ import annotations
@@ -9,38 +13,37 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from ..accounting.discrete import rho_of
 from ..errors import BadData, BadParameter
 from ..parameters import bad, nearest, real, whole
 from ..parties.ledger import Spend
 from ..parties.secret import Secret
+from .adversarial import CPU, TEMPERATURE, GeneratorNet, get_weights, torch_seed
 from .columns import Column
-from .conditions import Conditions
 from .constraints import Combinations
-from .encode import Layout
+from .encode import Conditions, Layout
 from .generator import Generator, GeneratorState, Watch
 from .graphical import JunctionTree, Model
 from .marginals import Curator, Grid, Support, make_secret, marginal_spend, private_ledger
 from .table import Table
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
+History = list[dict[str, Any]]
 INSECURE_SEED = (
     "for tests only: makes the secret randomness replayable, and the ledger is stamped NOT PRIVATE; "
     "None: randomness of the operating system"
 )
 
 
-def declared_table(table: Table | Mapping[str, Column] | None, frame: DataFrame, who: str) -> Table:
+def declared_table(table: Table | Mapping[str, Column] | None, frame: pd.DataFrame, who: str) -> Table:
     """Check a declared table against a frame and return it; nothing is inferred from the rows."""
-    import pandas as pd
-
     if table is None:
         raise BadData(
             f"{who} needs declared domains: table={{'age': tacit.synth.integer(0, 120), 'sex': "
@@ -88,8 +91,6 @@ def _declared_dtype(column: Column) -> str:
     if column.dtype == "category" or column.dtype.startswith("datetime64"):
         return column.dtype  # no single row changes these
     if column.kind in ("categorical", "ordinal"):
-        import pandas as pd
-
         return str(pd.Series(list(column.values)).dtype)
     return "" if column.missing else {"integer": "int64", "boolean": "bool"}.get(column.kind, "")
 
@@ -118,12 +119,12 @@ class PrivateGenerator(Generator):
 
     @abstractmethod
     def learn_private(
-        self, frame: DataFrame, table: Table, grid: Grid, secret: Secret, watch: Watch
+        self, frame: pd.DataFrame, table: Table, grid: Grid, secret: Secret, watch: Watch
     ) -> tuple[GeneratorState, Spend]:
         """Learn from declared columns; return what was learned and the privacy spent."""
 
     def _learn_frame(
-        self, frame: DataFrame, table: Table | Mapping[str, Column] | None, watch: Watch
+        self, frame: pd.DataFrame, table: Table | Mapping[str, Column] | None, watch: Watch
     ) -> tuple[Table, GeneratorState]:
         """Undeclared columns are left out of the synthetic table."""
         table = declared_table(table, frame, type(self).__name__)
@@ -149,7 +150,7 @@ class MarginalGenerator(PrivateGenerator):
         """Return the model, and which cells were merged before it was fitted."""
 
     def learn_private(
-        self, frame: DataFrame, table: Table, grid: Grid, secret: Secret, watch: Watch
+        self, frame: pd.DataFrame, table: Table, grid: Grid, secret: Secret, watch: Watch
     ) -> tuple[GeneratorState, Spend]:
         curator = Curator(grid.codes(frame), grid.sizes, rho_of(self.epsilon, self.delta), secret)
         model, support = self.estimate(curator, watch)
@@ -200,3 +201,65 @@ def unpack_model(state: GeneratorState) -> tuple[Model, Support | None]:
             tuple(np.array(r, np.int64) for r in metadata["rare"]),
         )
     return Model.from_conditionals(tuple(metadata["sizes"]), tree, metadata["total"], conditionals), support
+
+
+@dataclass(frozen=True)
+class NetworkGenerator(PrivateGenerator):
+    """A generator network trained under differential privacy."""
+
+    lr: float = real(1e-3, above=0, doc="learning rate of the networks (Adam)")
+    noise: int = whole(64, least=1, doc="width of the noise")
+    width: int = whole(128, least=1, doc="width of both hidden layers of the generator network")
+
+    @abstractmethod
+    def train_network(
+        self, rows: Tensor, sizes: tuple[int, ...], secret: Secret, watch: Watch
+    ) -> tuple[GeneratorNet, Spend, History]:
+        """Train on indicators [rows, cells]; return the network, the spend and the history."""
+
+    def learn_private(
+        self, frame: pd.DataFrame, table: Table, grid: Grid, secret: Secret, watch: Watch
+    ) -> tuple[GeneratorState, Spend]:
+        codes = torch.from_numpy(grid.codes(frame))
+        rows = [functional.one_hot(codes[:, j], size) for j, size in enumerate(grid.sizes)]
+        # initial weights and the network's noise are not secret, but must not come from the process's state
+        with torch_seed(int.from_bytes(secret.bytes(8), "big") >> 2, CPU):
+            network, spend, history = self.train_network(
+                torch.cat(rows, dim=1).float(), grid.sizes, secret, watch
+            )
+        tensors = {f"maker.{name}": t.clone() for name, t in get_weights(network).items()}
+        return GeneratorState(tensors, history=history), spend
+
+    def build_network(self, sizes: tuple[int, ...]) -> GeneratorNet:
+        return GeneratorNet(self.noise, (self.width, self.width), sum(sizes))
+
+    def generate(self, network: GeneratorNet, n: int, sizes: tuple[int, ...]) -> Tensor:
+        """Generate `n` soft rows: one Gumbel softmax per column."""
+        raw = network(torch.randn(n, self.noise))
+        noisy = (raw - torch.log(torch.empty_like(raw).exponential_().clamp_min(1e-20))) / TEMPERATURE
+        return torch.cat([functional.softmax(part, dim=1) for part in noisy.split(list(sizes), dim=1)], dim=1)
+
+    def draw(
+        self, state: GeneratorState, layout: Layout, n: int, rng: np.random.Generator, conditions: Conditions
+    ) -> np.ndarray:
+        grid = Grid(layout.table.modeled, self.bins)
+        with torch_seed(int(rng.integers(2**62)), CPU), torch.no_grad():
+            network = self.build_network(grid.sizes).eval()
+            network.load_state_dict(
+                {name.removeprefix("maker."): t for name, t in state.tensors.items()}, strict=False
+            )
+            rows = self.generate(network, n, grid.sizes)
+        codes = np.column_stack([part.argmax(dim=1).numpy() for part in rows.split(list(grid.sizes), dim=1)])
+        return layout.encode(grid.to_numbers(codes, rng))
+
+
+def network_spend(mechanism: str, epsilon: float, delta: float, sampling: str, note: str) -> Spend:
+    return Spend(
+        mechanism,
+        epsilon,
+        delta,
+        unit="record (one row added or removed)",
+        adversary="whoever sees the model and every sample, with any background knowledge",
+        sampling=sampling,
+        note=note,
+    )

@@ -11,13 +11,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..report.maps import heat
 from ..report.markup import Safe, join, tag
 from ..report.numbers import count, is_finite, significant, truncate
 from ..report.page import assemble, write_page
 from ..report.sections import Section, figure, table
 from ..report.svg import Axis, Figure, Rule, Series, Table, bars, plot
+from .fidelity import correlation
 from .scores import MetricScore
+from .views import nearest_rows
 
 if TYPE_CHECKING:
     from .evaluate import Evaluation
@@ -205,19 +209,13 @@ def _figures(*figures: Figure | None) -> Safe:
 
 def distances(evaluation: Evaluation) -> Section | None:
     """Plot the distances of synthetic and held-out rows to the nearest training row."""
-    import numpy as np
-
-    from .views import View, nearest_rows
-
     views = evaluation.views
     if views.holdout is None:
         return None
     rng = np.random.default_rng(0)
     base = views.points(views.real)
     distance = {
-        v.name: nearest_rows(views.points(View(v.name, v.x[rng.permutation(v.rows)[:2000]])), base, 1)[0][
-            :, 0
-        ]
+        v.name: nearest_rows(views.points(v.subsample(rng, 2000)), base, 1)[0][:, 0]
         for v in (views.synthetic, views.holdout)
     }
     edges = np.linspace(
@@ -308,8 +306,6 @@ def _both(evaluation: Evaluation) -> list[Any]:
 
 
 def _histogram(evaluation: Evaluation, j: int) -> Figure | None:
-    import numpy as np
-
     views = evaluation.views
     column, real = views.columns[j], views.real.x[:, j]
     present = real[~np.isnan(real)]
@@ -343,8 +339,6 @@ def _histogram(evaluation: Evaluation, j: int) -> Figure | None:
 
 
 def _categories(evaluation: Evaluation, j: int) -> Figure:
-    import numpy as np
-
     views = evaluation.views
     shares = [views.joint(v, (j,)) for v in _both(evaluation)]
     order = [int(k) for k in np.argsort(-shares[0], kind="stable") if shares[0][k] + shares[1][k] > 0]
@@ -384,8 +378,6 @@ def _categories(evaluation: Evaluation, j: int) -> Figure:
 
 def pairs(evaluation: Evaluation, points: bool) -> Section | None:
     """Render correlation maps, similarities of pairs, and scatter plots of the worst pairs."""
-    from .fidelity import correlation
-
     views = evaluation.views
     similar = {n: v for s in evaluation.scores if s.metric.about == "pairs" for n, v in s.parts.items()}
     if not similar:
@@ -447,8 +439,6 @@ def pairs(evaluation: Evaluation, points: bool) -> Section | None:
 
 
 def _scatters(evaluation: Evaluation, similar: dict[str, float]) -> Sequence[Figure]:
-    import numpy as np
-
     views = evaluation.views
     both = [
         (a, b)

@@ -16,9 +16,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from ..accounting.discrete import rho_of
 from ..errors import BadParameter
@@ -29,9 +29,6 @@ from .graphical import Clique, Measurement, Model, count_cells, fit_model
 from .marginals import Curator, Grid, make_secret, marginal_spend, private_ledger
 from .private import INSECURE_SEED, declared_table
 from .table import Table
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 MOST_CELLS = 5_000_000  # a larger marginal would be noise in nearly every cell
 
@@ -53,7 +50,7 @@ class Statistics:
     insecure_seed: int | None = whole(None, least=0, none=True, doc=INSECURE_SEED)
 
     def release(
-        self, frame: DataFrame, table: Table | Mapping[str, Column] | None = None
+        self, frame: pd.DataFrame, table: Table | Mapping[str, Column] | None = None
     ) -> ReleasedStatistics:
         """Measure the workload on a frame with declared columns."""
         check(self)
@@ -130,13 +127,11 @@ class ReleasedStatistics:
             f"ReleasedStatistics: {known}."
         )
 
-    def table(self, *columns: str, level: float = 0.95) -> DataFrame:
+    def table(self, *columns: str, level: float = 0.95) -> pd.DataFrame:
         """Return one row per cell: values, noisy count, standard error and interval.
 
         The interval contains the true count with probability `level`.
         """
-        import pandas as pd
-
         m, order = self._measurement(columns)
         z = NormalDist().inv_cdf(0.5 + level / 2)
         # for the discrete Gaussian, P(|X| > ⌈zσ⌉) < P(|N| > zσ): Canonne et al., Proposition 25
@@ -153,14 +148,12 @@ class ReleasedStatistics:
         out["low"], out["high"] = counts.ravel() - half, counts.ravel() + half
         return out
 
-    def errors(self) -> DataFrame:
+    def errors(self) -> pd.DataFrame:
         """Return the errors known in advance, one row per marginal.
 
         Columns: number of cells, standard error of a cell, expected L1 error, and a bound on the largest
         error of any cell that holds with probability 95% (union bound).
         """
-        import pandas as pd
-
         rows = []
         for m in self.measurements:
             sigma, k = math.sqrt(m.variance), m.counts.size
