@@ -273,9 +273,10 @@ class NormRule(LayerRule):
 
     def _normal(self, x: Tensor) -> Tensor:
         m = self.module
-        if isinstance(m, nn.LayerNorm | nn.RMSNorm):
-            normalize = F.layer_norm if isinstance(m, nn.LayerNorm) else F.rms_norm
-            return normalize(x, m.normalized_shape, eps=m.eps)
+        if isinstance(m, nn.LayerNorm):
+            return F.layer_norm(x, m.normalized_shape, eps=m.eps)
+        if isinstance(m, nn.RMSNorm):
+            return F.rms_norm(x, m.normalized_shape, eps=m.eps)
         if isinstance(m, nn.GroupNorm):
             return F.group_norm(x, m.num_groups, eps=m.eps)
         return F.instance_norm(x, eps=m.eps)
