@@ -91,7 +91,7 @@ def _log_poisson(k: np.ndarray, mean: Fraction) -> np.ndarray:
         stirling = 1 / (12 * large) - 1 / (360 * large**3) + 1 / (1260 * large**5) - 1 / (1680 * large**7)
         wide = -0.5 * np.log(2 * math.pi * large) - stirling - deviance
     narrow = np.minimum(k, _SMALL - 1)
-    return np.where(k >= _SMALL, wide, narrow * math.log(rate) - rate - _LOG_FACTORIAL[narrow])
+    return np.asarray(np.where(k >= _SMALL, wide, narrow * math.log(rate) - rate - _LOG_FACTORIAL[narrow]))
 
 
 @lru_cache(maxsize=256)
@@ -171,7 +171,7 @@ def _bernoulli(m: int) -> Fraction:
 
 def _pi(digits: int) -> Decimal:
     """Machin: π = 16 arctan(1/5) − 4 arctan(1/239), in integers."""
-    one = 10 ** (digits + 20)
+    one: int = 10 ** (digits + 20)
 
     def arctan(inverse: int) -> int:
         term = total = one // inverse

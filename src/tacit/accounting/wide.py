@@ -107,7 +107,7 @@ def _chunk(words: np.ndarray, source: Source) -> np.ndarray:
     ok = ~(negative & (x == 0))  # zero must not be counted twice
     doubt = np.flatnonzero(easy >= SURE)
     ok[doubt] &= _accept(j[doubt], r[doubt], easy[doubt], source)
-    return np.where(negative, -x, x)[ok]
+    return np.asarray(np.where(negative, -x, x)[ok])
 
 
 def _accept(j: np.ndarray, r: np.ndarray, easy: np.ndarray, source: Source) -> np.ndarray:

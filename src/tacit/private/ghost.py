@@ -148,7 +148,7 @@ class GhostClipping:
                     f"{type(first).__name__}. Return a tensor with one row per example."
                 )
             if not first.requires_grad:
-                first = _Tap.apply(first, self._anchor.to(first.device))
+                first = _Tap.apply(first, self._anchor.to(first.device))  # type: ignore[no-untyped-call]
             detached = tuple(x.detach() if isinstance(x, Tensor) else x for x in inputs)
 
             def store_gradient(g: Tensor) -> None:

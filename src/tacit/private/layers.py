@@ -323,9 +323,11 @@ class FunctionalRule(LayerRule):
                 out = torch.func.functional_call(
                     self.module, parameters, tuple(x[None] if isinstance(x, Tensor) else x for x in inputs)
                 )
-                return ((out[0] if isinstance(out, tuple) else out)[0] * g).sum()
+                first: Tensor = out[0] if isinstance(out, tuple) else out
+                return (first[0] * g).sum()
 
-            return torch.func.grad(loss)(parameters)
+            gradients: dict[str, Tensor] = torch.func.grad(loss)(parameters)
+            return gradients
 
         if not self.looped:
             dims = (0, *(0 if isinstance(x, Tensor) else None for x in use.inputs))

@@ -44,14 +44,17 @@ def squared(v: Tensor) -> Tensor:
     """Return ‖v_i‖² in float64, without a copy of v."""
     flat = v.reshape(len(v), -1)
     if flat.dtype == torch.float64:
-        return torch.linalg.vector_norm(flat, dim=1).square()
+        return _squared_norm(flat, 1)
     whole = flat.shape[1] // BLOCK * BLOCK
-    out = torch.linalg.vector_norm(flat[:, whole:], dim=1).double().square()
+    out = _squared_norm(flat[:, whole:], 1)
     if whole:
-        out = out + torch.linalg.vector_norm(
-            flat[:, :whole].view(len(v), -1, BLOCK), dim=2
-        ).double().square().sum(1)
+        out = out + _squared_norm(flat[:, :whole].view(len(v), -1, BLOCK), 2).sum(1)
     return out
+
+
+def _squared_norm(v: Tensor, dim: int) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(v, dim=dim)
+    return norm.double().square()
 
 
 def factor_squared(v: Tensor) -> Tensor:

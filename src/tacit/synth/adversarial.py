@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -36,7 +37,7 @@ class GeneratorNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         for linear, norm in zip(self.linear, self.norm):
             x = torch.cat([functional.relu(norm(linear(x))), x], dim=1)
-        return self.last(x)
+        return cast(Tensor, self.last(x))
 
 
 class Critic(nn.Module):
@@ -54,7 +55,7 @@ class Critic(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Linear(inputs, 1))
 
     def forward(self, rows: Tensor) -> Tensor:
-        return self.layers(rows.reshape(len(rows) // self.pac, -1))
+        return cast(Tensor, self.layers(rows.reshape(len(rows) // self.pac, -1)))
 
 
 @dataclass
@@ -99,7 +100,8 @@ def gradient_penalty(critic: Critic, real: Tensor, fake: Tensor, weight: float =
         .requires_grad_(True)
     )
     (slope,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
-    return weight * ((slope.reshape(len(t), -1).norm(dim=1) - 1) ** 2).mean()
+    norm: Tensor = slope.reshape(len(t), -1).norm(dim=1)
+    return weight * ((norm - 1) ** 2).mean()
 
 
 def get_weights(net: nn.Module) -> dict[str, Tensor]:

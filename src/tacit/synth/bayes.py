@@ -123,7 +123,7 @@ def pick_cells(tables: np.ndarray, rows: np.ndarray, u: np.ndarray) -> np.ndarra
     total = np.divide(total, sums, out=np.zeros_like(total), where=sums > 0) + np.arange(len(tables))[:, None]
     cell = np.searchsorted(total.ravel(), rows + u, side="right") - rows * tables.shape[1]
     last = tables.shape[1] - 1 - np.argmax(tables[:, ::-1] > 0, axis=1)
-    return np.clip(cell, 0, last[rows])
+    return np.asarray(np.clip(cell, 0, last[rows]))
 
 
 def _cell_likelihoods(layout: Layout, cells: Discretizer, conditions: Conditions) -> list[np.ndarray]:

@@ -171,8 +171,8 @@ def _response(codes: np.ndarray, size: int, ordered: bool) -> np.ndarray:
     """Return what the trees split by: the rank in [0, 1] if ordered, else one-hot levels."""
     if ordered:
         counts = np.bincount(codes, minlength=size)
-        return ((np.cumsum(counts) - counts / 2) / len(codes))[codes][:, None]
-    return np.eye(size, dtype=np.float32)[codes]
+        return np.asarray(((np.cumsum(counts) - counts / 2) / len(codes))[codes][:, None])
+    return np.asarray(np.eye(size, dtype=np.float32)[codes])
 
 
 def _rank(codes: np.ndarray, target: np.ndarray, size: int) -> np.ndarray:

@@ -114,7 +114,7 @@ def check_generator(generator: Generator) -> None:
         table = dataclasses.replace(
             table, constraints=tuple(c for c in table.constraints if not isinstance(c, Combinations))
         )
-    before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index, union-attr]
+    before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index]
     _require(generator.fit(frame, table) is generator, f"{name}.fit does not return the generator itself.")
     rows = generator.sample(500, seed=1)
     after = torch.random.get_rng_state(), np.random.get_state()[1]  # type: ignore[index]

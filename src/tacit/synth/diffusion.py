@@ -203,7 +203,7 @@ class DiffusionSchedule:
             for h, size in zip(hot, self.sizes)
         ]
         guess, logits = network(noisy, codes_t, t)
-        places = ((noise - guess) ** 2).sum() / max(x.shape[1], 1)
+        places: Tensor = ((noise - guess) ** 2).sum() / max(x.shape[1], 1)
         codes = x.new_zeros(())
         for h, m, raw in zip(hot, codes_t, logits):
             true, predicted = self._posterior(m, h, t), self._posterior(m, functional.softmax(raw, dim=1), t)

@@ -103,7 +103,7 @@ class DPGAN(NetworkGenerator):
                     fake, condition_loss = gan.fake(batch)
                     loss = functional.softplus(-gan.critic(fake)).mean()
                     generator_optimizer.zero_grad(set_to_none=True)
-                    (loss if condition_loss is None else loss + condition_loss).backward()
+                    torch.autograd.backward(loss if condition_loss is None else loss + condition_loss)
                     generator_optimizer.step()
             history.append({"epoch": epoch, "generator_loss": float(loss.detach())})
             watch({"kind": "epoch", "epochs": self.epochs, **history[-1]})

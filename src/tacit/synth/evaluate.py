@@ -46,13 +46,15 @@ class Evaluation:
     target: str | None = None
 
     def __getitem__(self, name: str) -> MetricScore:
-        for score in self.scores:
-            if score.name == name:
-                return score
-        raise BadData(
-            f"there is no score {name!r} in this evaluation. It has: "
-            f"{', '.join(s.name for s in self.scores)}."
-        )
+        if name not in self._by_name:
+            raise BadData(
+                f"there is no score {name!r} in this evaluation. It has: {', '.join(self._by_name)}."
+            )
+        return self._by_name[name]
+
+    @property
+    def _by_name(self) -> dict[str, MetricScore]:
+        return {score.name: score for score in self.scores}
 
     def by_facet(self, facet: Facet) -> list[MetricScore]:
         """Return the scores of one facet.
@@ -95,8 +97,7 @@ class Evaluation:
     def warnings(self) -> list[str]:
         """What must be considered before the table is used."""
         messages = []
-        scores_by_name = {s.name: s for s in self.scores}
-        copies, member = scores_by_name["exact copies"], scores_by_name.get("membership AUC")
+        copies = self["exact copies"]
         if copies.reference is None:
             if copies.value > 0:
                 messages.append(
@@ -113,20 +114,19 @@ class Evaluation:
                 f"{copies.value:.1%} of the synthetic rows are copies of training rows, compared with "
                 f"{copies.reference:.1%} of unseen real rows."
             )
-        for score in (member, scores_by_name.get("membership AUC (calibrated)")):
-            if score is not None and score.interval is not None and score.interval[0] > 0.5:
-                messages.append(
-                    f"{score.name} {score.value:.3f} (95%: {score.interval[0]:.3f} to "
-                    f"{score.interval[1]:.3f}): the synthetic table reveals membership in the training table "
-                    "better than chance."
-                )
-        for name in ("singling-out risk", "linkability risk", "inference risk"):
-            score = scores_by_name.get(name)
-            if score is not None and score.interval is not None and score.interval[0] > 0:
-                messages.append(
-                    f"{name} {score.value:.3f} (95%: {score.interval[0]:.3f} to {score.interval[1]:.3f}) is "
-                    "above 0, the level for unseen people."
-                )
+        reveals = ": the synthetic table reveals membership in the training table better than chance."
+        excess = " is above 0, the level for unseen people."
+        for name, chance, meaning in (
+            ("membership AUC", 0.5, reveals),
+            ("membership AUC (calibrated)", 0.5, reveals),
+            ("singling-out risk", 0.0, excess),
+            ("linkability risk", 0.0, excess),
+            ("inference risk", 0.0, excess),
+        ):
+            score = self._by_name.get(name)
+            if score is not None and score.interval is not None and score.interval[0] > chance:
+                low, high = score.interval
+                messages.append(f"{name} {score.value:.3f} (95%: {low:.3f} to {high:.3f}){meaning}")
         return messages
 
     def report(self, path: str | Path, points: bool = True) -> Path:
@@ -189,8 +189,8 @@ def _key_columns(views: Views, keys: Sequence[str] | None, target: str | None) -
         if isinstance(keys, str) or not keys:
             raise bad("evaluate", "keys", keys, "a list of at least one column")
         return [views.column_index(k) for k in keys]
-    others = [n for n in views.names if n != target]
-    return [views.column_index(n) for n in others[: max(1, len(others) // 2)]]
+    others = [j for j, n in enumerate(views.names) if n != target]
+    return others[: max(1, len(others) // 2)]
 
 
 def rank(
@@ -213,7 +213,7 @@ def rank(
             f"rank: two evaluations are called {next(n for n in names if names.count(n) > 1)!r}. Give each "
             "a name: evaluate(…, name='CTGAN')."
         )
-    scores = [{s.name: s for s in e.scores} for e in evaluations]
+    scores = [e._by_name for e in evaluations]
     shared = [n for n in scores[0] if all(n in h and math.isfinite(h[n].value) for h in scores)]
     for name, weight in (weights or {}).items():
         if name not in shared:

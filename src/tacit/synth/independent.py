@@ -45,5 +45,5 @@ class Independent(Generator):
 def inverse(shares: np.ndarray, u: np.ndarray) -> np.ndarray:
     """Return the cell where the cumulative distribution exceeds u; never one of share 0."""
     total = np.cumsum(shares)
-    last = int(np.flatnonzero(shares)[-1])
-    return np.minimum(np.searchsorted(total, u * total[-1], side="right"), last)
+    cell = np.searchsorted(total, u * total[-1], side="right")
+    return np.asarray(np.minimum(cell, np.flatnonzero(shares)[-1]))

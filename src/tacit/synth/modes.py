@@ -77,7 +77,7 @@ def fit_mixture(x: np.ndarray, most: int = 10, steps: int = 100) -> Mixture:
 
 
 def _digamma(x: np.ndarray) -> np.ndarray:
-    return torch.special.digamma(torch.from_numpy(np.atleast_1d(x))).numpy()
+    return np.asarray(torch.special.digamma(torch.from_numpy(np.atleast_1d(x))))
 
 
 class Block(NamedTuple):

@@ -164,10 +164,10 @@ class PATEGAN(NetworkGenerator):
         for _ in range(self.steps):
             soft = self.generate(network, 2 * half, sizes)
             rows = harden(soft, sizes) + soft - soft.detach()  # straight-through estimator
-            first, second = (part.T @ part / half - target.float() for part in rows.split(half))
+            first, second = (part.T @ part / half - target.float() for part in torch.split(rows, half))
             loss = (scale * first * second).sum()
             optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
+            torch.autograd.backward(loss)
             optimizer.step()
         return float(loss.detach())
 
@@ -190,7 +190,7 @@ class Kernel:
     def __call__(self, some: Tensor, others: Tensor) -> Tensor:
         """Return similarities [some, others] of rows in integer features."""
         pairs = (some @ others.T).square_()  # the square of the sum over columns, less the sum of squares
-        for a, b in zip(some.split(self.sizes, dim=1), others.split(self.sizes, dim=1)):
+        for a, b in zip(*(torch.split(rows, self.sizes, dim=1) for rows in (some, others))):
             pairs -= (a @ b.T).square_()
         return pairs
 
@@ -215,7 +215,7 @@ class Teachers:
         """Count the votes for each query; a teacher without rows never votes for one."""
         queries, pool = self.kernel.center(queries), self.kernel.center(pool)
         out = []
-        for part in queries.split(max(1, ENTRIES // max(len(self.rows), len(pool)))):
+        for part in torch.split(queries, max(1, ENTRIES // max(len(self.rows), len(pool)))):
             usual = self.kernel(part, pool).mean(dim=1)
             similarity = torch.zeros(len(part), len(self.counts), dtype=torch.float64).index_add_(
                 1, self.owners, self.kernel(part, self.rows)
@@ -243,7 +243,10 @@ def fit_student(kernel: Kernel, queries: Tensor, shares: Tensor, noise: float) -
     likely = int((-(rotated**2 / variances).sum(dim=1) - variances.log().sum(dim=1)).argmax())
     part = strengths[likely] / unit * (vectors @ (rotated / variances[likely]))
     return lambda rows: torch.cat(
-        [kernel(kernel.center(some), points) @ part for some in rows.split(max(1, ENTRIES // len(points)))]
+        [
+            kernel(kernel.center(some), points) @ part
+            for some in torch.split(rows, max(1, ENTRIES // len(points)))
+        ]
     )
 
 
@@ -253,7 +256,7 @@ def rake(weight: Tensor, rows: Tensor, shares: list[np.ndarray], passes: int = 2
     The shares were measured directly; the votes only blur them.
     """
     for _ in range(passes):
-        for part, share in zip(rows.split([len(s) for s in shares], dim=1), shares):
+        for part, share in zip(torch.split(rows, [len(s) for s in shares], dim=1), shares):
             current = weight @ part
             weight = weight * (part @ (torch.from_numpy(share) / current.clamp_min(1e-300)))
     return weight / weight.sum()
@@ -264,7 +267,7 @@ def harden(rows: Tensor, sizes: tuple[int, ...]) -> Tensor:
     return torch.cat(
         [
             functional.one_hot(part.argmax(dim=1), part.shape[1])
-            for part in rows.detach().split(list(sizes), dim=1)
+            for part in torch.split(rows.detach(), list(sizes), dim=1)
         ],
         dim=1,
     ).to(rows.dtype)

@@ -237,7 +237,8 @@ class NetworkGenerator(PrivateGenerator):
         """Generate `n` soft rows: one Gumbel softmax per column."""
         raw = network(torch.randn(n, self.noise))
         noisy = (raw - torch.log(torch.empty_like(raw).exponential_().clamp_min(1e-20))) / TEMPERATURE
-        return torch.cat([functional.softmax(part, dim=1) for part in noisy.split(list(sizes), dim=1)], dim=1)
+        parts = torch.split(noisy, list(sizes), dim=1)
+        return torch.cat([functional.softmax(part, dim=1) for part in parts], dim=1)
 
     def draw(
         self, state: GeneratorState, layout: Layout, n: int, rng: np.random.Generator, conditions: Conditions
@@ -249,7 +250,8 @@ class NetworkGenerator(PrivateGenerator):
                 {name.removeprefix("maker."): t for name, t in state.tensors.items()}, strict=False
             )
             rows = self.generate(network, n, grid.sizes)
-        codes = np.column_stack([part.argmax(dim=1).numpy() for part in rows.split(list(grid.sizes), dim=1)])
+        parts = torch.split(rows, list(grid.sizes), dim=1)
+        codes = np.column_stack([part.argmax(dim=1).numpy() for part in parts])
         return layout.encode(grid.to_numbers(codes, rng))
 
 

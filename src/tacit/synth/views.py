@@ -177,8 +177,7 @@ class Views:
 
 def fill_missing(x: np.ndarray) -> np.ndarray:
     """Replace NaN by a value far below all numbers, for decision trees."""
-    low = np.nanmin(x, initial=0.0)
-    return np.nan_to_num(x, nan=float(low) - 1e9)
+    return np.asarray(np.nan_to_num(x, nan=float(np.nanmin(x, initial=0.0)) - 1e9))
 
 
 def _levels(column: Column, series: dict[str, pd.Series]) -> tuple[list[Any], dict[str, np.ndarray]]:
