@@ -1,12 +1,12 @@
-"""Federated averaging on two CPU cores: ours, a careful hand-written loop, Flower and pfl-research, from one
-run on the same work.
+"""Federated averaging on two CPU cores: tacit, a hand-written loop, Flower and pfl-research, in one run on the
+same workload.
 
-    python benchmarks/cohort.py                  everything (about six minutes on two quiet cores)
-    python benchmarks/cohort.py --only peers     without ours;  --only ours: ours and the hand-written loop
+    python benchmarks/cohort.py                  everything (about six minutes on two idle cores)
+    python benchmarks/cohort.py --only peers     without tacit;  --only ours: tacit and the hand-written loop
     python benchmarks/cohort.py --works logistic --repeat 3 --json figures.json
 
-Every contender runs alone in a process of its own; a peer without an environment under .venv-peers is left
-out and named (benchmarks/peers/install.sh makes them). What is measured, and how, is in benchmarks/README.md.
+Every contender runs alone in its own process. A peer without an environment under .venv-peers is skipped with
+a message (benchmarks/peers/install.sh creates the environments). benchmarks/README.md explains the figures.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ sys.path.insert(0, str(PEERS))
 
 from work import WORKS, Work, descendants, make  # noqa: E402
 
-JOB_ROUNDS = 10  # of the job timed end to end as a fresh process
+JOB_ROUNDS = 10  # of the job that is timed end to end as a new process
 Row = dict[str, Any]
 
-# contender: its runner, its environment (None: this interpreter), its modes with what a reader should call
+# contender: its runner, its environment (None: this interpreter), its modes with their display names
 # them
 CONTENDERS: dict[str, tuple[str, str | None, dict[str, str]]] = {
     "tacit": ("ours.py", None, {"": "tacit"}),
@@ -52,7 +52,7 @@ CONTENDERS: dict[str, tuple[str, str | None, dict[str, str]]] = {
     "flower": ("flower.py", "flower", {"": "Flower simulation"}),
 }
 
-# work, what, contender, its mode (None: its best), and how many times ours it should be
+# workload, figure, contender, its mode (None: its best), and the goal for its ratio to tacit
 AIMS: list[tuple[str, str, str, str | None, float]] = [
     ("cnn", "median", "loop", "one", 1 / 0.55),
     ("cnn", "cpu", "loop", "one", 1.0),
@@ -66,8 +66,8 @@ AIMS: list[tuple[str, str, str, str | None, float]] = [
 
 
 class Memory(threading.Thread):
-    """Peak memory of a process and all it starts: the sum of proportional set sizes, so that shared pages
-    count once.
+    """Peak memory of a process and its children: the sum of proportional set sizes, in which shared pages count
+    once.
     """
 
     def __init__(self, pid: int) -> None:
@@ -75,7 +75,9 @@ class Memory(threading.Thread):
         self.pid, self.peak, self.done = pid, 0, threading.Event()
 
     def run(self) -> None:
-        while not self.done.wait(0.25):  # often enough for peaks that last, seldom enough not to be felt
+        while not self.done.wait(
+            0.25
+        ):  # often enough for lasting peaks, rarely enough not to affect the figures
             total = 0
             for pid in [self.pid, *descendants(self.pid)]:
                 try:
@@ -85,7 +87,7 @@ class Memory(threading.Thread):
                         if text.startswith("Pss:")
                     )
                 except (OSError, StopIteration):
-                    continue  # ended while we looked
+                    continue  # ended in the meantime
                 total += int(line.split()[1]) * 1024
             self.peak = max(self.peak, total)
 
@@ -93,7 +95,7 @@ class Memory(threading.Thread):
 def timed(
     command: list[str], limit: float, environment: dict[str, str] | None = None
 ) -> tuple[str, float, int, str]:
-    """Its standard output, the wall seconds it took, its peak memory, and why it failed if it did."""
+    """Run a command; return its standard output, wall seconds, peak memory, and the error if it failed."""
     begin = time.perf_counter()
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen(
@@ -126,7 +128,7 @@ def timed(
 def command(
     contender: str, mode: str, work: Work, data: Path, rounds: int | None = None
 ) -> tuple[list[str], dict[str, str]] | None:
-    """How to start it; None when it is not installed."""
+    """The command line of a contender; None if it is not installed."""
     runner, environment, _ = CONTENDERS[contender]
     python = (
         sys.executable if environment is None else str(ROOT / ".venv-peers" / environment / "bin" / "python")
@@ -140,8 +142,8 @@ def command(
 
 
 def job_file(work: Work, data: Path) -> Path:
-    """Our side of the end-to-end job, as a user would write it: the same rows as bytes, in the standard files
-    of MNIST and CIFAR-10.
+    """The job of tacit, as a user would write it: the same rows as bytes, in the file formats of MNIST and
+    CIFAR-10.
     """
     import numpy as np
 
@@ -201,7 +203,7 @@ evaluate_every = 0
 
 
 def job(contender: str, mode: str, work: Work, data: Path) -> Row:
-    """Wall seconds of a ten-round job as a fresh process, from launch to exit."""
+    """Wall seconds of a ten-round job as a new process, from start to exit."""
     if contender == "tacit":
         start = [
             sys.executable,
@@ -214,20 +216,20 @@ def job(contender: str, mode: str, work: Work, data: Path) -> Row:
         ]
         _, wall, peak, failure = timed(start, 300, {"PYTHONPATH": str(ROOT / "src")})
     else:
-        found = command(contender, mode, work, data, JOB_ROUNDS)
-        assert found is not None
-        _, wall, peak, failure = timed(found[0], 300, found[1])
+        launch = command(contender, mode, work, data, JOB_ROUNDS)
+        assert launch is not None
+        _, wall, peak, failure = timed(launch[0], 300, launch[1])
     return {"job": wall, "job_peak": peak} if not failure else {"job_failure": failure}
 
 
 def measure(contender: str, mode: str, work: Work, data: Path, repeat: int) -> Row:
-    """The best of `repeat` runs by its median: the one the machine disturbed least."""
+    """The best of `repeat` runs by its median: the one with the least interference."""
     best: Row = {}
     for _ in range(repeat):
-        found = command(contender, mode, work, data)
-        if found is None:
+        launch = command(contender, mode, work, data)
+        if launch is None:
             return {"failure": "not installed: benchmarks/peers/install.sh"}
-        text, wall, peak, failure = timed(found[0], 600, found[1])
+        text, wall, peak, failure = timed(launch[0], 600, launch[1])
         if failure:
             return {"failure": failure}
         row = {**json.loads(text.strip().splitlines()[-1]), "wall": wall, "peak": peak}
@@ -239,7 +241,7 @@ def measure(contender: str, mode: str, work: Work, data: Path, repeat: int) -> R
 def table(work: Work, rows: dict[tuple[str, str], Row]) -> None:
     print(f"\n{work.name}: {work.title}; {work.rounds} rounds, the first {work.warm} not counted")
     print(
-        f"{'':34}{'s a round':>10}{'(min':>9}{'mean)':>9}{'CPU s':>9}{'first round':>13}{'peak MB':>9}{'job s':>8}{'test loss':>11}"
+        f"{'':34}{'s/round':>10}{'(min':>9}{'mean)':>9}{'CPU s':>9}{'first round':>13}{'peak MB':>9}{'job s':>8}{'test loss':>11}"
     )
     for (contender, mode), row in rows.items():
         name = CONTENDERS[contender][2][mode]
@@ -284,7 +286,7 @@ def table(work: Work, rows: dict[tuple[str, str], Row]) -> None:
     if losses:
         spread = max(losses.values()) / min(losses.values()) - 1
         print(
-            f"final test losses lie within {spread:.1%}"
+            f"final test losses are within {spread:.1%}"
             + ("" if spread < 0.05 else ": MORE THAN 5%, they did not do the same work")
         )
 
@@ -300,7 +302,7 @@ def ratios(work: Work, rows: dict[tuple[str, str], Row]) -> None:
                 name = name if name[0] != " " else f"hand-written loop, {name.strip()}"
                 wall, cpu = ours["median"] / row["median"], ours["cpu"] / row["cpu"]
                 print(
-                    f"  ours / {name}: {wall:.3f} of its wall a round ({1 / wall:.1f}× as fast), {cpu:.3f} "
+                    f"  ours / {name}: {wall:.3f} of its wall time per round ({1 / wall:.1f}× as fast), {cpu:.3f} "
                     "of its CPU"
                 )
     for at, what, contender, mode, aim in AIMS:
@@ -320,7 +322,7 @@ def ratios(work: Work, rows: dict[tuple[str, str], Row]) -> None:
         }[what]
         verdict = "reached" if ratio >= aim else "MISSED"
         print(
-            f"  {label}, {contender}{f' ({mode})' if mode else ''} / ours: {ratio:.2f}   aim ≥ {aim:.2f}: "
+            f"  {label}, {contender}{f' ({mode})' if mode else ''} / ours: {ratio:.2f}   goal ≥ {aim:.2f}: "
             f"{verdict}"
         )
 
@@ -331,11 +333,9 @@ def main() -> None:
     )
     parser.add_argument("--works", nargs="+", choices=list(WORKS), default=list(WORKS))
     parser.add_argument("--only", choices=["all", "peers", "ours"], default="all")
-    parser.add_argument(
-        "--repeat", type=int, default=1, help="runs of each contender; the least disturbed counts"
-    )
-    parser.add_argument("--no-jobs", action="store_true", help="leave out the end-to-end jobs")
-    parser.add_argument("--json", type=Path, help="write every figure here as well")
+    parser.add_argument("--repeat", type=int, default=1, help="runs of each contender; the fastest counts")
+    parser.add_argument("--no-jobs", action="store_true", help="skip the end-to-end jobs")
+    parser.add_argument("--json", type=Path, help="also write every figure to this file")
     args = parser.parse_args()
     chosen = {"all": list(CONTENDERS), "peers": ["loop", "pfl", "flower"], "ours": ["tacit", "loop"]}[
         args.only

@@ -1,14 +1,14 @@
-"""A hundred clients of a small CNN on one GPU: samples a second, ours against the one-client-at-a-time
-loop on the same card.
+"""A hundred clients of a small CNN on one GPU: samples per second of tacit, and of a loop over clients on the
+same GPU.
 
-    PYTHONPATH=src python benchmarks/cohort_gpu.py            needs torch and numpy, nothing else
+    PYTHONPATH=src python benchmarks/cohort_gpu.py            needs only torch and numpy
     … --data cifar.npz        rows x [N, 3, 32, 32] and y [N] instead of random ones of that shape (the arithmetic is the same)
-    … --device cpu --parties 4 --samples 64                   to try the script where there is no card
+    … --device cpu --parties 4 --samples 64                   to try the script without a GPU
 
-Convolutions of 6 and 16 channels and layers of 120, 84 and 10 (62,006 parameters), 100 parties × 500
-samples, batch 32, one local epoch, everyone in every round. Rates come from the wall time of a long run
-less that of a short one, with the card idle at both ends: recording graphs and start-up are told apart
-(`before`), and nothing that happens between rounds is left out.
+Convolutions with 6 and 16 channels and layers of 120, 84 and 10 (62,006 parameters), 100 parties × 500
+samples, batch 32, one local epoch, full participation. Rates are the wall time of a long run minus that of a
+short one, with the GPU idle at both ends: startup and graph recording are reported separately (`before`), and
+everything between rounds is included.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ AIM = {
     "FedAvg": (900_000, 60.0),
     "FedAvg, Adam": (600_000, None),
     "FedProx": (600_000, None),
-}  # samples/s, × the loop; stated for an H200
+}  # samples/s, ratio to the loop; goals for an H200
 
 
 def model() -> nn.Module:
@@ -73,8 +73,8 @@ def idle(device: torch.device) -> float:
 
 
 def loop(x: Tensor, y: Tensor, args: argparse.Namespace, adam: bool, mu: float) -> Callable[[int], Any]:
-    """FedAvg one client at a time with everything on the card, one fused update a step, and no waiting for
-    the card inside a round.
+    """FedAvg, one client at a time, with everything on the GPU, one fused update per step, and no synchronization
+    within a round.
     """
     net = model().to(x.device)
     parameters = list(net.parameters())
@@ -89,7 +89,7 @@ def loop(x: Tensor, y: Tensor, args: argparse.Namespace, adam: bool, mu: float) 
             for k in range(args.parties):
                 torch._foreach_copy_(parameters, w)
                 if optimizer is not None:
-                    optimizer.state.clear()  # each client's Adam begins anew
+                    optimizer.state.clear()  # each client's Adam is reset
                 mine = slice(k * args.samples, (k + 1) * args.samples)
                 order = torch.randperm(args.samples, device=x.device)
                 xs, ys = x[mine][order], y[mine][order]
@@ -112,10 +112,10 @@ def loop(x: Tensor, y: Tensor, args: argparse.Namespace, adam: bool, mu: float) 
 
 
 def rate(run: Callable[[int], Any], args: argparse.Namespace, short: int, long: int) -> dict[str, float]:
-    """Samples a second, and the seconds that come before the steady rounds."""
+    """Samples per second, and the seconds before the steady rounds."""
     device = torch.device(args.device)
     marks = [idle(device)]
-    for rounds in (short, short, long):  # the first pays for start-up and is not used for the rate
+    for rounds in (short, short, long):  # the first includes startup and is not used for the rate
         run(rounds)
         marks.append(idle(device))
     first, brief, full = (b - a for a, b in pairwise(marks))
@@ -133,8 +133,8 @@ def main() -> None:
     )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--parties", type=int, default=100)
-    parser.add_argument("--samples", type=int, default=500, help="a party")
-    parser.add_argument("--rounds", type=int, default=40, help="of the long run of ours")
+    parser.add_argument("--samples", type=int, default=500, help="samples per party")
+    parser.add_argument("--rounds", type=int, default=40, help="rounds of the long run of tacit")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--only", choices=["all", "loop", "ours"], default="all")
     parser.add_argument("--json", type=Path)
@@ -153,7 +153,7 @@ def main() -> None:
         figures[label] = figure
         speed, a_round, before = figure["samples/s"], figure["seconds a round"], figure["before"]
         print(
-            f"{label:24}{speed:>14,.0f} samples/s {a_round:>10.4f} s a round, {before:>6.1f} s before",
+            f"{label:24}{speed:>14,.0f} samples/s {a_round:>10.4f} s/round, {before:>6.1f} s before",
             flush=True,
         )
 
@@ -200,13 +200,13 @@ def main() -> None:
         if ours is None:
             continue
         line = (
-            f"{label}: {ours['samples/s']:,.0f} samples/s, aim ≥ {least:,}: "
+            f"{label}: {ours['samples/s']:,.0f} samples/s, goal ≥ {least:,}: "
             f"{'reached' if ours['samples/s'] >= least else 'MISSED'}"
         )
         if theirs is not None:
             ratio = ours["samples/s"] / theirs["samples/s"]
             line += f"; {ratio:.1f}× the loop"
-            line += f", aim ≥ {times:.0f}×: {'reached' if ratio >= times else 'MISSED'}" if times else ""
+            line += f", goal ≥ {times:.0f}×: {'reached' if ratio >= times else 'MISSED'}" if times else ""
         print(line)
     if args.json:
         args.json.write_text(

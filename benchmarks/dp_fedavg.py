@@ -1,12 +1,12 @@
-"""The price of privacy, by whom one has to trust: DP-FedAvg on MNIST, each client protected as a whole.
+"""The cost of privacy by trust model: DP-FedAvg on MNIST, with the client as the unit.
 
     TACIT_DATA=… python benchmarks/dp_fedavg.py [--seeds 1] [--only central] [--out FILE.json]
 
-6,000 clients hold 10 digits each; logistic regression, 30 rounds of about 400 clients, 5 local epochs of
-batches of 10, lr 0.1, updates clipped to an L2 norm of 0.5. One setting for all rows of the table, near the
-best of five tried by hand with a noise multiplier of 0.6 on seed 0; nothing is tuned for a budget. Some ten
-minutes on two cores, nearly all of it the 3 million exact discrete Gaussian numbers a round where each client
-adds its own.
+6,000 clients have 10 digits each; logistic regression, 30 rounds of about 400 clients, 5 local epochs in
+batches of 10, lr 0.1, updates clipped to an L2 norm of 0.5. All rows of the table have the same setting, near
+the best of five tried by hand with a noise multiplier of 0.6 on seed 0; nothing is tuned for a budget. It takes
+about ten minutes on two cores, nearly all for the 3 million exact discrete Gaussian numbers per round if each
+client adds its own noise.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CLIENTS, PER_ROUND, ROUNDS, NORM, DELTA = 6000, 400, 30, 0.5, 1e-5
 
 
 def rows() -> list[tuple[str, str, list[Any] | None, str]]:
-    """(who is trusted, ε, the guard, the sampling)."""
+    """(trusted parties, ε, the guard, the sampling)."""
 
     def central(epsilon: float) -> list[Any]:
         return [guard.Clip(NORM), guard.Noise(epsilon=epsilon, delta=DELTA)]
@@ -61,15 +61,15 @@ def main() -> None:
         "--only",
         default="",
         metavar="TEXT",
-        help="only the rows whose first column has this in it, such as 'central'",
+        help="only the rows whose first column contains this, such as 'central'",
     )
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     home = os.environ.get("TACIT_DATA")
     digits = data.mnist(data_dir=None if home is None else Path(home) / "mnist")
-    found = []
+    results = []
     print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; δ = {DELTA:g}\n")
-    print(f"{'who is trusted':52} {'ε':>4}  {'z':>6}  {'accuracy':>8}  {'seconds':>7}")
+    print(f"{'trusted':52} {'ε':>4}  {'z':>6}  {'accuracy':>8}  {'seconds':>7}")
     for who, epsilon, stages, sampling in (row for row in rows() if args.only in row[0]):
         scores, spent, began = [], None, time.perf_counter()
         for seed in range(args.seeds):
@@ -107,13 +107,13 @@ def main() -> None:
                 "mechanism": spent.mechanism,
             },
         }
-        found.append(row)
+        results.append(row)
         print(
             f"{who:52} {epsilon:>4}  {z:>6}  {sum(scores) / len(scores):>8.3f}  {row['seconds']:>7.0f}",
             flush=True,
         )
     if args.out is not None:
-        args.out.write_text(json.dumps(found, indent=1, ensure_ascii=False))
+        args.out.write_text(json.dumps(results, indent=1, ensure_ascii=False))
 
 
 if __name__ == "__main__":

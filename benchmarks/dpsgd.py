@@ -53,17 +53,17 @@ def once(python: str, mode: str, model: str) -> dict[str, float]:
 
 
 def race(rounds: int) -> None:
-    print(f"load average {os.getloadavg()[0]:.1f}; on a busy machine read the ratios with care")
+    print(f"load average {os.getloadavg()[0]:.1f}; ratios are unreliable on a busy machine")
     for model, what in MODELS.items():
         best: dict[str, dict[str, float]] = {}
-        for _ in range(rounds):  # one after the other, then again: a neighbour's noise falls on all of them
+        for _ in range(rounds):  # interleaved, so that other load on the machine affects all of them
             for name, (python, mode) in CONTENDERS.items():
                 if not Path(python).exists():
                     print(f"  {name} is not installed: benchmarks/peers/install.sh")
                     continue
                 got = once(python, mode, model)
-                kept = best.setdefault(name, got)
-                best[name] = {k: min(v, got[k]) for k, v in kept.items()}
+                previous = best.setdefault(name, got)
+                best[name] = {k: min(v, got[k]) for k, v in previous.items()}
         base = best["plain SGD"]
         print(f"\n{what}\n{'':18}{'CPU s/epoch':>12}{'ratio':>8}{'extra MB':>10}")
         for name, got in best.items():
@@ -131,7 +131,7 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--study", action="store_true")
     parser.add_argument("--epochs", type=int, default=15)
-    parser.add_argument("--lr", type=float, default=1.0, help="of the study")
+    parser.add_argument("--lr", type=float, default=1.0, help="learning rate of the study")
     parser.add_argument("--data-dir")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images" / "dpsgd-mnist.svg")
     args = parser.parse_args()

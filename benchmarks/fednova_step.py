@@ -1,14 +1,14 @@
-"""Why FedNova collapses on very unequal parties: how many times the mean way of its parties it walks, and
-the same without.
+"""Why FedNova collapses with very unequal parties: the ratio of its step to the parties' mean update, and the same
+without it.
 
     python benchmarks/fednova_step.py --data-dir DATA            CIFAR-10, 5,000 rows, ten parties, three draws of their sizes; about ten CPU minutes
     python benchmarks/fednova_step.py --data-dir DATA --rows 500 --rounds 1         to try the script
 
-The step is τ_eff Σ p_k Δ_k/τ_k, with τ_eff = Σ p_k τ_k: a weighted mean of the ways Δ_k, times S = Σ p_k
-τ_k · Σ p_k/τ_k. Parties that walk equally many epochs have τ_k in proportion to their rows, and S is the
-number of parties times Σ p_k²: 1 for equal ones, up to 10 for ten. If all parties walked straight to one
-point, what is left of the way there would be multiplied by 1 − S in every round, which grows above 2.
-`tau="harmonic"` takes τ_eff = 1 / Σ p_k/τ_k, and S is 1.
+The step is τ_eff Σ p_k Δ_k/τ_k, with τ_eff = Σ p_k τ_k: a weighted mean of the updates Δ_k, times S = Σ p_k
+τ_k · Σ p_k/τ_k. If parties train the same number of epochs, τ_k is proportional to their rows, and S is the
+number of parties times Σ p_k²: 1 for equal parties, up to 10 for ten. If all parties moved straight to one
+point, the remaining distance would be multiplied by 1 − S in every round, so it grows if S is above 2.
+`tau="harmonic"` uses τ_eff = 1 / Σ p_k/τ_k, and S is 1.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tacit import algorithms, data, models
 from tacit.engine.task import Task
 from tacit.runtimes.cohort import Cohort, Run
 
-BATCH, LR, MOMENTUM, PARTIES, EPOCHS = 64, 0.01, 0.9, 10, 10  # as the study niid-bench
-SEEDS = 3, 10, 9  # draws of the sizes with S below 2, a little above it, and far above
+BATCH, LR, MOMENTUM, PARTIES, EPOCHS = 64, 0.01, 0.9, 10, 10  # as in the study niid-bench
+SEEDS = 3, 10, 9  # draws of the sizes with S below 2, slightly above it, and far above
 
 
 def walk(fed: data.Federation, tau: str, rounds: int) -> None:

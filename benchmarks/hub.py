@@ -1,13 +1,13 @@
-"""What a hub costs: messages and megabytes a second through it, sealed, against a bare grpc.aio echo in the
-same run.
+"""The cost of a hub: messages and MB/s through it, encrypted end to end, against a plain grpc.aio echo in the same
+run.
 
-    python benchmarks/hub.py            # all of it, about three minutes
+    python benchmarks/hub.py            # everything, about three minutes
     python benchmarks/hub.py --quick    # a tenth of the work
 
-Each side (echo server or hub, each party) is a process of its own. Both use mutual TLS with the same
-certificates. The echo sends a payload and gets it back over one connection; through the hub the same payload
-goes from one party to another, sealed, and a short answer comes back (for MB/s), or it goes there and back
-(for the round trip). So an echoed megabyte and a relayed one both cross two connections' worth of TLS.
+Each side (echo server or hub, each party) is a separate process. Both use mutual TLS with the same
+certificates. The echo sends a payload and gets it back over one connection. Through the hub the same payload
+goes from one party to another, encrypted, and a short answer returns (for MB/s), or the payload itself returns
+(for the round trip). So an echoed and a relayed megabyte both cross two TLS connections.
 """
 
 from __future__ import annotations
@@ -93,12 +93,12 @@ async def echo_server(kit: Kit, at: int) -> None:
 
 
 async def bare(kit: Kit, at: int, sizes: dict[int, int]) -> dict[int, float]:
-    """Seconds for each message, there and back; large ones as chunks of at most 1 MiB, all under way at once,
-    as any streaming program would.
+    """Seconds per message, there and back. Large ones are sent as chunks of at most 1 MiB, all in flight at once, as
+    in any streaming program.
     """
     authority, key, certificate = kit.pems()
     options = [o for o in CLIENT_OPTIONS if "message_length" not in o[0]] + BIG
-    found = {}
+    timings = {}
     async with grpc.aio.secure_channel(
         f"127.0.0.1:{at}", grpc.ssl_channel_credentials(authority, key, certificate), options=options
     ) as channel:
@@ -121,9 +121,9 @@ async def bare(kit: Kit, at: int, sizes: dict[int, int]) -> dict[int, float]:
             began = time.perf_counter()
             for _ in range(count):
                 await once()
-            found[size] = (time.perf_counter() - began) / count
+            timings[size] = (time.perf_counter() - began) / count
         call.cancel()
-    return found
+    return timings
 
 
 async def far_end(kit: Kit, rounds: int) -> None:
@@ -140,7 +140,7 @@ async def _answers(me: Any, rounds: int) -> None:
 
 
 async def through(kit: Kit, sizes: dict[int, int]) -> dict[int, float]:
-    found = {}
+    timings = {}
 
     async def plays(me: Any) -> None:
         for size, count in sizes.items():
@@ -154,12 +154,12 @@ async def through(kit: Kit, sizes: dict[int, int]) -> dict[int, float]:
             began = time.perf_counter()
             for _ in range(count):
                 await once()
-            found[size] = (time.perf_counter() - began) / count
+            timings[size] = (time.perf_counter() - began) / count
         await me.send("b", BenchDone())
 
     async with Link(kit) as link:
         await link.run(plays)
-    return found
+    return timings
 
 
 async def flat(kit: Kit, rounds: int) -> tuple[float, float, float]:
@@ -182,9 +182,9 @@ async def flat(kit: Kit, rounds: int) -> tuple[float, float, float]:
 
 
 async def one_round(kits: dict[str, Kit], clients: int, parameters: int) -> tuple[float, int]:
-    """A federated round: the model to everyone, an update from everyone, their mean. (seconds, bytes)."""
+    """One federated round: the model to all parties, an update from each, their mean. Returns (seconds, bytes)."""
     names = [f"c{k}" for k in range(clients)]
-    told: list[float] = []
+    elapsed: list[float] = []
 
     async def server(me: Any) -> None:
         w = torch.zeros(parameters)
@@ -194,12 +194,12 @@ async def one_round(kits: dict[str, Kit], clients: int, parameters: int) -> tupl
             ups = await me.gather(names, BenchVector)
             w = sum(u.data for u in ups.values()) / clients
             if timed:
-                told.append(time.perf_counter() - began)
+                elapsed.append(time.perf_counter() - began)
         await me.send(names, BenchDone())
 
     async with Link(kits["server"]) as link:
         await link.run(server)
-    return told[0], 2 * clients * 4 * parameters
+    return elapsed[0], 2 * clients * 4 * parameters
 
 
 async def client(kit: Kit) -> None:
@@ -212,7 +212,7 @@ async def client(kit: Kit) -> None:
 
 
 async def crowd(kits: dict[str, Kit], names: list[str]) -> float:
-    """Seconds until a server has heard from each of many connections."""
+    """Seconds until a server has a message from each of many connections."""
 
     async def server(me: Any) -> None:
         await me.gather(names, BenchDone)
@@ -254,21 +254,21 @@ def main() -> None:
         64 << 20: 3 // min(less, 3),
     }
 
-    def measured(work: Callable[[], Any], *beside: Callable[[], Any]) -> Any:
-        """In a child, so that this process never opens a connection and can go on forking."""
+    def measure(work: Callable[[], Any], *peers: Callable[[], Any]) -> Any:
+        """Run in a child, so that this process never opens a connection and can continue to fork."""
         read, write = os.pipe()
-        others = [process(w) for w in beside]
+        pids = [process(p) for p in peers]
 
-        async def tells() -> None:
+        async def write_result() -> None:
             os.write(write, repr(await work()).encode())
 
-        process(tells)
+        process(write_result)
         os.close(write)
         import ast
 
         with os.fdopen(read, "rb") as file:
             text = file.read()
-        for pid in others:
+        for pid in pids:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         return ast.literal_eval(text.decode())
@@ -276,29 +276,29 @@ def main() -> None:
     try:
         rounds = sum(sizes.values()) + len(sizes) + 1
         turns: list[tuple[dict[int, float], dict[int, float]]] = []
-        for _ in range(REPEATS):  # in turns, and the median of each: what else this machine does strikes both
+        for _ in range(REPEATS):  # alternately, and the median of each, so that other load affects both
             turns.append(
                 (
-                    measured(lambda: bare(kits["a"], echo_at, sizes)),
-                    measured(lambda: through(kits["a"], sizes), lambda: far_end(kits["b"], rounds)),
+                    measure(lambda: bare(kits["a"], echo_at, sizes)),
+                    measure(lambda: through(kits["a"], sizes), lambda: far_end(kits["b"], rounds)),
                 )
             )
         echo, ours = (
             {size: statistics.median(turn[side][size] for turn in turns) for size in sizes} for side in (0, 1)
         )
-        print(f"{'payload':>10} {'bare echo':>14} {'hub, sealed':>14} {'ratio':>7}")
+        print(f"{'payload':>10} {'plain echo':>14} {'hub':>14} {'ratio':>7}")
         print(
             f"{'1 kB':>10} {1e3 * echo[1024]:>11.2f} ms {1e3 * ours[1024]:>11.2f} ms "
-            f"{ours[1024] / echo[1024]:>6.2f}×   round trip (aim ≤ 3×)"
+            f"{ours[1024] / echo[1024]:>6.2f}×   round trip (goal ≤ 3×)"
         )
         for size in list(sizes)[1:]:
             a, b = size / echo[size] / 1e6, size / ours[size] / 1e6
-            print(f"{f'{size >> 20} MiB':>10} {a:>9.0f} MB/s {b:>9.0f} MB/s {b / a:>6.2f}×   (aim ≥ 0.5×)")
+            print(f"{f'{size >> 20} MiB':>10} {a:>9.0f} MB/s {b:>9.0f} MB/s {b / a:>6.2f}×   (goal ≥ 0.5×)")
         print(
             f"{'':>10} {1 / echo[1024]:>9.0f} /s   {1 / ours[1024]:>9.0f} /s      messages of 1 kB, one at "
             "a time"
         )
-        first, last, seconds = measured(
+        first, last, seconds = measure(
             lambda: flat(kits["a"], 10_000 // less), lambda: far_end(kits["b"], 10_000)
         )
         print(
@@ -306,19 +306,19 @@ def main() -> None:
             f"a tenth, {last / 1024:.0f} MB at the end"
         )
         parameters = 10_000_000 // less
-        seconds, total = measured(
+        seconds, total = measure(
             lambda: one_round(kits, 10, parameters), *(lambda k=k: client(kits[f"c{k}"]) for k in range(10))
         )
         print(
             f"a round of 10 parties with {parameters / 1e6:g} million parameters: {seconds:.2f} s, "
-            f"{total / 1e6:.0f} MB of numbers over the wire"
+            f"{total / 1e6:.0f} MB of numbers on the network"
         )
         clients = [f"c{k}" for k in range(100)]
-        seconds = measured(
+        seconds = measure(
             lambda: crowd(kits, clients),
             *(lambda j=j: many([kits[c] for c in clients[j::4]]) for j in range(4)),
         )
-        print(f"100 parties' connections, each heard once, in {seconds:.1f} s")
+        print(f"connections of 100 parties, one message each: {seconds:.1f} s")
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGKILL)

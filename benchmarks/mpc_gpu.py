@@ -1,5 +1,5 @@
-"""Inference on shares with every party's tensors on one CUDA card, beside the CPU and the plain model:
-seconds a batch, all three parties in one process.
+"""Inference on shares with every party's tensors on one GPU, against the CPU and the plain model: seconds per
+batch, all three parties in one process.
 
 PYTHONPATH=src python benchmarks/mpc_gpu.py        # torch, msgpack and cryptography
 """
@@ -47,7 +47,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def shared_tensors() -> None:
-    """Every operator of a shared tensor that lies on the card, against plain numbers."""
+    """Every operator of a shared tensor on the GPU, against plain numbers."""
     x = torch.randn(40, 30, dtype=torch.float64)
     a = tacit.mpc.share(x.cuda())
     checks: dict[str, tuple[Tensor, Tensor]] = {
@@ -61,9 +61,9 @@ def shared_tensors() -> None:
         "argmax": (a.argmax(-1).open(), x.argmax(-1)),
         "reciprocal": ((a * a + 1).reciprocal().open(), 1 / (x * x + 1)),
     }
-    for name, (got, wanted) in checks.items():
+    for name, (got, expected) in checks.items():
         assert got.is_cuda, name
-        error = float((got.cpu().double() - wanted.double()).abs().max())
+        error = float((got.cpu().double() - expected.double()).abs().max())
         print(f"share on cuda, {name}: off by {error:.1e}")
         assert error < 2e-3, name
 

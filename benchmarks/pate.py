@@ -42,7 +42,7 @@ def line(name: str, *values: Any) -> None:
 
 
 def capped(run: Any, ask: Any) -> float | None:
-    """ε by the votes with moments of at most 8, as the first paper's code has them."""
+    """ε from the votes with moments of at most 8, as in the first paper's code."""
     if not isinstance(ask, LNMax):
         return None
     cost, orders = ask.curve(run.confidential["counts"], run.labels)
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--teachers", type=int, default=250)
     parser.add_argument("--epochs", type=int, default=40)
-    parser.add_argument("--steps", type=int, default=2000, help="of every student")
+    parser.add_argument("--steps", type=int, default=2000, help="steps of every student")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     home = os.environ.get("TACIT_DATA")
@@ -69,7 +69,7 @@ def main() -> None:
         ("Confident-GNMax, labels alone", confident, 640, "supervised"),
     ]
     teachers: Any = args.teachers
-    found = []
+    results = []
     line("", "answers", "right", "ε", "ε by votes", "l ≤ 8", "published", "student", "published", "seconds")
     for name, ask, queries, method in rows:
         began = time.perf_counter()
@@ -90,9 +90,9 @@ def main() -> None:
             votes = teachers.choices(digits.test.x[:CUT])
             alone = (votes == digits.test.y[:CUT]).float().mean(1)
             print(
-                f"{len(teachers)} teachers: {alone.mean():.4f} right on average ({alone.min():.3f} … "
+                f"{len(teachers)} teachers: {alone.mean():.4f} correct on average ({alone.min():.3f} … "
                 f"{alone.max():.3f}), agreeing with "
-                f"{run.confidential['consensus']:.3f} of the votes on a question; all this is known because "
+                f"{run.confidential['consensus']:.3f} of the votes on a query; this is known because "
                 "MNIST is public",
                 flush=True,
             )
@@ -112,7 +112,7 @@ def main() -> None:
             seconds,
         )
         spent = ask.spent(run.confidential["counts"], run.labels, DELTA, publish=True)
-        found.append(
+        results.append(
             {
                 "name": name,
                 "asked": len(run.labels),
@@ -137,16 +137,16 @@ def main() -> None:
             .mean()
         )
     line("the same network, nothing private", "", "", "", "", "", "", right, 0.992)
-    found.append({"name": "not private", "accuracy": right})
+    results.append({"name": "not private", "accuracy": right})
     print(
         "smooth-sensitivity release: "
-        + ", ".join(f"{r['name']} {r['published_with_smooth_noise']:.3g}" for r in found[:3])
+        + ", ".join(f"{r['name']} {r['published_with_smooth_noise']:.3g}" for r in results[:3])
     )
     if args.out is not None:
         args.out.write_text(
             json.dumps(
                 {
-                    "rows": found,
+                    "rows": results,
                     "teachers": len(teachers),
                     "torch": torch.__version__,
                     "numpy": np.__version__,

@@ -71,8 +71,8 @@ def evenly(rows: np.ndarray, sizes: list[int]) -> np.ndarray:
 
 
 def alone(rows: np.ndarray, sizes: list[int]) -> np.ndarray:
-    """Each column by its noisy counts. Columns are independent, so that noise for all of them costs (number
-    of columns) / (2σ²).
+    """Each column from its noisy counts. Columns are independent, so noise for all of them costs (number of columns)
+    / (2σ²).
     """
     variance = discrete.rational_above(len(sizes) / (2 * discrete.rho_of(1.0, 1e-9)))
     rng, synthetic = np.random.default_rng(0), []

@@ -1,15 +1,15 @@
-"""One round of secure aggregation: CPU seconds of a client and of the server, and bytes up, beside
-Flower's SecAgg+ stage functions.
+"""One round of secure aggregation: CPU seconds of a client and of the server, and bytes up, against the stage
+functions of Flower's SecAgg+.
 
     .venv/bin/python benchmarks/secagg.py                     # 100 clients, a million numbers: about 3 minutes, 3 GB
     .venv/bin/python benchmarks/secagg.py --parties 20 --length 100000
 
-Ours is the whole protocol over messages, written out and read back: every party's program runs, in one
-process, and each one's CPU time is counted apart, with its share of encoding and decoding. Flower's are
-the functions its mod and its workflow call, one client and one server, without Ray and without serialising
-messages (its upload is counted as the arrays' bytes). Both mask in a ring of 32 bits; Flower's masks come
-from numpy's Mersenne twister seeded with 32 bits, ours from AES-256. With --encrypt the CKKS sum of ten
-clients stands beside.
+For tacit the complete protocol runs over encoded and decoded messages: every party's program runs in one
+process, and the CPU time of each is measured separately, including encoding and decoding. For Flower the
+functions that its mod and its workflow call run for one client and one server, without Ray and without
+serialization (its upload is counted as the bytes of the arrays). Both mask in a ring of 32 bits; Flower's masks
+come from numpy's Mersenne Twister seeded with 32 bits, tacit's from AES-256. --encrypt adds the CKKS sum of ten
+clients.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PEER = Path(__file__).parents[1] / ".venv-peers" / "flower" / "bin" / "python"
 
 
 class Stopwatch:
-    """Awaits a coroutine and adds up the CPU time it itself takes."""
+    """Await a coroutine and add up its own CPU time."""
 
     def __init__(self, coroutine: Any):
         self.inner, self.seconds = coroutine, 0.0
@@ -60,14 +60,12 @@ class Stopwatch:
             value = yield waiting
 
 
-def measure(protocol: Any, terms: Any, gone: int) -> dict[str, Any]:
-    """Everybody's program once; the first `gone` clients leave after they have shared their secrets, which
-    costs the server most.
+def measure(protocol: Any, terms: Any, dropped: int) -> dict[str, Any]:
+    """Run every program once. The first `dropped` clients drop out after sharing their secrets, the most expensive case
+    for the server.
     """
     names = [f"c{i:04d}" for i in range(terms.parties)]
-    values = torch.randint(
-        -terms.bound, terms.bound + 1, (terms.length,)
-    )  # all the same: only the time is asked for
+    values = torch.randint(-terms.bound, terms.bound + 1, (terms.length,))  # all equal: only the time matters
     watches: dict[str, Stopwatch] = {}
 
     def timed(name: str, program: Any) -> Any:
@@ -95,11 +93,11 @@ def measure(protocol: Any, terms: Any, gone: int) -> dict[str, Any]:
         **{name: timed(name, client) for name in names},
     }
     ledger = Ledger()
-    outcome = InProcess().run_sync(leaving(programs, {name: 2 for name in names[:gone]}), ledger=ledger)[
+    outcome = InProcess().run_sync(leaving(programs, {name: 2 for name in names[:dropped]}), ledger=ledger)[
         "server"
     ]
     assert torch.equal(outcome.total, values * len(outcome.included))
-    assert len(outcome.included) == terms.parties - gone
+    assert len(outcome.included) == terms.parties - dropped
     stayed = [watches[name].seconds for name in outcome.included]
     up = sum(line.bytes for line in ledger.seen if line.sender == names[-1] and line.party == "server")
     return {
@@ -129,59 +127,59 @@ def main() -> None:
     )
     parser.add_argument("--parties", type=int, default=100)
     parser.add_argument("--length", type=int, default=1_000_000)
-    parser.add_argument("--encrypt", action="store_true", help="also the encrypted sum, with ten clients")
-    parser.add_argument("--light", action="store_true", help="also LightSecAgg, with ten clients")
-    parser.add_argument("--alone", action="store_true", help="without the peer")
-    given = parser.parse_args()
-    n, d = given.parties, given.length
+    parser.add_argument("--encrypt", action="store_true", help="also run the encrypted sum with ten clients")
+    parser.add_argument("--light", action="store_true", help="also run LightSecAgg with ten clients")
+    parser.add_argument("--alone", action="store_true", help="skip the peer")
+    args = parser.parse_args()
+    n, d = args.parties, args.length
     torch.set_num_threads(1)
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; n = {n}, {d} numbers")
     print(
-        f"{'':44s} {'client s':>9s} {'MB up':>9s} {'server s':>9s}   how many times less than Flower at the "
+        f"{'':44s} {'client s':>9s} {'MB up':>9s} {'server s':>9s}   Flower / tacit at the "
         "same graph: client, bytes, server"
     )
     peers: dict[tuple[int, int], Any] = {}
-    if given.alone:
+    if args.alone:
         pass
     elif PEER.exists():
-        for shares, gone in ((n, 0), (15, 0), (15, n // 20)):
-            told = [
+        for shares, dropped in ((n, 0), (15, 0), (15, n // 20)):
+            command = [
                 str(x)
-                for x in (PEER, Path(__file__).parent / "peers" / "flower_secagg.py", n, shares, d, gone)
+                for x in (PEER, Path(__file__).parent / "peers" / "flower_secagg.py", n, shares, d, dropped)
             ]
-            ran = subprocess.run(told, capture_output=True, text=True)
+            ran = subprocess.run(command, capture_output=True, text=True)
             lines = [line for line in ran.stdout.splitlines() if line.startswith("RESULT ")]
             if not lines:
                 print(f"Flower did not run: {ran.stderr.strip().splitlines()[-1:]}")
                 continue
-            peers[shares, gone] = json.loads(lines[0][7:])
+            peers[shares, dropped] = json.loads(lines[0][7:])
             row(
-                f"Flower {peers[shares, gone]['version']} SecAgg+, {shares} shares, {gone} dropped",
-                peers[shares, gone],
+                f"Flower {peers[shares, dropped]['version']} SecAgg+, {shares} shares, {dropped} dropped",
+                peers[shares, dropped],
             )
     else:
-        print("Flower is not installed; benchmarks/peers/install.sh makes its environment")
+        print("Flower is not installed; benchmarks/peers/install.sh creates its environment")
     for bits in (32, 20, 16):
         terms = secagg.SecAggTerms("benchmark", n, d, (2**bits - 1) // (2 * n))
-        row(f"SecAgg, everybody with everybody, {bits} bits", measure(secagg, terms, 0), peers.get((n, 0)))
+        row(f"SecAgg, complete graph, {bits} bits", measure(secagg, terms, 0), peers.get((n, 0)))
     row(
         f"SecAgg, the same, {n // 20} dropped",
         measure(secagg, secagg.SecAggTerms("benchmark", n, d, (2**32 - 1) // (2 * n)), n // 20),
     )
     for k, why in ((14, "Flower's default"), (degree(n, 0.6), "Bell et al.'s demands")):
-        for gone in (0, n // 20):
+        for dropped in (0, n // 20):
             terms = secagg.SecAggTerms("benchmark", n, d, (2**32 - 1) // (2 * n), 0.6, k)
             row(
-                f"SecAgg, k = {k} ({why}), {gone} dropped",
-                measure(secagg, terms, gone),
-                peers.get((15, gone)) if k == 14 else None,
+                f"SecAgg, k = {k} ({why}), {dropped} dropped",
+                measure(secagg, terms, dropped),
+                peers.get((15, dropped)) if k == 14 else None,
             )
-    if given.light:
+    if args.light:
         row(
             "LightSecAgg, 10 clients, 1 dropped",
             measure(lightsecagg, lightsecagg.LightSecAggTerms("benchmark", 10, d, (2**31 - 1) // 20), 1),
         )
-    if given.encrypt:
+    if args.encrypt:
         for bits in (32, 16):
             row(
                 f"Encrypt, 10 clients, {bits} bits",

@@ -1,12 +1,12 @@
 """The split-network studies of docs/papers.md.
 
-    python benchmarks/split_studies.py breast | credit | mnist | leakage      (--data DIR, or TACIT_DATA: where fate_vfl and mnist lie)
+    python benchmarks/split_studies.py breast | credit | mnist | leakage      (--data DIR, or TACIT_DATA: the folder of fate_vfl and mnist)
 
-breast, credit: FATE's vertical tables (guest with the label, host), each first losing a tenth of its rows,
-not the same, and shuffled; aligned by private set intersection; the split network against each party alone
-and all columns in one place, three seeds; and logistic regression on secret shares against scikit-learn's.
-mnist: 784-128-640 at the images, 640-10 at the labels, 10 epochs, against one network. leakage: what its
-cut gives away, with and without guards.
+breast, credit: FATE's vertical tables (guest with the label, host). Each first loses a tenth of its rows,
+different ones, and is shuffled; they are aligned by private set intersection. The split network is compared with
+each party alone and with all columns in one place, three seeds; and logistic regression on secret shares with
+scikit-learn's. mnist: 784-128-640 at the images, 640-10 at the labels, 10 epochs, against one network. leakage:
+what the cut reveals, with and without guards.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FILES = {
 
 
 def tables(folder: Path, name: str, seed: int) -> dict[str, Columns]:
-    """Guest and host, each without a tenth of the people and in an order of its own."""
+    """Guest and host, each without a tenth of its records and in its own order."""
     guest = Columns.of(
         data.from_csv(folder / FILES[name][0], label="y", id="id", test_fraction=0, fit="none")
     )
@@ -51,14 +51,14 @@ def tables(folder: Path, name: str, seed: int) -> dict[str, Columns]:
 
 
 def vertical(folder: Path, name: str, seeds: int) -> None:
-    told = SETTINGS[name]
-    found: dict[str, list[float]] = {}
+    settings = SETTINGS[name]
+    scores: dict[str, list[float]] = {}
     for seed in range(seeds):
         held = tables(folder, name, seed)
         began = time.process_time()
-        run = tacit.splitnn(held, labels="guest", optimizer="sgd", momentum=0.9, seed=seed, **told)
+        run = tacit.splitnn(held, labels="guest", optimizer="sgd", momentum=0.9, seed=seed, **settings)
         print(f"seed {seed}: {run.notes[0]} {time.process_time() - began:.1f} s of CPU time")
-        found.setdefault("split, both", []).append(run.metrics["auc"])
+        scores.setdefault("split, both", []).append(run.metrics["auc"])
         shared = tacit.align({who: c.ids.tolist() for who, c in held.items()})
         guest, host = (held[who].take(shared.rows[who]) for who in ("guest", "host"))
         whole = Columns(
@@ -82,12 +82,12 @@ def vertical(folder: Path, name: str, seeds: int) -> None:
                 optimizer="sgd",
                 momentum=0.9,
                 seed=seed,
-                **told,
+                **settings,
             )
-            found.setdefault(what, []).append(one.metrics["auc"])
+            scores.setdefault(what, []).append(one.metrics["auc"])
         if seed == 0:
             began = time.process_time()
-            many = name == "credit"  # 4,860 test rows: more than the AUC on shares takes
+            many = name == "credit"  # 4,860 test rows: more than the AUC on shares supports
             fitted = tacit.regress(held, labels="guest", l2=RIDGE, test_scores=many, seed=seed)
             print(
                 f"regression on shares: AUC {fitted.metrics['auc']:.4f}, {time.process_time() - began:.1f} "
@@ -98,7 +98,7 @@ def vertical(folder: Path, name: str, seeds: int) -> None:
                 "scikit-learn's over all columns in one place: AUC "
                 f"{pooled(Vertical.of({'guest': whole}, 'guest', seed=seed)):.4f}"
             )
-    for what, values in found.items():
+    for what, values in scores.items():
         print(
             f"{what:34} AUC {np.mean(values):.4f} ± "
             f"{np.std(values, ddof=1) / len(values) ** 0.5 if len(values) > 1 else 0:.4f}"
@@ -106,9 +106,7 @@ def vertical(folder: Path, name: str, seeds: int) -> None:
 
 
 def pooled(rows: Vertical) -> float:
-    """The AUC of scikit-learn's LogisticRegression with the same ridge, on the same training and test
-    rows.
-    """
+    """The AUC of scikit-learn's LogisticRegression with the same ridge penalty, on the same training and test rows."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import roc_auc_score
     from sklearn.pipeline import make_pipeline
@@ -127,15 +125,15 @@ def halves() -> nn.Sequential:
 
 
 def mnist(epochs: int) -> None:
-    made = data.mnist()
-    x, xt = (r.x.reshape(len(r.y), -1) for r in (made.rows, made.test))
+    digits = data.mnist()
+    x, xt = (r.x.reshape(len(r.y), -1) for r in (digits.rows, digits.test))
     net, terms = halves(), SplitTerms((), (len(x),), (0,), batch_size=64)
     bottom, top = tacit.cut(halves(), 4)
     began = time.process_time()
     run = tacit.splitnn(
         {"images": x},
-        {"labels": made.rows.y},
-        test=({"images": xt}, made.test.y),
+        {"labels": digits.rows.y},
+        test=({"images": xt}, digits.test.y),
         bottoms=bottom,
         top=top,
         configuration="vanilla",
@@ -152,10 +150,10 @@ def mnist(epochs: int) -> None:
     for epoch in range(epochs):
         for rows in terms.batches(epoch, 0):
             step.zero_grad()
-            nn.functional.cross_entropy(net(x[rows]), made.rows.y[rows]).backward()
+            nn.functional.cross_entropy(net(x[rows]), digits.rows.y[rows]).backward()
             step.step()
     with torch.no_grad():
-        right = float((net(xt).argmax(1) == made.test.y).float().mean())
+        right = float((net(xt).argmax(1) == digits.test.y).float().mean())
     off = max(
         float((run.shares["images"].state[f"bottom.{k}"] - v).abs().max())
         for k, v in tacit.cut(net, 4)[0].state_dict().items()
@@ -164,11 +162,11 @@ def mnist(epochs: int) -> None:
 
 
 def leakage(out: Path) -> None:
-    made = data.mnist()
-    x, xt = (r.x.reshape(len(r.y), -1) for r in (made.rows, made.test))
-    y, yt = ((r.y == 0).long() for r in (made.rows, made.test))  # is it a nought: two classes, one in ten
+    digits = data.mnist()
+    x, xt = (r.x.reshape(len(r.y), -1) for r in (digits.rows, digits.test))
+    y, yt = ((r.y == 0).long() for r in (digits.rows, digits.test))  # zero or not: two classes, one in ten
     few, own = slice(0, 6000), slice(20000, 26000)
-    for what, told in (
+    for what, guards in (
         ("plain", {}),
         ("NoPeek, α = 1", {"nopeek": 1.0}),
         ("noise, σ = 1", {"guard": NoiseRows(1.0)}),
@@ -186,17 +184,17 @@ def leakage(out: Path) -> None:
             lr=0.1,
             bottoms=nn.Sequential(nn.Linear(784, 64), nn.ReLU()),
             top=nn.Sequential(nn.Linear(64, 2)),
-            **told,
+            **guards,
         )
-        found = run.audit({"images": xt[:500]}, yt[:500], {"images": x[own]})
-        m, lab, r = found.measures["images"], found.labels["images"], found.rebuilt["images"]
+        audit = run.audit({"images": xt[:500]}, yt[:500], {"images": x[own]})
+        m, lab, r = audit.measures["images"], audit.labels["images"], audit.rebuilt["images"]
         print(
             f"{what:15} accuracy {run.metrics['accuracy']:.4f}  distance correlation "
-            f"{m['distance_correlation']:.3f}  variance rebuilt {r.variance:.3f}  "
-            f"recognised {r.recognized:.3f}  labels by norm {lab['norm']:.3f}, direction "
+            f"{m['distance_correlation']:.3f}  explained variance {r.variance:.3f}  "
+            f"recognized {r.recognized:.3f}  labels by norm {lab['norm']:.3f}, direction "
             f"{lab['direction']:.3f}, spectral {lab['spectral']:.3f}"
         )
-        run.report(out / f"leakage {what.split(',')[0]}.html", found)
+        run.report(out / f"leakage {what.split(',')[0]}.html", audit)
 
 
 def main() -> None:
@@ -206,15 +204,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--out", default=".", help="where leakage writes its reports")
-    told = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    os.environ.setdefault("TACIT_DATA", told.data)
-    if told.study in FILES:
-        vertical(Path(told.data) / "fate_vfl", told.study, told.seeds)
-    elif told.study == "mnist":
-        mnist(told.epochs)
+    os.environ.setdefault("TACIT_DATA", args.data)
+    if args.study in FILES:
+        vertical(Path(args.data) / "fate_vfl", args.study, args.seeds)
+    elif args.study == "mnist":
+        mnist(args.epochs)
     else:
-        leakage(Path(told.out))
+        leakage(Path(args.out))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""A network split over two real processes against the same network in one: seconds an epoch, and whether the
-numbers stay the same.
+"""A network split over two real processes, against the same network in one: seconds per epoch, and equality of the
+numbers.
 
     python benchmarks/splitnn.py [--epochs 3] [--batch 256] [--rows 60000] [--slices 1 2 4]
 
-MNIST, 784-128-640 at the holder of the images and 640-10 at the holder of the labels, SGD. Each of the two
-has a process, a certificate and a sealed channel over a hub, and one thread; the network in one place has one
-thread, and, for comparison, all of them. Evaluation is not timed. `slices` cuts a batch in pieces that are
-sent and computed at the same time; 1 sums in the very order of one network. On a busy machine the wall's
-ratio flatters those who have more processes; CPU seconds an epoch (both parties and the hub together,
-start-up taken away) do not, and bound the wall's ratio on an idle one.
+MNIST, 784-128-640 at the holder of the images and 640-10 at the holder of the labels, SGD. Each holder has a
+process, a certificate, an encrypted channel over a hub, and one thread; the network in one process has one
+thread, and, for comparison, all of them. Evaluation is not timed. `slices` splits a batch into pieces that are
+sent and computed concurrently; 1 sums in the same order as one network. On a busy machine the wall-time ratio
+favors the contender with more processes. CPU seconds per epoch (both parties and the hub, without startup) do
+not, and bound the wall-time ratio on an idle machine.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def central(
 
 
 class Descendants:
-    """CPU seconds of all processes below this one, from /proc, as last seen."""
+    """CPU seconds of all descendants of this process, from /proc, as last seen."""
 
     def __init__(self) -> None:
         self.used: dict[int, float] = {}
@@ -92,23 +92,23 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--rows", type=int, default=60000)
     parser.add_argument("--slices", type=int, nargs="+", default=[1, 2, 4])
-    told = parser.parse_args()
+    args = parser.parse_args()
     mnist = tacit.data.mnist()
-    x, y = mnist.rows.x.reshape(len(mnist.rows.y), -1)[: told.rows].contiguous(), mnist.rows.y[: told.rows]
+    x, y = mnist.rows.x.reshape(len(mnist.rows.y), -1)[: args.rows].contiguous(), mnist.rows.y[: args.rows]
     cores = os.cpu_count() or 1
     print(
-        f"{len(x)} images, batch {told.batch}, best of {told.epochs} epochs, {cores} cores, load "
+        f"{len(x)} images, batch {args.batch}, best of {args.epochs} epochs, {cores} cores, load "
         f"{os.getloadavg()[0]:.1f}"
     )
-    one, cpu, net = central(x, y, told.batch, told.epochs, 1)
-    many, _, _ = central(x, y, told.batch, told.epochs, cores)
+    one, cpu, net = central(x, y, args.batch, args.epochs, 1)
+    many, _, _ = central(x, y, args.batch, args.epochs, cores)
     torch.set_num_threads(1)
     print(f"in one place, 1 thread        {one:6.2f} s an epoch           {cpu:.2f} CPU seconds")
     print(f"in one place, {cores} threads       {many:6.2f} s an epoch   {many / one:.2f} ×")
     bottom, top = tacit.cut(network(), 4)
-    for slices in told.slices:
+    for slices in args.slices:
         spent = []
-        for epochs in (1, told.epochs):
+        for epochs in (1, args.epochs):
             with Descendants() as below:
                 run = tacit.splitnn(
                     {"images": x},
@@ -117,20 +117,20 @@ def main() -> None:
                     top=top,
                     configuration="vanilla",
                     epochs=epochs,
-                    batch_size=told.batch,
+                    batch_size=args.batch,
                     lr=0.1,
                     test_fraction=0.0,
                     slices=slices,
                     runtime=tacit.Processes(),
                 )
             spent.append(below.total)
-        each = (spent[1] - spent[0]) / (told.epochs - 1)
+        each = (spent[1] - spent[0]) / (args.epochs - 1)
         best = min(row["seconds"] for row in run.history)
         off = max(
             float((run.shares["images"].state[f"bottom.{k}"] - v).abs().max())
             for k, v in tacit.cut(net, 4)[0].state_dict().items()
         )
-        sent = sum(line.bytes for line in run.ledger.seen) / told.epochs / 1e6
+        sent = sum(line.bytes for line in run.ledger.seen) / args.epochs / 1e6
         print(
             f"two processes, {slices} slice{'s' if slices > 1 else ' '}       {best:6.2f} s an epoch   "
             f"{best / one:.2f} ×   {each:.2f} CPU seconds   "

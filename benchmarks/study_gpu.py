@@ -1,13 +1,12 @@
-"""Runs side by side on one GPU, as a study stacks them: samples a second by the number of clients, the
-precision, and how the gradient is made.
+"""Stacked runs on one GPU, as in a study: samples per second by number of clients, precision, and gradient
+method.
 
-    PYTHONPATH=src python benchmarks/study_gpu.py             needs torch and numpy, nothing else
-    … --device cpu --rows 96 --runs 2                         to try the script where there is no card
+    PYTHONPATH=src python benchmarks/study_gpu.py             needs only torch and numpy
+    … --device cpu --rows 96 --runs 2                         to try the script without a GPU
 
-Each run has three parties of 352 rows, the CNN of 62,006 parameters on 3×32×32, batches of 32, FedProx with a
-μ of its own and local Adam. By autograd, `patches` copies every patch a filter looks at and `bands`
-multiplies whole rows by a band matrix; `written` is the gradient written out (tacit.engine.pooled), which is
-what networks of this kind get.
+Each run has three parties of 352 rows, the CNN with 62,006 parameters on 3×32×32, batches of 32, FedProx with its
+own μ and local Adam. With autograd, `patches` copies every patch of a filter and `bands` multiplies whole rows
+by a band matrix; `written` is the written-out gradient (tacit.engine.pooled), which networks of this kind use.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ WRITTEN = task.network_of
 def rate(
     fed: data.Federation, runs: int, kind: str, precision: str, device: torch.device, rounds: int
 ) -> float:
-    layers.FEW, task.network_of = KINDS[kind], WRITTEN if kind == "written" else lambda *given: None
+    layers.FEW, task.network_of = KINDS[kind], WRITTEN if kind == "written" else lambda *_: None
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     module = models.build("cnn", (3, 32, 32), 10, 0).to(device)
-    made = task.Task(module, fed.rows.x.to(device), fed.rows.y.to(device))
+    model_task = task.Task(module, fed.rows.x.to(device), fed.rows.y.to(device))
     many = [
         Run(
             fed,
@@ -51,7 +50,7 @@ def rate(
         )
         for i in range(runs)
     ]
-    cohort = Cohort(made, [made.initial()] * runs, many, "stack")
+    cohort = Cohort(model_task, [model_task.initial()] * runs, many, "stack")
     cohort.round(0)  # records the graphs
     began = idle(device)
     for r in range(1, rounds + 1):

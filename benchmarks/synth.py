@@ -55,9 +55,7 @@ def adult() -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def declared(frame: pd.DataFrame) -> dict[str, synth.Column]:
-    """What the data set's description (adult.names) says of the columns, for the private generators; numbers
-    by round bounds.
-    """
+    """The columns as described in adult.names, for the private generators; numbers with round bounds."""
     bounds = {
         "age": (17, 90),
         "education-num": (1, 16),
@@ -67,7 +65,7 @@ def declared(frame: pd.DataFrame) -> dict[str, synth.Column]:
     }
     listed = {
         c: sorted(frame[c].dropna().unique()) for c in frame if c not in bounds
-    }  # the description's lists; all of each stands in the file
+    }  # the lists of the description; every value occurs in the file
     return {
         c: synth.integer(*bounds[c])
         if c in bounds

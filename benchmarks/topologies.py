@@ -1,11 +1,10 @@
-"""Beyond one server and one mean: what gossip and robust rules cost.
+"""The cost of gossip and of robust aggregation rules.
 
-    python benchmarks/topologies.py gossip                 1,000 nodes of a logistic model on an exponential graph, 100 rounds, against a plain loop
-    python benchmarks/topologies.py rules [Median …] [--updates 1000 --size 1000000]   rules in bounded memory, against numpy written out
+    python benchmarks/topologies.py gossip                 1,000 nodes with a logistic model on an exponential graph, 100 rounds, against a plain loop
+    python benchmarks/topologies.py rules [Median …] [--updates 1000 --size 1000000]   rules in bounded memory, against plain numpy
 
-Each rule runs in a process of its own; *anonymous MB* is the most memory the process held that is not a
-mapped file (the system takes that back when it needs it). The naive versions keep all updates in one
-array, which is counted with them.
+Each rule runs in its own process; *anonymous MB* is its peak memory without mapped files (which the system
+reclaims when it needs them). The naive versions keep all updates in one array, which is included.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import torch
 
 
 def anonymous() -> float:
-    """MB this process holds that lie in no file."""
+    """MB of this process that are not backed by a file."""
     return (
         next(
             int(line.split()[1])
@@ -88,7 +87,7 @@ def gossip(nodes: int, rounds: int) -> None:
 
 
 def loop(fed, graph, rounds: int) -> torch.Tensor:
-    """Node by node and neighbour by neighbour, as one would first write it."""
+    """A plain loop over nodes and neighbors."""
     torch.set_num_threads(1)
     n = len(fed)
     torch.manual_seed(0)
@@ -115,8 +114,8 @@ def loop(fed, graph, rounds: int) -> torch.Tensor:
 
 
 def chunks(n: int, size: int, of: int = 20):
-    """Updates in chunks. Normal numbers are drawn once and moved on from chunk to chunk: drawing a thousand
-    million would take longer than any rule.
+    """Updates in chunks. Normal numbers are drawn once and shifted from chunk to chunk: drawing a billion would take
+    longer than any rule.
     """
     rng = np.random.default_rng(0)
     drawn = rng.standard_normal((of, size), dtype=np.float32) + 1
@@ -130,7 +129,7 @@ def distances(x: np.ndarray) -> np.ndarray:
 
 
 def naive(name: str, x: np.ndarray) -> np.ndarray:
-    """The rule with its usual parameters, as one would write it down over one array of all updates."""
+    """The rule with its usual parameters, written plainly over one array of all updates."""
     n = len(x)
     f = int(0.2 * n)
     match name:
@@ -162,10 +161,10 @@ def naive(name: str, x: np.ndarray) -> np.ndarray:
                 chosen.append(
                     left.pop(int(np.sort(here, axis=1)[:, 1 : max(2, len(left) - f - 1)].sum(1).argmin()))
                 )
-            kept = np.sort(x[chosen], axis=0)
-            middle, near = np.median(kept, axis=0), n - 4 * f
-            order = np.argsort(np.abs(kept - middle), axis=0)[:near]
-            return np.take_along_axis(kept, order, axis=0).mean(0)
+            selected = np.sort(x[chosen], axis=0)
+            middle, near = np.median(selected, axis=0), n - 4 * f
+            order = np.argsort(np.abs(selected - middle), axis=0)[:near]
+            return np.take_along_axis(selected, order, axis=0).mean(0)
         case "FoolsGold":
             unit = x / np.linalg.norm(x, axis=1)[:, None]
             alike = unit @ unit.T
@@ -203,8 +202,8 @@ RULES = (
     "FoolsGold",
     "SignMajority",
 )
-ROOM = 20e9  # bytes the naive version may take; with copies of the array it takes up to four times its size
-COPIES = {"Bulyan": 4}  # the rest make one or two
+ROOM = 20e9  # bytes the naive version may use; with copies it uses up to four times the size of the array
+COPIES = {"Bulyan": 4}  # the others make one or two
 
 
 def rule(name: str, n: int, size: int, who: str) -> None:
@@ -216,12 +215,12 @@ def rule(name: str, n: int, size: int, who: str) -> None:
     def timed(work):
         nonlocal cpu, wall
         begin = time.process_time(), time.perf_counter()
-        made = work()
+        result = work()
         cpu, wall = cpu + time.process_time() - begin[0], wall + time.perf_counter() - begin[1]
-        return made
+        return result
 
     with Peak() as peak:
-        if who == "ours":  # taking an update in is part of the work; making it is not
+        if who == "ours":  # receiving an update is part of the work; creating it is not
             make = aggregate.ALL[name]()
             total = make.start()
             for c in chunks(n, size):
@@ -242,10 +241,10 @@ def rule(name: str, n: int, size: int, who: str) -> None:
 def rules(n: int, size: int, names: list[str]) -> None:
     print(f"{n} updates of {size:,} numbers ({4 * n * size / 1e9:.1f} GB)")
     for name in names or RULES:
-        told = []
+        figures = []
         few = (
             size if 4 * n * size * (1 + COPIES.get(name, 2)) <= ROOM else size // 4
-        )  # where it would not fit, a quarter of the numbers, said in the line
+        )  # if it does not fit, a quarter of the numbers; the line states it
         for who, many in (("ours", size), ("naive", few)):
             done = subprocess.run(
                 [sys.executable, __file__, "rule", name, str(n), str(many), who],
@@ -253,9 +252,9 @@ def rules(n: int, size: int, names: list[str]) -> None:
                 text=True,
                 check=True,
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-            )  # a core for either
-            told.append([float(v) for v in done.stdout.split()])
-        (a, wa, ma, va), (b, wb, mb, vb) = told
+            )  # one core for each
+            figures.append([float(v) for v in done.stdout.split()])
+        (a, wa, ma, va), (b, wb, mb, vb) = figures
         small = "" if few == size else f" (on {few:,} numbers)"
         print(
             f"{name:16} ours {a:6.1f} CPU-s {wa:6.1f} s {ma:6.0f} anonymous MB | naive {b:6.1f} CPU-s "

@@ -1,9 +1,8 @@
-"""Six federated algorithms, four ways the rows may lie, three seeds, two baselines: a table, a verdict and a
-report. `make demo` runs it.
+"""Compare six federated algorithms under four skews with three seeds and two baselines. `make demo` runs it.
 
-Offline, on the CPU, within two minutes on two slow cores. Every run writes to a fresh directory: demo-run,
-demo-run-2, … The learning rates were chosen by tune_demo.py: twelve tries for each algorithm, scored without
-the test set.
+It prints a table and a verdict, and writes a report. It runs offline, on the CPU, within two minutes on two
+slow cores. Every run writes to a new directory: demo-run, demo-run-2, … tune_demo.py chose the learning
+rates: twelve candidates for each algorithm, scored without the test set.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ SETTINGS: dict[str, Any] = {
     "local_epochs": 3,
     "batch_size": 32,
     "min_rows": 1,
-}  # the digits are public: figures on a few of them may be shown
+}  # min_rows: the digits are public, so metrics on few rows may be shown
 SEEDS = 3
 
 
@@ -41,28 +40,29 @@ def federations(seed: int = 0) -> list[data.Federation]:
 
 
 def fresh(name: str = "demo-run") -> Path:
-    """The first directory of that name that is not there yet."""
+    """The first directory with this name that does not exist yet."""
     return next(
         path for n in itertools.count(1) if not (path := Path(name if n == 1 else f"{name}-{n}")).exists()
     )
 
 
 class Progress:
-    """A line for each tenth of the work, and which runs are at it: those that share an algorithm train side
-    by side, as one stack.
+    """Print a line after each tenth of the work, with the runs of the current stack.
+
+    Runs with the same algorithm are trained together, as one stack.
     """
 
     def __init__(self, runs: int):
-        self.began, self.total, self.done = time.perf_counter(), runs * SETTINGS["rounds"], 0
+        self.start, self.total, self.done = time.perf_counter(), runs * SETTINGS["rounds"], 0
         self.stack: list[str] = []
-        self.at_work = False
+        self.is_training = False
 
     def __call__(self, event: dict[str, Any]) -> None:
         if event["kind"] == "start":
-            self.stack = [*([] if self.at_work else self.stack), event["label"]]
-            self.at_work = False
+            self.stack = [*([] if self.is_training else self.stack), event["label"]]
+            self.is_training = False
         elif event["kind"] == "round" and event["round"]:
-            self.at_work, before, self.done = True, self.done, self.done + 1
+            self.is_training, before, self.done = True, self.done, self.done + 1
             if 10 * self.done // self.total > 10 * before // self.total:
                 print(
                     f"{self.seconds:5.1f} s  {100 * self.done // self.total:3}%  "
@@ -72,7 +72,7 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        return time.perf_counter() - self.began
+        return time.perf_counter() - self.start
 
 
 def main() -> None:
@@ -81,21 +81,19 @@ def main() -> None:
     print(
         f"1,797 handwritten digits, 10 parties; {len(SKEWS)} skews × {len(ALGORITHMS)} algorithms × {SEEDS} "
         f"seeds = {runs} runs, "
-        f"and {baselines} short ones for the baselines."
+        f"and {baselines} short baseline runs."
     )
     progress = Progress(runs + baselines)
-    found = tacit.compare(
+    comparison = tacit.compare(
         feds, algorithms=ALGORITHMS, seeds=SEEDS, landscape=True, out=out, watch=progress, **SETTINGS
     )
-    report = found.report()
-    print(f"{progress.seconds:5.1f} s  the report is written\n")
+    report = comparison.report()
+    print(f"{progress.seconds:5.1f} s  report written\n")
     print(
         f"Accuracy on the test set after {SETTINGS['rounds']} rounds, mean ± standard error over {SEEDS} "
-        f"seeds:\n\n{found}\n"
+        f"seeds:\n\n{comparison}\n"
     )
-    print(
-        f"The report: {report}\nLook at it: open that file in any browser; it needs no network and no server."
-    )
+    print(f"Report: {report}\nOpen it in a browser; it needs no network and no server.")
 
 
 if __name__ == "__main__":

@@ -1,18 +1,17 @@
-"""How the settings of demo.py were chosen: every algorithm gets the same twelve tries, and the test set is
-not looked at.
+"""Choose the settings of demo.py, with twelve candidates for each algorithm and without the test set.
 
-Twelve candidates each: four learning rates × three values of the one parameter that is the algorithm's own,
-or twelve learning rates where it has none. A candidate is scored by the accuracy on the parties' own held-out
-rows after the last round, averaged over the demo's four skews, from seeds and splits the demo does not use.
-One setting has to do for all skews.
+The candidates are four learning rates × three values of the algorithm's own parameter, or twelve learning
+rates if it has none. The score of a candidate is the accuracy on the parties' own held-out rows after the
+last round, averaged over the demo's four skews, with seeds and splits that the demo does not use. One
+setting is used for all skews.
 
-What to know about the choice. The grids were moved once, after a first pass (two local epochs) had ended at
-the edge of the learning rates. FedAvg and Scaffold keep a server learning rate of 1, as in most of the
-literature; in the first pass 1.5 did better for both (FedAvg 0.951 against 0.941), so part of FedAdam's lead
-is that its server rate was tuned. FedProx's μ (0.001) and FedDyn's α (0.03) lie at the lower edge of their
+Limits of the choice: the grids were moved once, after a first pass (two local epochs) had ended at the edge
+of the learning rates. FedAvg and Scaffold keep a server learning rate of 1, as in most of the literature; in
+the first pass 1.5 was better for both (FedAvg 0.951 against 0.941), so part of FedAdam's lead is that its
+server learning rate was tuned. FedProx's μ (0.001) and FedDyn's α (0.03) are at the lower edge of their
 grids; for FedProx that means nearly FedAvg.
 
-Run it with `python examples/tune_demo.py`; about two minutes on two cores.
+Run it with `python examples/tune_demo.py`; it takes about two minutes on two cores.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def candidates(name: str) -> Iterator[Any]:
 
 
 def held_out(result: tacit.Result, sizes: list[int]) -> float:
-    """The accuracy on all parties' held-out rows together."""
+    """The accuracy over the held-out rows of all parties."""
     each = result.history[-1]["parties"]["accuracy"]
     return sum(a * n for a, n in zip(each, sizes) if a is not None) / sum(sizes)
 
@@ -54,12 +53,12 @@ def main() -> None:
     feds = demo.federations(seed=SPLIT)
     for name in (type(a).__name__ for a in demo.ALGORITHMS):
         tries = list(candidates(name))
-        found = tacit.compare(feds, algorithms=tries, seeds=SEEDS, **{**demo.SETTINGS, "evaluate_every": 0})
-        per = len(tries) * len(
-            SEEDS
-        )  # results come federation by federation, then algorithm by algorithm, then seed by seed
+        comparison = tacit.compare(
+            feds, algorithms=tries, seeds=SEEDS, **{**demo.SETTINGS, "evaluate_every": 0}
+        )
+        per = len(tries) * len(SEEDS)  # results are ordered by federation, then algorithm, then seed
         scores = [0.0] * len(tries)
-        for i, result in enumerate(found.results[: per * len(feds)]):
+        for i, result in enumerate(comparison.results[: per * len(feds)]):
             scores[i % per // len(SEEDS)] += (
                 held_out(result, feds[i // per].held.sizes.tolist()) / len(SEEDS) / len(feds)
             )

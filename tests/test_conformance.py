@@ -417,7 +417,7 @@ def test_every_algorithm_has_a_row_in_the_papers_page_and_its_tests_exist():
     page = (root / "docs" / "papers.md").read_text(encoding="utf-8")
     rows = "".join(
         page[page.index(f"## {part}") :].split("\n## ")[0]
-        for part in ("Algorithms", "Personalised and fair training")
+        for part in ("Algorithms", "Personalized and fair training")
     )
     for kind in [*algorithms.ALL.values(), *algorithms.PARTS.values()]:
         file = kind.__module__.rpartition(".")[2]

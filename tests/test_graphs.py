@@ -31,7 +31,7 @@ def test_metropolis_hastings_weights_are_symmetric_and_doubly_stochastic(graph):
     assert (w >= 0).all()
     linked = {(i, j) for i in range(graph.nodes) for j in range(graph.nodes) if i != j and w[i, j] > 0}
     assert linked == {*graph.edges, *((j, i) for i, j in graph.edges)}
-    assert all(graph.neighbours(k) == sorted(j for i, j in linked if i == k) for k in range(graph.nodes))
+    assert all(graph.neighbors()[k] == sorted(j for i, j in linked if i == k) for k in range(graph.nodes))
 
 
 @pytest.mark.parametrize("n", [3, 4, 8, 16])

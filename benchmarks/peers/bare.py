@@ -1,8 +1,8 @@
-"""A careful FedAvg loop in plain PyTorch, one client at a time: no framework, nothing done twice.
+"""An optimized FedAvg loop in plain PyTorch, one client at a time, without a framework.
 
-Modes: `one` and `two` are torch's threads; `processes` deals the round's clients to two forked workers of one
-thread that keep the model and share the weights in memory. `one-sgd` steps with torch.optim.SGD made before
-the clock starts instead of one fused in-place update; `usual` is the loop as tutorials write it.
+Modes: `one` and `two` are torch's threads; `processes` distributes the round's clients to two forked workers of
+one thread that keep the model and share the weights in memory. `one-sgd` steps with torch.optim.SGD, created
+before the clock starts, instead of one fused in-place update; `usual` is the loop as in tutorials.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from work import Laps, Work, arguments, load, model, score, tell
+from work import Laps, Work, arguments, load, model, print_figures, score
 
 
 class Client:
-    """One model, reused for client after client; `w` is the shared global vector, seen as the parameters'
-    shapes.
-    """
+    """One model, reused for all clients; `w` is the shared global vector, viewed in the shapes of the parameters."""
 
     def __init__(self, work: Work, x: Tensor, y: Tensor, sgd: bool = False) -> None:
         self.work, self.x, self.y = work, x, y
@@ -32,7 +30,7 @@ class Client:
 
     @torch.no_grad()
     def train(self, party: int, seed: int, total: list[Tensor]) -> None:
-        """Start from the global weights, one epoch, add the result to `total`."""
+        """Start from the global weights, train one epoch, add the result to `total`."""
         work = self.work
         torch._foreach_copy_(self.parameters, self.w)
         mine = slice(party * work.samples, (party + 1) * work.samples)
@@ -53,7 +51,7 @@ class Client:
 
 
 class Usual(Client):
-    """The loop as tutorials write it: state_dict in and out, and an optimizer a client."""
+    """The loop as in tutorials: state_dict in and out, and one optimizer per client."""
 
     def train(self, party: int, seed: int, total: list[Tensor]) -> None:
         work = self.work
@@ -113,7 +111,7 @@ def main() -> None:
                 client.train(party, seed, total)
         torch._foreach_div_(
             total, len(cohort)
-        )  # every party holds as many rows: the weighted mean is the mean
+        )  # all parties have the same number of rows: the weighted mean is the mean
         torch._foreach_copy_(client.w, total)
         laps.lap()
     timing = laps.close()
@@ -121,7 +119,7 @@ def main() -> None:
         pipe.send(None)
         worker.join()
     client.net.load_state_dict(dict(zip(client.net.state_dict(), client.w)))
-    tell(peer="bare loop", work=work.name, mode=args.mode, **timing, **score(client.net, xt, yt))
+    print_figures(peer="bare loop", work=work.name, mode=args.mode, **timing, **score(client.net, xt, yt))
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ import torch
 import torch.onnx
 from torch import Tensor
 
-# It imports parts of torch.onnx that newer torch has moved, for converting models, which is not done here:
-# empty modules stand in for them.
+# For converting models it imports parts of torch.onnx that newer torch has moved. This is not used here:
+# empty modules replace them.
 for absent, name in (
     ("torch.onnx._internal.registration", "registry"),
     ("torch.onnx.symbolic_helper", ""),
@@ -42,9 +42,7 @@ def timed(work, best_of: int = 3) -> dict[str, float]:
         cpu = time.process_time()
         work()
         best = min(best, time.process_time() - cpu)
-    stats = (
-        comm.get().get_communication_stats()
-    )  # bytes sent and received by one of two parties: all there are
+    stats = comm.get().get_communication_stats()  # bytes sent and received by one of two parties: all bytes
     return {"cpu": best, "mb": stats["bytes"] / 1e6, "rounds": stats["rounds"]}
 
 
@@ -65,7 +63,7 @@ def run():
     crypten.cfg.communicator.verbose = True  # count bytes and rounds
     million, side = crypten.cryptensor(torch.randn(1_000_000)), crypten.cryptensor(torch.randn(512, 512))
     logits = crypten.cryptensor(torch.randn(1000, 10))
-    made = {
+    figures = {
         "ReLU 1e6": timed(million.relu),
         "mul 1e6": timed(lambda: million * million),
         "matmul 512": timed(lambda: side.matmul(side)),
@@ -79,8 +77,8 @@ def run():
         weights = [crypten.cryptensor(0.05 * torch.randn(s)) for s in shapes]
         for n in (1, 64):
             x = crypten.cryptensor(torch.randn((n, 1, 28, 28) if conv else (n, 784)))
-            made[f"{name} batch {n}"] = timed(lambda x=x, w=weights, c=conv: layers(x, w, c), 2)
-    return made
+            figures[f"{name} batch {n}"] = timed(lambda x=x, w=weights, c=conv: layers(x, w, c), 2)
+    return figures
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""One contender of benchmarks/dpsgd.py: plain SGD, tacit, or one of Opacus' modes; prints the best epoch's
-CPU seconds and the peak resident memory.
+"""One contender of benchmarks/dpsgd.py: plain SGD, tacit, or one of Opacus' modes. Prints the CPU seconds of the
+best epoch and the peak resident memory.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def main(mode: str, name: str) -> None:
 
         more = {"criterion": criterion} if mode == "ghost" else {}
         loader = DataLoader(TensorDataset(x, y), batch_size=BATCH)
-        made = PrivacyEngine().make_private(
+        private = PrivacyEngine().make_private(
             module=model,
             optimizer=optimizer,
             data_loader=loader,
@@ -82,8 +82,8 @@ def main(mode: str, name: str) -> None:
             grad_sample_mode=mode,
             **more,
         )
-        model, optimizer = made[0], made[1]
-        criterion = made[2] if mode == "ghost" else criterion
+        model, optimizer = private[0], private[1]
+        criterion = private[2] if mode == "ghost" else criterion
 
     def epoch() -> float:
         begun = time.process_time()

@@ -1,9 +1,9 @@
-"""The same job in Flower's simulation: a ClientApp, a ServerApp with its FedAvg, and its Ray backend with one
-actor a core.
+"""The same job in Flower's simulation: a ClientApp, a ServerApp with its FedAvg, and its Ray backend with one actor
+per core.
 
-Kind to it where its documentation leaves room: actors keep the model and map the data once, clients step by
-hand instead of through a DataLoader and an optimizer, logging is off, telemetry is off, and no evaluation
-runs inside the measured rounds.
+Configured for speed within its documentation: actors keep the model and map the data once, clients use a
+written-out step instead of a DataLoader and an optimizer, logging and telemetry are off, and there is no
+evaluation in the measured rounds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from flwr.clientapp import ClientApp  # noqa: E402
 from flwr.serverapp import Grid, ServerApp  # noqa: E402
 from flwr.serverapp.strategy import FedAvg  # noqa: E402
 from flwr.simulation import run_simulation  # noqa: E402
-from work import Laps, arguments, load, model, score, tell  # noqa: E402
+from work import Laps, arguments, load, model, print_figures, score  # noqa: E402
 
 if __name__ == "__main__":
     WORK, ARGS = arguments()
@@ -46,20 +46,20 @@ def client() -> ClientApp:
     @app.train()
     def train(message: Message, context: Context) -> Message:
         work = benchmark.WORKS[os.environ["BENCHMARK_WORK"]]
-        kept = benchmark.__dict__.setdefault(
+        state = benchmark.__dict__.setdefault(
             "_kept", {}
-        )  # what an actor keeps from client to client lives in the imported module
-        if not kept:
+        )  # an actor's state across clients is in the imported module
+        if not state:
             torch.set_num_threads(1)
-            kept["x"], kept["y"], _, _ = load(work, Path(os.environ["BENCHMARK_DATA"]))
-            kept["net"] = model(work)
-        net = kept["net"]
+            state["x"], state["y"], _, _ = load(work, Path(os.environ["BENCHMARK_DATA"]))
+            state["net"] = model(work)
+        net = state["net"]
         net.load_state_dict(message.content["arrays"].to_torch_state_dict())
         parameters = list(net.parameters())
         party = int(context.node_config["partition-id"])
         mine = slice(party * work.samples, (party + 1) * work.samples)
         order = torch.randperm(work.samples)
-        x, y = kept["x"][mine][order], kept["y"][mine][order]
+        x, y = state["x"][mine][order], state["y"][mine][order]
         for xb, yb in zip(x.split(work.batch), y.split(work.batch)):
             gradients = torch.autograd.grad(torch.nn.functional.cross_entropy(net(xb), yb), parameters)
             with torch.no_grad():
@@ -109,7 +109,7 @@ def main() -> None:
     )
     net = model(WORK)
     net.load_state_dict(final["state"])
-    tell(
+    print_figures(
         peer="Flower",
         version=version("flwr"),
         work=WORK.name,

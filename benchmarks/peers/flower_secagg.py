@@ -1,9 +1,9 @@
-"""Flower's SecAgg+ stage functions for one round, called as its mod and its workflow call them: no Ray, no
-gRPC, only the protocol's own work.
+"""The stage functions of Flower's SecAgg+ for one round, called as its mod and its workflow call them: no Ray, no
+gRPC, only the protocol.
 
-One client really runs each stage; the others advertise keys and send shares, so that it has what it needs.
-The server's last stage runs the lines of its workflow that recover secrets and take masks away, on secrets
-shared with Flower's own functions.
+One client runs each stage; the others advertise keys and send shares, so that it has its inputs. The server's
+last stage runs the lines of its workflow that recover secrets and remove masks, on secrets shared with Flower's
+own functions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from flwr.supercore.primitives.asymmetric import bytes_to_private_key, bytes_to_
 
 mod: Any = sys.modules[
     "flwr.client.mod.secure_aggregation.secaggplus_mod"
-]  # its package gives the name to a function in it
+]  # its package uses the name for a function
 MODULUS = 1 << 32
 
 
@@ -89,7 +89,7 @@ def round_of(n: int, shares: int, length: int, dropped: int) -> dict[str, Any]:
     up = timed("client", mod._collect_masked_vectors, states[me], told, 100, vector)
     bytes_up = sum(map(len, up[Key.MASKED_PARAMETERS]))
 
-    # the server: everybody's shares, as clients hold them after the stage above
+    # the server: the shares of all clients after the stage above
     one = [np.load(io.BytesIO(b), allow_pickle=False) for b in up[Key.MASKED_PARAMETERS]]
     dead = set(range(dropped))
     collected: dict[int, list[bytes]] = {i: [] for i in range(n)}

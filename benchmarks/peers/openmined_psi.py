@@ -1,5 +1,5 @@
-"""OpenMined's PSI (Diffie-Hellman on P-256; its compressed set, with false positives in one of 2^40 runs as
-ours), both roles in one process with messages written out and read back. Prints one line of JSON.
+"""OpenMined's PSI (Diffie-Hellman on P-256; its compressed set, with false positives in one of 2^40 runs, as in
+tacit), both roles in one process with encoded and decoded messages. Prints one line of JSON.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The same job in tacit, called from Python.
 
-A short and a long run after the first give the mean wall and CPU seconds a round as their difference: what
-`history` might leave out is in it, and what only the first run pays is not.
+After the first run, the difference of a short and a long run gives the mean wall and CPU seconds per round: it
+includes what `history` might omit, and excludes what only the first run costs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from work import Work, arguments, cpu_seconds, load, model, score, since_launch, tell
+from work import Work, arguments, cpu_seconds, load, model, print_figures, score, since_launch
 
 import tacit
 from tacit import algorithms, data
@@ -18,7 +18,7 @@ from tacit import algorithms, data
 
 def federation(work: Work, folder: Path) -> data.Federation:
     x, y, xt, yt = load(work, folder)
-    # held_fraction=0: the peers train on every row they hold, so we do
+    # held_fraction=0: the peers train on all their rows, so tacit does
     return data.from_arrays(x, y, test=(xt, yt)).split(work.parties, skew=data.IID(), seed=0, held_fraction=0)
 
 
@@ -47,14 +47,14 @@ def main() -> None:
     result, seconds, wall, cpu = train(args.rounds)
     first = (
         started + wall - sum(seconds[1:])
-    )  # all that is not a later round: start-up, the first round, handing over the model
+    )  # everything except later rounds: startup, the first round, returning the model
     extra = (
         args.rounds if work.name == "cnn" else 10 * args.rounds
-    )  # short rounds need many to stand out of the noise
+    )  # short rounds: many are needed to exceed the noise
     _, _, wall, cpu = train(work.warm)
     _, more, longer_wall, longer_cpu = train(work.warm + extra)
     steady = seconds[work.warm :] + more[work.warm :]
-    tell(
+    print_figures(
         peer="tacit",
         version=tacit.__version__,
         work=work.name,

@@ -1,8 +1,8 @@
-"""The same job in pfl-research: FederatedAveraging on its SimulatedBackend, in one process (its parallel mode
-needs Horovod).
+"""The same job in pfl-research: FederatedAveraging on its SimulatedBackend, in one process (its parallel mode needs
+Horovod).
 
-Modes: `one` and `two` are torch's threads. It evaluates each client of its first round before and after
-training whatever the frequency; that falls in the warm-up.
+Modes: `one` and `two` are torch's threads. It always evaluates each client of its first round before and after
+training; that is part of the warm-up.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-# This file is named after the package it measures: leave its folder out while importing the package.
+# This file has the name of the package it measures: exclude its folder while importing the package.
 HERE = str(Path(__file__).resolve().parent)
 sys.path = [entry for entry in sys.path if entry and str(Path(entry).resolve()) != HERE]
 
@@ -31,11 +31,11 @@ from pfl.model.pytorch import PyTorchModel  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 sys.path.append(HERE)
-from work import Laps, arguments, load, model, score, tell  # noqa: E402
+from work import Laps, arguments, load, model, print_figures, score  # noqa: E402
 
 
 class Net(nn.Module):
-    """The two methods it asks of a network."""
+    """A network with the two methods that pfl requires."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Net(nn.Module):
 def main() -> None:
     work, args = arguments(["one", "two"])
     torch.set_num_threads(2 if args.mode == "two" else 1)
-    np.random.seed(0)  # it draws its users from the global generator
+    np.random.seed(0)  # it samples its users with the global generator
     x, y, xt, yt = load(work, args.data)
 
     def party(k: int) -> PyTorchTensorDataset:
@@ -85,7 +85,7 @@ def main() -> None:
         callbacks=[Timed()],
         send_metrics_to_platform=False,
     )
-    tell(
+    print_figures(
         peer="pfl-research",
         version=version("pfl"),
         work=work.name,

@@ -1,9 +1,9 @@
-"""SPU's side of benchmarks/mpc.py, in its own environment: SEMI2K on 64 bits, two processes over its own
-sockets, figures as JSON on the last line.
+"""SPU's side of benchmarks/mpc.py, in its own environment: SEMI2K on 64 bits, two processes over its own sockets,
+figures as JSON on the last line.
 
-Bytes are what the loopback interface carried meanwhile, headers included, in a network of its own where the
-system lets us make one (`unshare -n`, as root); null otherwise. SEMI2K makes its triples by a trusted first
-party that the two agree on (its default), and no byte is counted for them.
+Bytes are those on the loopback interface, headers included, in a separate network namespace if the system allows
+it (`unshare -n`, as root); otherwise null. SEMI2K generates its triples at a trusted first party (its default),
+and no byte is counted for them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def works():
             x = jnp.maximum(x @ w[i] + w[i + 1], 0)
         return x @ w[4] + w[5]
 
-    def pooled(x):  # before ReLU, which commutes with it: as ours, fewer comparisons
+    def pooled(x):  # before ReLU, which commutes with it: fewer comparisons, as in tacit
         n, c, h, w = x.shape
         return jnp.maximum(jnp.max(x.reshape(n, c, h // 2, 2, w // 2, 2), (3, 5)), 0)
 
@@ -73,9 +73,7 @@ def works():
 
 
 def role(rank: int, ports: list[str]) -> None:
-    """Each makes the shares by itself and takes its own: they do not add up, which costs neither more nor
-    less.
-    """
+    """Each party creates the shares by itself and uses its own: they do not add up, which does not change the cost."""
     import spu.api as api
     import spu.libspu as libspu
     from spu.utils import frontend

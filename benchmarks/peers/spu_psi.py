@@ -1,11 +1,10 @@
-"""SPU's PSI, a process a role over its own sockets, from and to CSV files as it wants them. Prints one line
-of JSON.
+"""SPU's PSI, one process per role over its own sockets, with CSV files as it requires. Prints one line of JSON.
 
     python spu_psi.py PROTOCOL N            PROTOCOL is RR22, KKRT or ECDH
 
-SPU does not say how many bytes it sent: they are what the loopback interface carried meanwhile, headers
-included, in a network of its own where the system lets us make one (`unshare -n`, as root); null otherwise,
-as other programs' bytes would be among them.
+SPU does not report how many bytes it sent: they are those on the loopback interface, headers included, in a
+separate network namespace if the system allows it (`unshare -n`, as root); otherwise null, because they would
+include other programs' bytes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The work every contender is given: the same arrays, the same first weights, the same rounds.
+"""The workload of every contender: the same arrays, the same initial weights, the same rounds.
 
-Imports nothing but the standard library, numpy and torch, so that it loads in each peer's own environment.
+It imports only the standard library, numpy and torch, so that it loads in each peer's own environment.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Work:
-    """One federated job. `rounds` is what every contender runs in the steady-state measurement, `warm` of
-    them not counted.
+    """One federated job. `rounds` is the length of the steady-state measurement; the first `warm` of them are not
+    counted.
     """
 
     name: str
@@ -37,16 +37,16 @@ class Work:
     shape: tuple[int, ...]
     rounds: int
     warm: int
-    signal: float  # how far apart the class means are, against noise of 1
+    signal: float  # the distance of the class means, relative to noise of 1
 
 
 WORKS = {
-    # 100 local steps a round. 5×5 convolutions 3→32→64 and a hidden layer of 64, of the usual two-convolution
-    # CIFAR networks the one
-    # whose cost comes nearest to the 1.15 s a round of the single-threaded loop at which the aims were set.
+    # 100 local steps per round. 5×5 convolutions 3→32→64 and a hidden layer of 64: of the usual two-convolution
+    # CIFAR networks the one whose cost is closest to the 1.15 s per round of the single-threaded loop for which the
+    # goals were set.
     "cnn": Work(
         "cnn",
-        "two-convolution CNN, 32×32×3, 100 parties × 200 samples, 10 a round, batch 20",
+        "two-convolution CNN, 32×32×3, 100 parties × 200 samples, 10 per round, batch 20",
         100,
         200,
         10,
@@ -57,11 +57,10 @@ WORKS = {
         warm=2,
         signal=0.5,
     ),
-    # 200 local steps a round of next to no arithmetic: what is measured is what a framework spends around the
-    # arithmetic.
+    # 200 local steps per round with little arithmetic: this measures the overhead of a framework.
     "logistic": Work(
         "logistic",
-        "logistic regression 784→10, 1,000 parties × 20 samples, 100 a round, batch 10",
+        "logistic regression 784→10, 1,000 parties × 20 samples, 100 per round, batch 10",
         1000,
         20,
         100,
@@ -77,24 +76,19 @@ CLASSES, TEST_ROWS, LABEL_NOISE = 10, 2000, 0.2
 
 
 def make(work: Work, folder: Path) -> None:
-    """Write the arrays: a class mean plus unit noise, and a fifth of the labels redrawn.
+    """Write the arrays: a class mean plus unit noise, with a fifth of the labels random.
 
-    The redrawn labels put a floor under the loss, so that contenders with other client samples can be
-    compared to a few percent.
+    The random labels give the loss a lower bound, so that contenders with other client samples can be compared to a
+    few percent.
     """
     rng = np.random.default_rng(20)
     n = work.parties * work.samples
     means = work.signal * rng.standard_normal((CLASSES, *work.shape), dtype=np.float32)
-    if (
-        len(work.shape) == 3
-        # 8×8 patches of one colour: a class a convolution can see, where white noise would take it hundreds
-        # of
-        # rounds
-    ):
+    if len(work.shape) == 3:  # 8×8 patches of one color, which a convolution learns sooner than white noise
         means = means[:, :, ::8, ::8].repeat(8, 2).repeat(8, 3)
     label = rng.integers(0, CLASSES, n + TEST_ROWS)
     x = rng.standard_normal((n + TEST_ROWS, *work.shape), dtype=np.float32)
-    for start in range(0, len(x), 1000):  # in pieces: means[label] at once would double the memory
+    for start in range(0, len(x), 1000):  # in chunks: means[label] at once would double the memory
         x[start : start + 1000] += means[label[start : start + 1000]]
     y = np.where(rng.random(len(label)) < LABEL_NOISE, rng.integers(0, CLASSES, len(label)), label)
     folder.mkdir(parents=True, exist_ok=True)
@@ -103,8 +97,8 @@ def make(work: Work, folder: Path) -> None:
 
 
 def load(work: Work, folder: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x, y, test x, test y; party k holds rows k·samples to (k + 1)·samples. Mapped copy-on-write, so that
-    processes share the pages.
+    """x, y, test x, test y; party k has rows k·samples to (k + 1)·samples. Mapped copy-on-write, so that processes share
+    the pages.
     """
     return tuple(
         torch.from_numpy(np.load(folder / f"{work.name}-{part}.npy", mmap_mode="c"))
@@ -113,7 +107,7 @@ def load(work: Work, folder: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def model(work: Work) -> nn.Module:
-    """The same network with the same first weights, whoever asks."""
+    """The same network with the same initial weights for every contender."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         if work.name == "logistic":
@@ -142,7 +136,7 @@ def score(net: nn.Module, xt: Tensor, yt: Tensor) -> dict[str, float]:
 
 
 def since_launch() -> float:
-    """Seconds since this process was started by the kernel: imports are part of what a user waits for."""
+    """Seconds since the kernel started this process, so that imports are included."""
     started = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19]) / os.sysconf(
         "SC_CLK_TCK"
     )
@@ -156,7 +150,7 @@ def descendants(pid: int) -> list[int]:
             try:
                 fields = Path(f"/proc/{entry}/stat").read_text().rsplit(")", 1)[1].split()
             except OSError:
-                continue  # ended while we looked
+                continue  # ended in the meantime
             parent.setdefault(int(fields[1]), []).append(int(entry))
     found, queue = [], [pid]
     while queue:
@@ -167,7 +161,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def cpu_seconds() -> float:
-    """CPU spent so far by this process and all it started, ended children included."""
+    """CPU seconds so far of this process and its children, including finished ones."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     total = time.process_time() + ended.ru_utime + ended.ru_stime
     for pid in descendants(os.getpid()):
@@ -180,7 +174,7 @@ def cpu_seconds() -> float:
 
 
 class Laps:
-    """Round ends of one run; a round's time is end to end, so nothing between rounds goes uncounted."""
+    """Round ends of one run. A round's time is from end to end, so everything between rounds is counted."""
 
     def __init__(self, work: Work) -> None:
         self.warm, self.ends, self.cpu = work.warm, [time.perf_counter()], [0.0, 0.0]
@@ -193,7 +187,7 @@ class Laps:
             self.first = since_launch()
         if done == self.warm:
             self.cpu[0] = cpu_seconds()
-            self.ends[-1] = time.perf_counter()  # reading /proc is not the contender's time
+            self.ends[-1] = time.perf_counter()  # the time for reading /proc is not the contender's
 
     def close(self) -> dict[str, Any]:
         self.cpu[1] = cpu_seconds()
@@ -226,6 +220,6 @@ def arguments(modes: Iterable[str] = ()) -> tuple[Work, argparse.Namespace]:
     return work, args
 
 
-def tell(**what: Any) -> None:
-    """The one line a runner prints for cohort.py."""
+def print_figures(**what: Any) -> None:
+    """Print the one line of a runner for cohort.py."""
     print(json.dumps({**what, "torch": torch.__version__, "python": sys.version.split()[0]}), flush=True)

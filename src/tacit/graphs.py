@@ -44,32 +44,60 @@ class Graph:
 
     def __hash__(self) -> int:
         # cached: results are cached by graph, and a thousand nodes have ten thousand edges
-        cached = self.__dict__.get("_hash")
-        if cached is None:
-            cached = hash((self.name, self.nodes, self.edges, self.directed, self.weights, self.turns))
-            object.__setattr__(self, "_hash", cached)
-        return int(cached)
+        if "_hash" not in self.__dict__:
+            fields = (self.name, self.nodes, self.edges, self.directed, self.weights, self.turns)
+            object.__setattr__(self, "_hash", hash(fields))
+        return int(self.__dict__["_hash"])
 
     def at(self, t: int) -> Graph:
         """The graph of exchange t."""
         return self.turns[t % len(self.turns)] if self.turns else self
 
-    def neighbours(self, k: int) -> list[int]:
-        """The nodes that node k sends to."""
-        return _neighbours(self)[k]
+    @lru_cache(maxsize=64)  # noqa: B019  # a graph is immutable and small beside its matrix
+    def neighbors(self) -> list[list[int]]:
+        """For each node, the nodes it sends to."""
+        out: list[set[int]] = [set() for _ in range(self.nodes)]
+        for i, j in self.edges:
+            out[i].add(j)
+            if not self.directed:
+                out[j].add(i)
+        return [sorted(s) for s in out]
 
+    @lru_cache(maxsize=64)  # noqa: B019
     def matrix(self) -> np.ndarray:
         """W: row i has the weights with which node i averages its own and its neighbors' models.
 
         For a directed graph, column j has the shares of node j's model that the nodes receive.
         """
-        return _matrix(self)
+        if self.weights is not None:
+            return np.array(self.weights)
+        w = np.zeros((self.nodes, self.nodes))
+        if self.directed:  # a node divides its model equally among itself and its neighbors: columns sum to 1
+            for j, receivers in enumerate(self.neighbors()):
+                w[[j, *receivers], j] = 1 / (1 + len(receivers))
+            return w
+        degree = [len(some) for some in self.neighbors()]
+        for i, j in self.edges:
+            w[i, j] = w[j, i] = 1 / (1 + max(degree[i], degree[j]))
+        np.fill_diagonal(w, 1 - w.sum(1))
+        return w
 
+    @lru_cache(maxsize=64)  # noqa: B019
     def gap(self) -> float:
         """1 − |λ₂|: 1 is consensus in one exchange, 0 never. For alternating graphs, the mean over a
         cycle.
         """
-        return _gap(self)
+        w = np.eye(self.nodes)
+        for g in self.turns or (self,):
+            w = g.matrix() @ w
+        if self.directed or any(g.directed and g.weights is None for g in self.turns):
+            # the limit of a column-stochastic W is not uniform: take its second eigenvalue
+            second = np.sort(np.abs(np.linalg.eigvals(w)))[-2]
+        elif self.turns:
+            second = np.abs(np.linalg.svd(w - 1 / self.nodes, compute_uv=False)[0])
+        else:
+            second = np.abs(np.linalg.eigvalsh(w - 1 / self.nodes)).max()
+        return float(1 - min(1.0, second) ** (1 / max(1, len(self.turns))))
 
     def check(self, nodes: int) -> Graph:
         if self.nodes != nodes:
@@ -80,51 +108,48 @@ class Graph:
         return self
 
 
-def _record_call(make: Callable[..., Graph]) -> Callable[..., Graph]:
-    """Store the call of a constructor in the graph it returns."""
+def _constructor(make: Callable[..., Graph]) -> Callable[..., Graph]:
+    """Check the numbers of nodes of a constructor's call, and store the call in the graph it returns."""
 
     @wraps(make)
     def construct(*args: Any, **kwargs: Any) -> Graph:
-        graph = make(*args, **kwargs)
         bound = inspect.signature(make).bind(*args, **kwargs)
         bound.apply_defaults()
-        arguments = {k: v for k, v in bound.arguments.items() if k not in ("edges", "weights")}
-        if "edges" in bound.arguments:
-            arguments["edges"] = graph.edges
-        if "weights" in bound.arguments:
-            arguments["weights"] = graph.weights
+        for name in ("nodes", "rows", "columns"):
+            if name in bound.arguments:
+                least = 1 if make.__name__ == "grid" else 2
+                bound.arguments[name] = _count(make.__name__, bound.arguments[name], least)
+        graph = make(*bound.args, **bound.kwargs)
+        values = {"edges": graph.edges, "weights": graph.weights}
+        arguments = {k: values.get(k, v) for k, v in bound.arguments.items()}
         return replace(graph, call=(make.__name__, tuple(arguments.items())))
 
     return construct
 
 
-@_record_call
+@_constructor
 def ring(nodes: int) -> Graph:
-    n = _count("ring", nodes, 2)
-    return _graph("ring", n, ((k, (k + 1) % n) for k in range(n)))
+    return _graph("ring", nodes, ((k, (k + 1) % nodes) for k in range(nodes)))
 
 
-@_record_call
+@_constructor
 def directed_ring(nodes: int) -> Graph:
-    n = _count("directed_ring", nodes, 2)
-    return _graph("directed ring", n, ((k, (k + 1) % n) for k in range(n)), directed=True)
+    return _graph("directed ring", nodes, ((k, (k + 1) % nodes) for k in range(nodes)), directed=True)
 
 
-@_record_call
+@_constructor
 def complete(nodes: int) -> Graph:
-    n = _count("complete", nodes, 2)
-    return _graph("complete", n, ((i, j) for i in range(n) for j in range(i)))
+    return _graph("complete", nodes, ((i, j) for i in range(nodes) for j in range(i)))
 
 
-@_record_call
+@_constructor
 def star(nodes: int) -> Graph:
-    n = _count("star", nodes, 2)
-    return _graph("star", n, ((0, k) for k in range(1, n)))
+    return _graph("star", nodes, ((0, k) for k in range(1, nodes)))
 
 
-@_record_call
+@_constructor
 def grid(rows: int, columns: int) -> Graph:
-    r, c = _count("grid", rows, 1), _count("grid", columns, 1)
+    r, c = rows, columns
     return _graph(
         f"{r}×{c} grid",
         r * c,
@@ -135,9 +160,9 @@ def grid(rows: int, columns: int) -> Graph:
     )
 
 
-@_record_call
+@_constructor
 def torus(rows: int, columns: int) -> Graph:
-    r, c = _count("torus", rows, 2), _count("torus", columns, 2)
+    r, c = rows, columns
     return _graph(
         f"{r}×{c} torus",
         r * c,
@@ -148,73 +173,65 @@ def torus(rows: int, columns: int) -> Graph:
     )
 
 
-@_record_call
+@_constructor
 def exponential(nodes: int) -> Graph:
     """Node k is linked to k ± 1, 2, 4, 8, …: few links, and a gap that decreases only as 1/log n."""
-    n = _count("exponential", nodes, 2)
     return _graph(
-        "exponential", n, ((k, (k + 2**j) % n) for k in range(n) for j in range(max(1, (n - 1).bit_length())))
+        "exponential",
+        nodes,
+        ((k, (k + 2**j) % nodes) for k in range(nodes) for j in range(max(1, (nodes - 1).bit_length()))),
     )
 
 
-@_record_call
+@_constructor
 def one_peer_exponential(nodes: int) -> Graph:
     """In exchange t, node k sends only to k + 2^(t mod log n) and receives from one node.
 
     If n is a power of two, log n exchanges give the exact average. B. Ying et al.: "Exponential Graph is
     Provably Efficient for Decentralized Deep Training", NeurIPS 2021.
     """
-    n = _count("one_peer_exponential", nodes, 2)
-    hops = [2**j for j in range(max(1, (n - 1).bit_length()))]
-    return Graph("one-peer exponential", n, turns=tuple(_one_peer(n, hop) for hop in hops))
+    hops = [2**j for j in range(max(1, (nodes - 1).bit_length()))]
+    return Graph("one-peer exponential", nodes, turns=tuple(_one_peer(nodes, hop) for hop in hops))
 
 
 def _one_peer(n: int, hop: int) -> Graph:
-    w = np.zeros((n, n))
-    for k in range(n):
-        w[k, k] += 0.5
-        w[(k + hop) % n, k] += 0.5
-    return Graph(
-        f"to the node {hop} on",
-        n,
-        tuple((k, (k + hop) % n) for k in range(n)),
-        True,
-        tuple(map(tuple, w.tolist())),
-    )
+    edges = tuple((k, (k + hop) % n) for k in range(n))
+    w = np.eye(n) / 2
+    w[[j for _, j in edges], [k for k, _ in edges]] += 0.5
+    return Graph(f"to the node {hop} on", n, edges, True, tuple(map(tuple, w.tolist())))
 
 
-@_record_call
+@_constructor
 def erdos_renyi(nodes: int, p: float = 0.3, seed: int = 0) -> Graph:
     """Every pair is linked with probability p; up to 100 graphs are drawn until one is connected."""
-    n = _count("erdos_renyi", nodes, 2)
     if isinstance(p, bool) or not isinstance(p, int | float) or not 0 < p <= 1:
         raise bad("erdos_renyi", "p", p, "a number above 0 and at most 1")
     rng = np.random.default_rng(seed)
     for _ in range(100):
-        link = np.triu(rng.random((n, n)) < p, 1)
-        graph = _graph(f"Erdős–Rényi, p={p:g}", n, zip(*(x.tolist() for x in link.nonzero())))
+        link = np.triu(rng.random((nodes, nodes)) < p, 1)
+        graph = _graph(f"Erdős–Rényi, p={p:g}", nodes, zip(*(x.tolist() for x in link.nonzero())))
         if connected(graph):
             return graph
     raise bad(
         "erdos_renyi",
         "p",
         p,
-        f"large enough that {n} nodes are connected",
-        f"Try {min(1.0, 2 * np.log(n) / n):.2f}.",
+        f"large enough that {nodes} nodes are connected",
+        f"Try {min(1.0, 2 * np.log(nodes) / nodes):.2f}.",
     )
 
 
-@_record_call
+@_constructor
 def from_edges(nodes: int, edges: Iterable[Sequence[int]], directed: bool = False) -> Graph:
-    n, listed = _count("from_edges", nodes, 2), [tuple(e) for e in edges]
+    listed = [tuple(e) for e in edges]
     for e in listed:
         if (
             len(e) != 2
-            or not all(isinstance(k, int) and not isinstance(k, bool) and 0 <= k < n for k in e)
+            or not all(isinstance(k, int) and not isinstance(k, bool) and 0 <= k < nodes for k in e)
             or e[0] == e[1]
         ):
-            raise bad("from_edges", "edges", e, f"pairs of two different nodes between 0 and {n - 1}")
-    graph = _graph("given", n, listed, directed=bool(directed))
+            raise bad("from_edges", "edges", e, f"pairs of two different nodes between 0 and {nodes - 1}")
+    graph = _graph("given", nodes, listed, directed=bool(directed))
     if not connected(graph):
         raise BadParameter(
             "from_edges: the graph is not connected, so its nodes cannot reach consensus. Add edges until "
@@ -224,7 +241,7 @@ def from_edges(nodes: int, edges: Iterable[Sequence[int]], directed: bool = Fals
     return graph
 
 
-@_record_call
+@_constructor
 def from_weights(weights: Any) -> Graph:
     """A graph with your own symmetric, doubly stochastic W."""
     w = np.asarray(weights, dtype=np.float64)
@@ -329,25 +346,19 @@ def from_table(table: Any, nodes: int) -> Graph:
 
 def connected(graph: Graph) -> bool:
     """Whether there is a path from every node to every other."""
-    return all(
-        _count_reachable(graph, back) == graph.nodes
-        for back in ((False, True) if graph.directed else (False,))
-    )
+    if not graph.directed:
+        return _reaches_all(graph)
+    return _reaches_all(graph) and _reaches_all(replace(graph, edges=tuple((j, i) for i, j in graph.edges)))
 
 
-def _count_reachable(graph: Graph, back: bool) -> int:
-    out: list[list[int]] = [[] for _ in range(graph.nodes)]
-    for i, j in graph.edges:
-        out[j if back else i].append(i if back else j)
-        if not graph.directed:
-            out[j].append(i)
+def _reaches_all(graph: Graph) -> bool:
+    """Whether there is a path from node 0 to every other."""
     seen, todo = {0}, [0]
     while todo:
-        for k in out[todo.pop()]:
-            if k not in seen:
-                seen.add(k)
-                todo.append(k)
-    return len(seen)
+        new = {k for k in graph.neighbors()[todo.pop()] if k not in seen}
+        seen |= new
+        todo += new
+    return len(seen) == graph.nodes
 
 
 def _count(owner: str, value: Any, least: int) -> int:
@@ -359,53 +370,6 @@ def _count(owner: str, value: Any, least: int) -> int:
 def _graph(name: str, nodes: int, edges: Iterable[Sequence[int]], directed: bool = False) -> Graph:
     ordered = {(i, j) if directed or i < j else (j, i) for i, j in edges if i != j}
     return Graph(name, nodes, tuple(sorted(ordered)), directed)
-
-
-@lru_cache(maxsize=64)
-def _neighbours(graph: Graph) -> list[list[int]]:
-    out: list[set[int]] = [set() for _ in range(graph.nodes)]
-    for i, j in graph.edges:
-        out[i].add(j)
-        if not graph.directed:
-            out[j].add(i)
-    return [sorted(s) for s in out]
-
-
-@lru_cache(maxsize=64)
-def _matrix(graph: Graph) -> np.ndarray:
-    if graph.weights is not None:
-        return np.array(graph.weights)
-    n = graph.nodes
-    w = np.zeros((n, n))
-    if graph.directed:  # node j divides its model equally among itself and its neighbors: columns sum to 1
-        for j in range(n):
-            to = [j, *graph.neighbours(j)]
-            w[to, j] = 1 / len(to)
-        return w
-    degree = np.array([len(graph.neighbours(k)) for k in range(n)])
-    for i, j in graph.edges:
-        w[i, j] = w[j, i] = 1 / (1 + max(degree[i], degree[j]))
-    w[np.arange(n), np.arange(n)] = 1 - w.sum(1)
-    return w
-
-
-@lru_cache(maxsize=64)
-def _gap(graph: Graph) -> float:
-    w = np.eye(graph.nodes)
-    for g in graph.turns or (graph,):
-        w = g.matrix() @ w
-    rest = (
-        w - 1 / graph.nodes
-        if not graph.directed and not any(g.directed and g.weights is None for g in graph.turns)
-        else w
-    )
-    if rest is w:  # the limit of a column-stochastic W is not uniform: take its second eigenvalue
-        second = np.sort(np.abs(np.linalg.eigvals(w)))[-2]
-    elif graph.turns:
-        second = np.abs(np.linalg.svd(rest, compute_uv=False)[0])
-    else:
-        second = np.abs(np.linalg.eigvalsh(rest)).max()
-    return float(1 - min(1.0, second) ** (1 / max(1, len(graph.turns))))
 
 
 ALL = {

@@ -280,29 +280,39 @@ def from_table(table: Any, members: Mapping[str, type], where: str) -> Any:
     cls = {k.lower(): v for k, v in members.items()}.get(str(name).lower())
     if cls is None:
         raise BadJob(f"{where}: {name!r} is not known here. {nearest(str(name), list(members))}")
-    fields = {f.name: f for f in dataclasses.fields(cls)}
+    rest = {key: value for key, value in table.items() if key != "name"}
+    return from_fields(rest, cls, where, f"{cls.__name__} has no parameter", members)
+
+
+def from_fields(
+    table: Any, cls: type[T], where: str, unknown: str, members: Mapping[str, type] | None = None
+) -> T:
+    """Return the dataclass whose fields a table gives; `members` may be parts of it.
+
+    Every error begins with `where`; `unknown` ("a row has no key") begins the one about an unknown key.
+    """
+    if not isinstance(table, Mapping):
+        raise BadJob(str(bad(where, "value", table, "a table")))
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     hints = typing.get_type_hints(cls)
-    values = {}
+    values: dict[str, Any] = {}
     for key, value in table.items():
-        if key == "name":
-            continue
         if key not in fields:
-            raise BadJob(f"{where}: {cls.__name__} has no parameter {key!r}. {nearest(key, list(fields))}")
+            raise BadJob(f"{where}: {unknown} {key!r}. {nearest(key, list(fields))}")
         meta = fields[key].metadata
         if meta.get("kind") == "part":
-            values[key] = from_table(
-                value, members if meta["of"] is None else meta["of"].members, f"{where}.{key}"
-            )
+            of = meta["of"].members if meta["of"] is not None else members or {}
+            values[key] = from_table(value, of, f"{where}.{key}")
             continue
         if not meta:
             hold_to_type(where, key, value, hints[key])
         values[key] = tuple(value) if isinstance(value, list) else value
     try:
-        return check(cls(**values))
+        return check(cls(**values), "" if members else where)
     except TypeError as error:
         raise BadJob(f"{where}: {cls.__name__} cannot be made from {sorted(values)}: {error}") from None
     except BadParameter as error:
-        raise BadJob(f"{where}: {error}") from None
+        raise BadJob(f"{where}: {error}" if members else str(error)) from None
 
 
 NONE = "none"  # TOML has no None
@@ -328,7 +338,7 @@ def _has_type(value: Any, hint: Any) -> bool:
         return isinstance(value, list) and all(_has_type(v, args[0]) for v in value)
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
-    return hint in (bool, int, str) and type(value) is hint
+    return hint in (bool, int, str, dict) and type(value) is hint
 
 
 def _type_names(hint: Any, plural: bool = False) -> list[str]:
@@ -343,6 +353,7 @@ def _type_names(hint: Any, plural: bool = False) -> list[str]:
         int: ("a whole number", "whole numbers"),
         float: ("a number", "numbers"),
         str: ("text", "texts"),
+        dict: ("a table", "tables"),
         type(None): (f'"{NONE}"',) * 2,
     }
     return [names[hint][plural]] if hint in names else []

@@ -58,22 +58,20 @@ class Gossip:
                 "gossip: with mode='push' a node sends to one neighbor at a time. Leave out period, and "
                 "use one graph that does not change."
             )
-        if self.secure:
-            if self.mode != "average":
-                raise bad(
-                    "gossip",
-                    "secure",
-                    True,
-                    f"False with mode={self.mode!r}",
-                    "Hidden sums need mode='average'.",
-                )
-            for g in self.graph.turns or (self.graph,):
-                lonely = next((k for k in range(g.nodes) if len(senders(g, k)) < 2), None)
-                if lonely is not None:
+        if self.secure and self.mode != "average":
+            raise bad(
+                "gossip",
+                "secure",
+                True,
+                f"False with mode={self.mode!r}",
+                "Hidden sums need mode='average'.",
+            )
+        for g in (self.graph.turns or (self.graph,)) if self.secure else ():
+            for k in range(g.nodes):
+                if len(senders(g, k)) < 2:
                     raise BadParameter(
-                        f"gossip: node {lonely} of {g.name} receives from {len(senders(g, lonely))} other "
-                        "node, and the sum of one model hides nothing. Every node needs at least two "
-                        "neighbors."
+                        f"gossip: node {k} of {g.name} receives from {len(senders(g, k))} other node, and "
+                        "the sum of one model hides nothing. Every node needs at least two neighbors."
                     )
 
 
@@ -118,20 +116,14 @@ class Hierarchy:
             )
 
     def check(self) -> None:
-        def whole_numbers(value: Any) -> bool:
-            listed = [value] if not isinstance(value, list | tuple) else value
-            return bool(listed) and all(
-                isinstance(v, int) and not isinstance(v, bool) and v >= 1 for v in listed
-            )
-
-        if not whole_numbers(self.edges) or any(a < b for a, b in pairwise(self.levels)):
+        if not _are_counts(self.edges) or any(a < b for a, b in pairwise(self.levels)):
             raise bad(
                 "Hierarchy",
                 "edges",
                 self.edges,
                 "a whole number of at least 1, or a non-increasing list: [8, 2] is 8 edges below 2 regions",
             )
-        if not whole_numbers(self.period) or (
+        if not _are_counts(self.period) or (
             not isinstance(self.period, int) and len(self.period) != len(self.levels)
         ):
             raise bad(
@@ -140,6 +132,12 @@ class Hierarchy:
                 self.period,
                 f"a whole number of at least 1, or a list of {len(self.levels)}, one for each level",
             )
+
+
+def _are_counts(value: Any) -> bool:
+    """Whether a value is a whole number of at least 1, or a list of such numbers."""
+    listed = value if isinstance(value, list | tuple) else [value]
+    return bool(listed) and all(isinstance(v, int) and not isinstance(v, bool) and v >= 1 for v in listed)
 
 
 def parse(topology: Any, parties: int) -> Gossip | Hierarchy | None:
@@ -165,9 +163,9 @@ def parse(topology: Any, parties: int) -> Gossip | Hierarchy | None:
             topology,
             "tacit.Hierarchy(…), or None; training without a server is tacit.gossip",
         )
-    check(topology)
-    topology.check_parties(parties)
-    return topology
+    checked: Gossip | Hierarchy = check(topology)
+    checked.check_parties(parties)
+    return checked
 
 
 def to_table(topology: Gossip | Hierarchy) -> dict[str, Any]:
@@ -184,8 +182,7 @@ def to_table(topology: Gossip | Hierarchy) -> dict[str, Any]:
 
 def senders(graph: Graph, k: int) -> list[int]:
     """The nodes from which node k receives."""
-    row = graph.matrix()[k]
-    return [int(j) for j in row.nonzero()[0] if j != k]
+    return [int(j) for j in graph.matrix()[k].nonzero()[0] if j != k]
 
 
 ALL: dict[str, Any] = {"Gossip": Gossip, "Hierarchy": Hierarchy}

@@ -174,7 +174,6 @@ ASK = dict(quasi=["Race", "Zip"], k=2)
         ({"models": ["k"]}, "anonymize: models is 'k'; it must be a list of privacy models"),
         ({"nulls": "any"}, "anonymize: nulls is 'any'"),
         ({"suppressed": "keep"}, "anonymize: suppressed is 'keep'"),
-        ({"seed": -1}, "anonymize: seed is -1"),
         (
             {"hierarchies": {"Sex": None}},
             "anonymize: hierarchies is .'Sex'.; it must be for the quasi-identifiers 'Race', 'Zip'",

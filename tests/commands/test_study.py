@@ -104,7 +104,7 @@ def test_a_study_that_stops_or_cannot_be_written_says_how_to_go_on(
 
     run(capsys, "study", "new", "mine.toml")
     with monkeypatch.context() as m:
-        m.setattr(studying._Stack, "play", stop)
+        m.setattr(studying._Stack, "compute", stop)
         code, _, err = run(capsys, "study", "mine.toml", "--seeds", "1", "--only", "FedAvg | IID")
     again = "tacit study mine.toml --seeds 1 --out runs/study-mine --only 'FedAvg | IID'"
     assert code == 130
@@ -120,7 +120,7 @@ def test_a_study_that_stops_or_cannot_be_written_says_how_to_go_on(
     assert code == 0
     assert "2 of 8 runs are done. Go on with: tacit study mine.toml --seeds 1 --out runs/study-mine\n" in out
     with monkeypatch.context() as m:
-        m.setattr(studying._Stack, "play", stop)
+        m.setattr(studying._Stack, "compute", stop)
         (here / "runs" / "study-mine" / "report.html").unlink()
         code, _, err = run(capsys, "study", "mine.toml", "--seeds", "1")
     assert code == 130
@@ -181,7 +181,7 @@ def test_a_quick_study_says_that_its_figures_mean_nothing(
         (("heart-disease", "--seeds", "0"), "seeds is 0; it must be a whole number of at least 1"),
         (
             ("heart-disease", "--rows", "10"),
-            "rows and test_rows keep a part of a data set of arrays; heart_disease is a table",
+            "rows and test_rows sample a data set of arrays; heart_disease is a table",
         ),
     ],
 )

@@ -129,7 +129,7 @@ def train_together(
         return tacit.train(fed, **jobs[name], runtime=runtime)
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(jobs)) as pool:
-        patch.setattr(networked.Networked, "_stream_here", meet)
+        patch.setattr(networked.NetworkedTrainer, "_stream_here", meet)
         results = {}
         # one after the other until they wait: a model's first values come from torch's one generator, which
         # threads would share

@@ -104,8 +104,8 @@ def test_a_party_that_dies_in_the_middle_of_a_sum_is_left_out_of_it(
     gone = fed.parties[1]
     monkeypatch.setattr(Leaving, "gone", {gone: 2 if name != "encrypt" else 1})
     monkeypatch.setattr(messages, "InProcess", Leaving)
-    monkeypatch.setattr(messages.Parties, "within", 30.0)
-    monkeypatch.setattr(messages.Parties, "at_least", 4)
+    monkeypatch.setattr(messages.MessageTrainer, "within", 30.0)
+    monkeypatch.setattr(messages.MessageTrainer, "at_least", 4)
     killed = train(fed, rounds=2, evaluate_every=0, runtime="inprocess", guard=hidden(HIDING[name]))
     assert [set(e.get("dropped", {})) for e in killed.events if e["kind"] == "round"] == [{gone}, {gone}]
     monkeypatch.undo()
@@ -125,8 +125,8 @@ def test_a_party_that_dies_in_the_middle_of_a_sum_is_left_out_of_it(
 def test_too_few_left_end_the_run_and_open_nothing(fed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Leaving, "gone", {name: 2 for name in fed.parties[:3]})
     monkeypatch.setattr(messages, "InProcess", Leaving)
-    monkeypatch.setattr(messages.Parties, "within", 30.0)
-    monkeypatch.setattr(messages.Parties, "at_least", 1)
+    monkeypatch.setattr(messages.MessageTrainer, "within", 30.0)
+    monkeypatch.setattr(messages.MessageTrainer, "at_least", 1)
     with pytest.raises(
         PartyFailed,
         match=r"secure aggregation was aborted, and no update was opened\. .* Round 1 was tried 3 times",

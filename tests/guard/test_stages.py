@@ -20,10 +20,10 @@ from tacit.guard.quantize import Fine
 NAMES = tuple("abcdefgh")
 
 
-def crowd(stage_or_guard, form=None, round=0, secret_seed=7):
+def crowd(stage_or_guard, form=None, round=0, insecure_seed=7):
     fresh = stage_or_guard.client_state(form) if form is not None else stage_or_guard.client_state()
     return Clients(
-        NAMES, round, {k: v.expand(len(NAMES), *v.shape).clone() for k, v in fresh.items()}, {}, secret_seed
+        NAMES, round, {k: v.expand(len(NAMES), *v.shape).clone() for k, v in fresh.items()}, {}, insecure_seed
     )
 
 
@@ -148,7 +148,7 @@ def fitted(stages, clients=8, expected=8.0, d=40, seed=3, **more):
         Layout({"delta": (d,)}, (), (d // 4, d - d // 4)),
         clients,
         expected,
-        secret_seed=seed,
+        insecure_seed=seed,
         **more,
     )
 
@@ -159,7 +159,7 @@ def through(guard, x, weights=None, number=0):
         number,
         {k: v.expand(len(NAMES), *v.shape).clone() for k, v in guard.client_state().items()},
         guard.state,
-        guard.secret_seed,
+        guard.insecure_seed,
     )
     down = {"w": torch.zeros(x.shape[1])}
     sent = guard.out(torch.ones(len(NAMES)) if weights is None else weights, {"delta": x}, down, me)

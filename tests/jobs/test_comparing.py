@@ -211,7 +211,7 @@ def test_the_same_algorithm_twice_is_told_apart_by_what_differs() -> None:
 def test_the_very_same_algorithm_twice_is_refused(twins: list[Any]) -> None:
     with pytest.raises(
         BadParameter,
-        match=r"compare: the same algorithm stands twice: .*\. Leave one out, or give them different "
+        match=r"compare: the same algorithm is listed twice: .*\. Leave one out, or give them different "
         r"parameters\.",
     ):
         compare(algorithms=twins)
@@ -227,7 +227,7 @@ def test_federations_are_told_apart_by_skew_then_size_then_seed() -> None:
     assert _names([d.split(3, seed=0), data.iris().split(3, seed=0)]) == ["arrays, IID()", "iris, IID()"]
     with pytest.raises(
         BadParameter,
-        match=r"compare: the same federation stands twice: .*\. Leave one out, or split with another seed\.",
+        match=r"compare: the same federation is listed twice: .*\. Leave one out, or split with another seed\.",
     ):
         _names([d.split(3, seed=0), d.split(3, seed=0)])
 
@@ -301,7 +301,7 @@ def test_a_comparison_directory_has_a_run_for_every_row(tmp_path: Path) -> None:
     assert "<html" in result.report().read_text()
     with pytest.raises(
         BadRun,
-        match=r"already holds a comparison, or the beginning of one\. Go on with it by resume=True, or give "
+        match=r"already holds a comparison, or the beginning of one\. Resume it by resume=True, or give "
         r"another",
     ):
         compare(out=tmp_path / "study")
@@ -331,7 +331,7 @@ def test_a_report_is_written_where_asked_also_of_a_diverged_comparison(tmp_path:
         ({"feds": [3]}, r"compare: feds is 'int'; it must be a Federation"),
         (
             {"feds": [numbers(), federations()[0]]},
-            r"compare: some federations have classes and some have numbers to predict",
+            r"compare: some federations are classifications and some are regressions",
         ),
         ({"algorithms": []}, r"compare: algorithms is \[\]; it must be a list of algorithms such as"),
         (
@@ -456,7 +456,7 @@ def test_there_must_be_a_comparison_to_resume(tmp_path: Path) -> None:
         compare(out=tmp_path / "none", resume=True)
     with pytest.raises(
         BadParameter,
-        match=r"compare: out is None; it must be the directory of the comparison to go on with\. Or leave "
+        match=r"compare: out is None; it must be the directory of the comparison to resume\. Or leave "
         r"out resume\.",
     ):
         compare(resume=True)

@@ -114,7 +114,7 @@ def test_a_server_that_is_stopped_while_its_model_is_tested_goes_on_with_that_mo
     """
     options = {**options, "rounds": 3}
     whole = train("inprocess", **options)
-    count = networked.Networked._metrics
+    count = networked.NetworkedTrainer._metrics
 
     def broken(self: Any, r: int, answers: Any) -> Any:
         if r == 2:
@@ -122,7 +122,7 @@ def test_a_server_that_is_stopped_while_its_model_is_tested_goes_on_with_that_mo
         return count(self, r, answers)
 
     with monkeypatch.context() as patch:
-        patch.setattr(networked.Networked, "_metrics", broken)
+        patch.setattr(networked.NetworkedTrainer, "_metrics", broken)
         with pytest.raises(PartyFailed, match="stopped on purpose"):
             train(tacit.Processes(), **options, out=tmp_path / "run")
     resumed = train(tacit.Processes(), **options, out=tmp_path / "run", resume=True)

@@ -292,7 +292,7 @@ def test_replayable_secrets_of_parties_are_stamped(digits, tmp_path):
         fed,
         queries=5,
         aggregator=GNMax(4.0),
-        runtime=tacit.InProcess(secret_seed=1),
+        runtime=tacit.InProcess(insecure_seed=1),
         noise="teachers",
         **QUICK,
     )

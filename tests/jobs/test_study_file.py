@@ -37,7 +37,7 @@ def test_a_file_becomes_a_cell_for_each_row_column_seed_and_tuned_value(tmp_path
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (("title =", "titel ="), r"'titel' is not known in a study\. Did you mean 'title'\?"),
+        (("title =", "titel ="), r"a study has no key 'titel'\. Did you mean 'title'\?"),
         (
             ('figure = "best"', 'figure = "mode"'),
             "figure is 'mode'; it must be one of 'best', 'last', 'picked', 'rounds'",
@@ -57,15 +57,15 @@ def test_a_file_becomes_a_cell_for_each_row_column_seed_and_tuned_value(tmp_path
             ("[tables.published.FedAvg]", "[tables.published.FedAgv]"),
             r"published: there is no row 'FedAgv'\. Did you mean 'FedAvg'\?",
         ),
-        (('label = "SCAFFOLD"', 'label = "FedAvg"'), "two rows have one label"),
+        (('label = "SCAFFOLD"', 'label = "FedAvg"'), "two rows have the same label"),
         (("FedProx {mu}", "FedProx {nu}"), "its label names 'nu', which is not in its grid. Known: mu"),
         (("[0.1, 1.0]", "0.1"), "grid is {'algorithm.mu': 0.1}; it must be a table of lists"),
         (("rounds = 4", "rounds = "), "small.toml is not TOML"),
-        (("[[tables]]", "[[tabels]]"), "'tabels' is not known in a study"),
+        (("[[tables]]", "[[tabels]]"), "a study has no key 'tabels'"),
         (('title = "A small study"', "title = 3"), "title is 3; it must be text"),
         (
             ('figure = "best"', 'figure = "best"\ntarget = "x"'),
-            "target is 'x'; it must be an accuracy above 0 and at most 1",
+            "target is 'x'; it must be a number above 0 and at most 1",
         ),
         (
             ('"IID" = 0.5', '"IID" = "0.5"'),
@@ -73,7 +73,7 @@ def test_a_file_becomes_a_cell_for_each_row_column_seed_and_tuned_value(tmp_path
         ),
         (
             ('"IID" = 0.5', '"IID" = 64.3'),
-            r"IID is 64\.3; it must be an accuracy from 0 to 1\. Percent are hundredths: 64\.3% is 0\.643",
+            r"IID is 64\.3; it must be an accuracy from 0 to 1\. Write 64\.3% as 0\.643",
         ),
         (
             ('"IID" = 0.5', '"IDI" = 0.5'),
@@ -81,13 +81,15 @@ def test_a_file_becomes_a_cell_for_each_row_column_seed_and_tuned_value(tmp_path
         ),
         (
             ("[quick.train]", "[quick]"),
-            r"quick: 'rounds' is not known here\. Known: data, model, train\. Write \[quick\.train\] rounds "
-            r"= 2",
+            r"quick: \[quick\] has no table 'rounds'\. Known: data, model, train",
         ),
-        (("[quick.train]", "[quick.trian]"), r"quick: 'trian' is not known here\. Did you mean 'train'\?"),
+        (
+            ("[quick.train]", "[quick.trian]"),
+            r"quick: \[quick\] has no table 'trian'\. Did you mean 'train'\?",
+        ),
         (
             ('label = "IID",', 'label = "IID", quick = { rounds = 1 },'),
-            "column 'IID', quick: 'rounds' is not known here",
+            r"column 'IID', quick: \[quick\] has no table 'rounds'",
         ),
         (
             ('label = "IID",', 'label = "IID", quick = "yes",'),
@@ -100,23 +102,23 @@ def test_a_file_becomes_a_cell_for_each_row_column_seed_and_tuned_value(tmp_path
         ),
         (
             ('columns = ["IID"]', 'columns = "IID"'),
-            "row 'central': columns is 'IID'; it must be a list of labels of columns",
+            "row 'central': columns is 'IID'; it must be a list of texts",
         ),
         (
             ("FedProx {mu}", "FedProx {mu.x}"),
-            r"its label is no pattern: .* Write \{mu\} where the value is to stand",
+            r"its label is not a pattern: .* Write \{mu\} in place of the value",
         ),
         (
             ("FedProx {mu}", "FedProx {mu:.2f}"),
-            r"its label is no pattern: .* Write \{mu\} where the value is to stand",
+            r"its label is not a pattern: .* Write \{mu\} in place of the value",
         ),
         (
             ("algorithm.lr", "aggregate.name"),
-            "tune: 'aggregate.name' is nothing that a study can change. Begin it with 'algorithm.', 'data.'",
+            "tune: a study cannot change 'aggregate.name'. Begin it with 'algorithm.', 'data.'",
         ),
         (
             ("algorithm.lr", "data.seed"),
-            r"tune: 'data\.seed' is not a row's own\. Say how many with train\.seeds",
+            r"tune: 'data\.seed' cannot differ between rows\. Give the number of seeds as train\.seeds",
         ),
         (
             ("[0.01, 0.3]", "[0.3, 0.3]"),
@@ -150,12 +152,12 @@ def test_a_broken_study_file_says_what_is_wrong(change: tuple[str, str], words: 
     ("table", "words"),
     [
         ("name = 3", "name is 3; it must be text"),
-        ("columns = 3", "columns is 3; it must be a list of tables, like"),
+        ("columns = 3", "columns is 3; it must be a list of tables"),
         ("rows = 3", "rows is 3; it must be a list of tables"),
         ('published = { a = 0.5 }\nrows = [{ label = "a" }]', "published: a is 0.5; it must be a table"),
         (
             'rows = [{ label = "a" }]\nclaim = { expect = "same" }',
-            "claim: it is about what changes down the rows of the first column, which has 1",
+            "claim: it is about what changes from row to row in the first column, which has 1",
         ),
         (
             'rows = [{ label = "a" }, { label = "b" }]\nclaim = { expect = "same", measure = "lst" }',

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from tacit.errors import BadRun, PartyFailed, ProtocolError
-from tacit.mpc.beaver import MATMUL, MUL, Bilinear, Triple, mask_private, product, product_masked, square
+from tacit.mpc.beaver import MATMUL, MUL, Bilinear, Triple, product, product_masked, square
 from tacit.mpc.context import RingContext
 from tacit.mpc.dealer import Mask, Stock, dealer, fetch, open_stock, plan
 from tacit.mpc.share import reconstruct, split
@@ -111,7 +111,7 @@ def kept_run(weight, inputs, owner=0):
     shape, names, ledger = tuple(weight.shape), ("owner", "client"), Ledger()
 
     async def step(ctx, w, xs):
-        kept = await mask_private(ctx, "w", shape, w, owner)
+        kept = await ctx.mask_private("w", shape, w, owner)
         return [await product_masked(ctx, x, kept, MATMUL) for x in xs]
 
     requests = plan(

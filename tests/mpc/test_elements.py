@@ -47,10 +47,7 @@ def test_what_is_linear_keeps_the_tag(pairs, public):
     held([torch.cat([p, q])[1:] for p, q in zip(a, b)], (xs + ys)[1:])
     held([p.unsqueeze(0).expand(2, len(xs)).reshape(-1) for p in a], xs + xs)
     held(
-        [
-            p + TaggedContext(None, i, (), tagged.TaggedDryRun(), alpha=alphas[i]).public(public, p)
-            for i, p in enumerate(a)
-        ],
+        [p + TaggedContext(None, i, (), None, alpha=alphas[i]).public(public, p) for i, p in enumerate(a)],
         [p + public for p in xs],
     )
 

@@ -15,7 +15,6 @@ from tacit.mpc.beaver import (
     Bilinear,
     Square,
     Triple,
-    mask_private,
     product,
     product_masked,
     square,
@@ -102,7 +101,7 @@ def test_kept_weights_need_transfers_in_one_direction_only():
     ledger = Ledger()
 
     async def step(ctx, *inputs):
-        kept = await mask_private(ctx, "w", (4, 2), w if ctx.rank == 0 else None, 0)
+        kept = await ctx.mask_private("w", (4, 2), w if ctx.rank == 0 else None, 0)
         return [await product_masked(ctx, x, kept, MATMUL) for x in inputs]
 
     assert torch.equal(sum(map(torch.stack, play(step, *xs, ledger=ledger))), xs @ w)

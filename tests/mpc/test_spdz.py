@@ -40,7 +40,9 @@ class Forging:
                     message, digest=bytes([message.digest[0] ^ 1]) + message.digest[1:]
                 )
             elif kind_of(frame) == "Opened":
-                message = dataclasses.replace(message, said=bytes([message.said[0] ^ 1]) + message.said[1:])
+                message = dataclasses.replace(
+                    message, value=bytes([message.value[0] ^ 1]) + message.value[1:]
+                )
             else:
                 first = message.values[0].clone()
                 first.view(-1)[0] = (first.view(-1)[0] + 1) % P
@@ -139,7 +141,7 @@ def test_sums_that_wrap_around_are_put_right(r):
                     return {k: under_key_3(v) for k, v in dealt.items()}
                 return {
                     k: TaggedShare(torch.zeros((2, *s), dtype=torch.int64))
-                    for k, s in {**asked.uniform(), **asked.derived()}.items()
+                    for k, (s, _) in asked.parts().items()
                 }
 
         ctx.stock = Stock()

@@ -64,9 +64,9 @@ def aggregate(
     tap: Tap | None = None,
     ledger: Ledger | None = None,
     tag: str = "round 1",
-    secret_seed: int | None = None,
+    insecure_seed: int | None = None,
 ) -> tuple[SumOutcome, dict[str, Any]]:
     """(what the server got, what each client returned)."""
     run = leaving(programs(terms, values, protocol, tag), after or {})
-    out = InProcess(secret_seed=secret_seed).run_sync(run if tap is None else tap.on(run), ledger=ledger)
+    out = InProcess(insecure_seed=insecure_seed).run_sync(run if tap is None else tap.on(run), ledger=ledger)
     return out.pop("server"), out

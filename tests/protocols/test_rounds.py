@@ -4,6 +4,7 @@ compute.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -168,7 +169,8 @@ class Hidden:
 
     async def client(self, me: Any, r: int, vectors: Any, boss: str, sent: bytes, commitment: Any) -> None:
         await me.send(boss, Upload(1.0, vectors))
-        await summing.receive_or_end(me, boss)
+        with suppress(summing.LeftOut):
+            await summing.receive(me, boss)
 
 
 def hidden_run(sums: Hidden, asked: list[int]) -> tuple[list[Any], list[str]]:

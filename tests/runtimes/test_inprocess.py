@@ -254,7 +254,7 @@ def test_a_seeded_secret_is_replayed_and_the_ledger_says_so():
         return me.secret.bytes(16)
 
     ledger = Ledger()
-    runs = [InProcess(secret_seed=1).run_sync({"a": secret, "b": secret}, ledger=ledger) for _ in range(2)]
+    runs = [InProcess(insecure_seed=1).run_sync({"a": secret, "b": secret}, ledger=ledger) for _ in range(2)]
     assert runs[0] == runs[1]
     assert runs[0]["a"] != runs[0]["b"]
     assert len(ledger.stamps) == 1

@@ -248,7 +248,7 @@ def test_no_generator_of_numpys_or_torchs_is_near_a_secret():
 
 def test_replayable_secrets_are_stamped():
     out = tacit.infer(
-        nn.Sequential(nn.Linear(2, 1)), torch.ones(1, 2), runtime=tacit.InProcess(secret_seed=3)
+        nn.Sequential(nn.Linear(2, 1)), torch.ones(1, 2), runtime=tacit.InProcess(insecure_seed=3)
     )
     assert any("NOT PRIVATE" in s for s in out.ledger.stamps)
 

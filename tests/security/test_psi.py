@@ -80,7 +80,7 @@ def view(programs: Mapping[str, Program], party: str, seed: int | None = None) -
     a bit must be in one place to be learned).
     """
     tap = Tap()
-    InProcess(secret_seed=seed).run_sync(tap.on(programs))
+    InProcess(insecure_seed=seed).run_sync(tap.on(programs))
     messages = [decode(frame) for frame in tap.view(party)]
     fields = (getattr(m, name) for m in sorted(messages, key=lambda m: m.kind) for name in m.forms)
     return messages, b"".join(value for value in fields if isinstance(value, bytes))

@@ -186,7 +186,9 @@ def test_a_seeded_secret_is_stamped_not_private() -> None:
     from tacit.parties.ledger import Ledger
 
     ledger = Ledger()
-    aggregate(SecAggTerms("fed", 3, 2, 5), inputs(SecAggTerms("fed", 3, 2, 5)), ledger=ledger, secret_seed=1)
+    aggregate(
+        SecAggTerms("fed", 3, 2, 5), inputs(SecAggTerms("fed", 3, 2, 5)), ledger=ledger, insecure_seed=1
+    )
     assert any("NOT PRIVATE" in stamp for stamp in ledger.stamps)
 
 

@@ -44,7 +44,9 @@ class Legato(WithMemory):
         widths = [
             n for size in sizes.values() for n in (self.layers if sum(self.layers) == size else (size,))
         ]
-        norms = torch.stack([part.double().norm(dim=1) for part in x.split(widths, 1)], 1)  # [n, layers]
+        norms = torch.stack(
+            [part.double().norm(dim=1) for part in torch.split(x, widths, 1)], 1
+        )  # [n, layers]
         now = {
             "many": x.new_full((1,), len(x), dtype=torch.float64),
             "first": norms.sum(0)[None],
@@ -63,7 +65,7 @@ class Legato(WithMemory):
         )
         blended = robust * now["mean"][0] + (1 - robust) * log["mean"].mean(0)
         out = self.aggregate(updates)
-        for key, part in zip(sizes, blended.split(list(sizes.values()))):
+        for key, part in zip(sizes, torch.split(blended, list(sizes.values()))):
             out[key] = (
                 (part + down[key].reshape(-1).to(part) if key in down else part)
                 .view(updates.shapes[key])

@@ -152,7 +152,7 @@ def reorder(values: Values, layer: Layer, after: Layer, order: Tensor) -> Values
         **values,
         **{name: values[name][order] for name in _unit_values(layer, values)},
         # a flattened channel is a block of inputs
-        f"{after.name}.weight": w.unflatten(1, (len(order), -1))[:, order].reshape(w.shape),
+        f"{after.name}.weight": torch.unflatten(w, 1, (len(order), -1))[:, order].reshape(w.shape),
     }
 
 

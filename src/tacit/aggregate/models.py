@@ -4,10 +4,9 @@ model.
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -38,25 +37,22 @@ class ModelRule(SeesEach):
         """The new `model`, and its `buffers` where they differ from the mean."""
 
 
+@dataclass(frozen=True, eq=False)
 class BoundModelRule(SeesEach):
     """A rule on models with its task, what the servers sent in this round, and the run it works for."""
 
+    rule: ModelRule
+    task: Any
+    tests: list[Tensor]
+    down: State = field(default_factory=dict)
+    run: int = 0
     works_on_models = True
 
-    def __init__(self, rule: ModelRule, task: Any, tests: list[Tensor]):
-        self.rule, self.task, self.tests = rule, task, tests
-        self.down: State = {}
-        self.run = 0
-
     def at_round(self, down: State) -> BoundModelRule:
-        other = copy.copy(self)
-        other.down = down
-        return other
+        return replace(self, down=down)
 
     def for_run(self, r: int) -> BoundModelRule:
-        other = copy.copy(self)
-        other.run = r
-        return other
+        return replace(self, run=r)
 
     @property
     def w(self) -> Tensor:
@@ -84,17 +80,16 @@ class BoundModelRule(SeesEach):
             )
         mean = {k: v.to(self.w.device) for k, v in self.rule.aggregate(updates).items()}
         models = ModelCoding(keys[0], self.w)
-        found = self.rule.aggregate_models(updates, mean, models, self)
-        buffers = {k: v for k, v in found.items() if k == "buffers"}
-        result = {**mean, **buffers, keys[0]: models.encode(found["model"])}
+        result = mean | self.rule.aggregate_models(updates, mean, models, self)
+        result[keys[0]] = models.encode(result.pop("model"))
         return {k: v.to(updates.weights.device) for k, v in result.items()}
 
 
-class ModelCoding:
+class ModelCoding(NamedTuple):
     """How updates encode models: `delta` relative to the server's model, or `w` itself."""
 
-    def __init__(self, key: str, w: Tensor):
-        self.key, self.w = key, w
+    key: str
+    w: Tensor
 
     def decode(self, update: State) -> Tensor:
         """The model that an update encodes."""

@@ -70,7 +70,7 @@ def _quantization_error(row: Tensor) -> Tensor:
 
     0 where the values are on no visible grid.
     """
-    values = row.double().unique()
+    values: Tensor = torch.unique(row.double())
     if len(values) < 2 or len(values) > len(row) // 2:
         return row.new_zeros((), dtype=torch.float64)
     step = values.diff().min()

@@ -69,18 +69,16 @@ class WithMemory(SeesEach):
     def result_with_memory(
         self, total: Total, parties: Tensor, memories: list[Total], down: State
     ) -> tuple[State, list[Total]]:
-        results, after = [], []
-        for r, updates in enumerate(_split_runs(total)):
+        def one(r: int, updates: Updates | None) -> tuple[State, Total]:
             if updates is None:
-                result, memory = _nan_result(total), memories[r]
-            else:
-                used = torch.cat([w[r] for w in total[""]]) != 0
-                result, memory = self.aggregate_with_memory(
-                    updates, parties.to(used.device)[used], memories[r], {k: v[r] for k, v in down.items()}
-                )
-            results.append(result)
-            after.append(memory)
-        return {k: torch.stack([result[k] for result in results]) for k in total if k}, after
+                return _nan_result(total), memories[r]
+            used = torch.cat([w[r] for w in total[""]]) != 0
+            return self.aggregate_with_memory(
+                updates, parties.to(used.device)[used], memories[r], {k: v[r] for k, v in down.items()}
+            )
+
+        results, after = zip(*(one(r, updates) for r, updates in enumerate(_split_runs(total))))
+        return {k: torch.stack([result[k] for result in results]) for k in total if k}, list(after)
 
     @abstractmethod
     def aggregate_with_memory(
@@ -137,7 +135,9 @@ class Updates:
     def select(self, mask: Tensor) -> Updates:
         """The updates for which `mask` [n] is true."""
         some = copy.copy(self)
-        some.rows = [rows[m] for rows, m in zip(self.rows, mask.split([len(rows) for rows in self.rows]))]
+        some.rows = [
+            rows[m] for rows, m in zip(self.rows, torch.split(mask, [len(rows) for rows in self.rows]))
+        ]
         some.weights = self.weights[mask]
         return some
 
@@ -149,11 +149,8 @@ class Updates:
 
     def displacements(self, down: State) -> Tensor:
         """[n, D]: each update relative to what the server sent, its vectors concatenated, without buffers."""
-        parts = []
-        for key, chunks in self.without_buffers().chunks.items():
-            x = self.block(key, 0, chunks[0].shape[1])
-            parts.append(x - down[key].reshape(1, -1).to(x) if key in down else x)
-        return torch.cat(parts, 1)
+        whole = {k: self.block(k, 0, v[0].shape[1]) for k, v in self.without_buffers().chunks.items()}
+        return torch.cat([x - down[k].reshape(1, -1).to(x) if k in down else x for k, x in whole.items()], 1)
 
     def blocks(self) -> list[Block]:
         """All coordinates, divided into blocks."""

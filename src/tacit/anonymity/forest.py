@@ -8,7 +8,7 @@ takes four lookups. Large columns (thousands of postal codes) answer without the
 
 from __future__ import annotations
 
-from functools import lru_cache
+import functools
 
 import numpy as np
 
@@ -49,7 +49,7 @@ class ColumnTree:
             ancestor[is_shared] = self.above[level, a]
         return ancestor
 
-    @lru_cache(maxsize=512)  # noqa: B019  the tree lives as long as one run
+    @functools.lru_cache(maxsize=512)  # noqa: B019  the tree lives as long as one run
     def row(self, a: int) -> np.ndarray:
         return np.asarray(self.share[self.meet(a)].astype(np.float32))
 
@@ -136,10 +136,7 @@ class Forest:
 
     def span(self, members: list[int], nodes: np.ndarray) -> tuple[int, ...]:
         """The lowest node above all members, columns of `nodes`."""
-        node = as_node(nodes[:, members[0]])
-        for m in members[1:]:
-            node = self.join(node, as_node(nodes[:, m]))
-        return node
+        return functools.reduce(self.join, zip(*nodes[:, members].tolist()))
 
     def share(self, node: tuple[int, ...]) -> float:
         return float(sum(f.row(a)[a] for f, a in zip(self.fused, node)))
@@ -154,4 +151,4 @@ class Forest:
 
 
 def as_node(column: np.ndarray) -> tuple[int, ...]:
-    return tuple(int(x) for x in column)
+    return tuple(column.tolist())

@@ -111,9 +111,6 @@ def add(verb: Callable[..., argparse.ArgumentParser]) -> None:
         action="store_true",
         help="create the key file first; an existing one is never overwritten",
     )
-    make.add_argument(
-        "--seed", type=int, default=0, help="recorded in the settings; no current method uses it (default: 0)"
-    )
     look = verb("risk", _risk, "Measure the re-identification risk and utility of a published table.")
     look.add_argument("before", help="the original table, .csv or .parquet")
     look.add_argument("after", help="the published table, produced by any program")
@@ -233,7 +230,6 @@ def _anonymize(args: argparse.Namespace) -> Answer:
                 l=args.l,
                 t=args.t,
                 suppressed=args.suppressed,
-                seed=args.seed,
             )
         progress.step("measuring the remaining risk")
         left = tacit.risk(frame, result, quasi, sensitive=sensitive, target=args.target)

@@ -76,7 +76,7 @@ class Clip(Stage):
     def out(self, vector: Tensor, me: Clients, form: Form) -> Tensor:
         if self.per == "layer" and len(form.layers) > 1:
             each = self.norm / math.sqrt(len(form.layers))
-            pieces = [clip_rows(piece, each) for piece in vector.split(list(form.layers), 1)]
+            pieces = [clip_rows(piece, each) for piece in torch.split(vector, list(form.layers), 1)]
             me.events["clipped"] = me.events.get("clipped", 0) + int(
                 torch.stack([long for _, long in pieces]).any(0).sum()
             )

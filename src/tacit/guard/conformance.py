@@ -33,7 +33,7 @@ def check_form(stage: Stage, others: Sequence[Stage] = ()) -> tuple[Stage, ...]:
     demand(
         dataclasses.is_dataclass(stage) and stage.__dataclass_params__.frozen,
         f"{name} is not a frozen dataclass.",
-    )  # type: ignore[attr-defined]
+    )
     check(stage)
     back = from_table(to_table(stage), {name: type(stage)}, "guard")
     demand(back == stage, f"{name}: {stage} becomes {back} in a job file.")
@@ -47,8 +47,10 @@ def check_form(stage: Stage, others: Sequence[Stage] = ()) -> tuple[Stage, ...]:
     return stages
 
 
-def make_guard(stages: tuple[Stage, ...], secret_seed: int | None = SEED, clients: int = len(NAMES)) -> Guard:
-    return Guard(stages, Layout(SHAPES, ("w",), (16, 8, 6)), clients, float(clients), 9.0, 3, secret_seed)
+def make_guard(
+    stages: tuple[Stage, ...], insecure_seed: int | None = SEED, clients: int = len(NAMES)
+) -> Guard:
+    return Guard(stages, Layout(SHAPES, ("w",), (16, 8, 6)), clients, float(clients), 9.0, 3, insecure_seed)
 
 
 def updates(number: int, scale: float = 0.7) -> tuple[Tensor, State, State]:

@@ -41,8 +41,8 @@ class Laplace:
 
     def out(self, counts: np.ndarray, source: Source = os.urandom) -> np.ndarray:
         counts = _as_integers(counts)
-        t = self.scale
-        return counts + _laplace(t, counts.size, source).reshape(counts.shape)
+        noisy: np.ndarray = counts + _laplace(self.scale, counts.size, source).reshape(counts.shape)
+        return noisy
 
 
 @dataclass(frozen=True)

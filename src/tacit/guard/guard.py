@@ -56,7 +56,7 @@ class Layout:
 
     def cut(self, flat: Tensor, down: State) -> State:
         """[D] → […] each."""
-        pieces = flat.split([math.prod(s) for s in self.shapes.values()])
+        pieces = torch.split(flat, [math.prod(s) for s in self.shapes.values()])
         vectors = {k: p.view(s).to(torch.float32) for (k, s), p in zip(self.shapes.items(), pieces)}
         return {
             k: v.to(down["w"].device) + down[k] if k in self.known else v.to(down["w"].device)
@@ -112,7 +112,7 @@ class Guard:
     expected: float  # with noise, the number by which the sum is divided
     max_weight: float = 1.0  # the largest weight of a client, in the algorithm's units
     shared: int = 0
-    secret_seed: int | None = None
+    insecure_seed: int | None = None
     state: State = field(default_factory=dict)  # the server's state, which is sent to all clients
     events: dict[str, int] = field(default_factory=dict)
     last: dict[str, Tensor] = field(
@@ -217,7 +217,7 @@ class Guard:
                 total = torch.remainder(total + after.modulus // 2, after.modulus) - after.modulus // 2
             if self.noise is not None:
                 total, n = (
-                    self.noise.server(total, after, source(self.secret_seed, "server", number)),
+                    self.noise.server(total, after, source(self.insecure_seed, "server", number)),
                     self.expected,
                 )
             total = total.to(torch.float64) * after.step
@@ -241,7 +241,7 @@ class Guard:
         """At a client: (weight, upload, new state). An empty upload means that the server reuses the last."""
         memory = {k: mine[k][None] for k in self.client_state()}
         self.load_server_state(down)
-        me = Clients((name,), number, memory, self.state, self.secret_seed)
+        me = Clients((name,), number, memory, self.state, self.insecure_seed)
         weights, rows = self.out(torch.tensor([weight]), {k: v[None] for k, v in vectors.items()}, down, me)
         sent = {} if me.events.get("skipped") else self.pack(rows[0], number)
         return float(weights[0]), sent, {**mine, **{k: v[0] for k, v in me.memory.items()}}

@@ -6,28 +6,20 @@ the integers in one place, which is what the protocol computes, and records this
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
 
 from ..errors import BadParameter
-from ..parameters import choice, real, whole
-from .stage import Form, Stage, State, needs
+from ..parameters import choice, whole
+from .hiding import HidingStage
 
 
 @dataclass(frozen=True)
-class SecAgg(Stage):
+class SecAgg(HidingStage):
     """The server sees only the sum of at least `threshold` of the updates.
 
     Against an `active` server, lists and keys are signed.
     """
 
-    threshold: float = real(
-        0.6,
-        above=0.5,
-        most=1.0,
-        doc="the share of a round's parties that must remain to the end; with fewer there is no sum",
-    )
     adversary: str = choice(
         "curious",
         ("curious", "active"),
@@ -39,23 +31,6 @@ class SecAgg(Stage):
         none=True,
         doc="k, the number of others a party masks with, even; None: all. secagg_graph.degree gives a safe k",
     )
-    within: float = real(
-        60.0,
-        above=0,
-        doc="seconds for each step of the sum; parties that have not answered by then are left out",
-    )
-    tries: int = whole(
-        3, least=1, doc="how often a round is tried if too few parties remain for a sum, before the run fails"
-    )
-    max_rows: int | None = whole(
-        None,
-        least=1,
-        none=True,
-        doc="the largest weight of a party, in rows. Deployed parties must all set the same; otherwise None: "
-        "the rows of the largest party, rounded up to a power of two",
-    )
-    place: ClassVar[int] = 60
-    hides: ClassVar[bool] = True
 
     def check(self) -> None:
         if self.neighbours is not None and self.neighbours % 2:
@@ -73,15 +48,3 @@ class SecAgg(Stage):
                 f"SecAgg: neighbours is {self.neighbours!r}; it must be None against an active server, "
                 "which could choose a party's neighbours."
             )
-
-    def survivors(self, clients: int) -> int:
-        return max(2, math.ceil(self.threshold * clients))
-
-    def form(self, form: Form, state: State) -> Form:
-        needs(self, form, "ring")
-        if form.clients < 2:
-            raise BadParameter(
-                f"guard: SecAgg hides one update among several, and {form.clients} takes part in a round. "
-                "Use at least 2 clients, better 3."
-            )
-        return replace(form, space="masked")

@@ -67,31 +67,31 @@ class Clients:
     round: int = 0
     memory: State = field(default_factory=dict)  # [S, …]: the clients' state; a stage replaces its entries
     state: State = field(default_factory=dict)  # what the server sent to all of them
-    secret_seed: int | None = None  # only for tests: it makes the randomness reproducible
+    insecure_seed: int | None = None  # only for tests: it makes the randomness reproducible
     events: dict[str, int] = field(
         default_factory=dict
     )  # counts, such as of clipped updates and skipped uploads
 
     def sources(self, what: str) -> list[Source]:
         """The randomness of each client: the operating system's, or with a seed a stream for each client."""
-        return [source(self.secret_seed, what, self.round, name) for name in self.names]
+        return [source(self.insecure_seed, what, self.round, name) for name in self.names]
 
     def draw(self, what: str, make: Callable[[int, Source], np.ndarray], n: int) -> np.ndarray:
         """[S, n]: `make(n, source)` for each client; from the operating system for all clients at once."""
-        if self.secret_seed is None:
+        if self.insecure_seed is None:
             return make(len(self.names) * n, os.urandom).reshape(len(self.names), n)
         return (
             np.stack([make(n, s) for s in self.sources(what)]) if self.names else np.zeros((0, n), np.int64)
         )
 
 
-def source(secret_seed: int | None, *what: Any) -> Source:
+def source(insecure_seed: int | None, *what: Any) -> Source:
     """The operating system's randomness, or, for tests, a stream that follows from the seed and the
     purpose.
     """
-    if secret_seed is None:
+    if insecure_seed is None:
         return os.urandom
-    seed, count = repr((secret_seed, *what)).encode(), [0]
+    seed, count = repr((insecure_seed, *what)).encode(), [0]
 
     def replay(n: int) -> bytes:
         count[0] += 1

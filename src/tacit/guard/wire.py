@@ -48,7 +48,9 @@ def unpack_row(sent: State, form: Form) -> Tensor:
         )
     if "at" in sent:
         at = sent["at"].to(torch.int64)
-        if count and (int(at.min()) < 0 or int(at.max()) >= form.dimension or len(at.unique()) < len(at)):
+        if count and (
+            int(at.min()) < 0 or int(at.max()) >= form.dimension or len(torch.unique(at)) < len(at)
+        ):
             raise ProtocolError(
                 f"guard: a sparse upload has positions outside 0 … {form.dimension - 1}, or one of them "
                 "twice."

@@ -58,7 +58,6 @@ def anonymize(
     population: pandas.DataFrame | None = None,
     nulls: str = "value",
     suppressed: str = "drop",
-    seed: int = 0,
 ) -> AnonymizationResult:
     """Anonymize a table: every row shares its quasi-identifiers with at least k − 1 others.
 
@@ -66,8 +65,8 @@ def anonymize(
     `t` are short for distinct l-diversity and t-closeness with equal distance; pass other models in
     `models`. A column without a hierarchy gets a suggested one. `max_suppressed` is a fraction of the rows.
     Its default depends on the method: none for 'optimal' and 'cells', about k rows for 'datafly'.
-    'mondrian', 'cluster' and 'ambiguity' suppress no rows. `seed` is recorded in the settings; no current
-    method uses it. Differential privacy draws from the operating system's randomness and cannot be repeated.
+    'mondrian', 'cluster' and 'ambiguity' suppress no rows. All methods are deterministic except differential
+    privacy, which draws from the operating system's randomness and cannot be repeated.
 
     `models=[DifferentialPrivacy(epsilon=…, delta=…)]` publishes a generalized sample, with method="private"
     or Fixed(levels=…). Every column must be a quasi-identifier with a hierarchy of declared values, and
@@ -118,8 +117,6 @@ def anonymize(
             max_suppressed,
             "a fraction of the rows between 0 and 1, or None (the method's default)",
         )
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise bad("anonymize", "seed", seed, "a whole number of at least 0")
     requested = [
         *([] if k is None else [KAnonymity(k)]),
         *([] if l is None else [LDiversity(l)]),
@@ -168,7 +165,6 @@ def anonymize(
         "max_suppressed": max_suppressed,
         "nulls": nulls,
         "suppressed": suppressed,
-        "seed": seed,
         "method": to_table(chosen),
     }
     if private is None:

@@ -9,23 +9,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
-import torch
 
-from ..audit.poisoning import attacks, name_of
+from ..audit.poisoning import Attack, attacks, name_of
 from ..config.compare import CompareConfig
 from ..config.signature import with_options
 from ..config.train import take_algorithm, take_rule
-from ..data.federation import Federation, Holdings, Rows
+from ..data.federation import Federation
 from ..engine import evaluation
-from ..engine.stacking import can_share_stack
 from ..errors import BadData, BadParameter, BadRun
-from ..guard import Noise, Stage, as_stages
+from ..guard import Stage, as_stages
 from ..numbers import mean_error
 from ..parameters import bad, nearest
 from ..report import verdict
 from ..report.records import ALONE, CENTRAL
 from ..results import Comparison, Result
 from ..runs import Event, encode_nonfinite, write_atomic
+from .stacks import alone_baselines, central_baseline, group_into_stacks
 from .train.plan import Plan, make_plan
 from .train.simulated import plain
 from .train.train import train_side_by_side
@@ -33,20 +32,13 @@ from .train.train import train_side_by_side
 if TYPE_CHECKING:
     from ..config.types import CompareOptions
 
-VARY = (
-    "guard",
-    "local_epochs",
-    "local_steps",
-    "batch_size",
-    "per_round",
-    "sampling",
-)  # what a row may have for itself
+# what a row may have for itself
+VARY = ("guard", "local_epochs", "local_steps", "batch_size", "per_round", "sampling")
 SEEDS = 10_000  # that one comparison may have
-
-
 SHARED = CompareConfig.shared()
 ALGORITHMS = "a list of algorithms such as [algorithms.FedAvg(), algorithms.Scaffold()]"
 RULES = "a list of rules such as [aggregate.Median()]"
+GUARDS = "a list of guards such as [None, [guard.Clip(1.0), guard.Noise(epsilon=3.0)]], or a dict by name"
 
 
 @with_options(CompareConfig.options() | SHARED)
@@ -72,18 +64,54 @@ def compare(
     """
     own = CompareConfig(**{name: v for name, v in options.items() if name in CompareConfig.options()})  # type: ignore[arg-type]
     common: dict[str, Any] = {name: v for name, v in options.items() if name in SHARED}
-    algorithms, seeds, match, baseline = own.algorithms, own.seeds, own.match, own.baseline
-    aggregates, guards, variants = own.aggregates, own.guards, own.variants
-    adversaries = common.pop("adversaries", None)
+    adversaries = attacks(common.pop("adversaries", None))
+    federations = _federations(feds)
+    if own.match not in (None, "effective_update"):
+        raise bad("compare", "match", own.match, "None or 'effective_update'")
+    rows, seeds, directory = _rows(own), _seeds(own.seeds), _directory(out, resume)
+    columns = [
+        (fed, attack, _column(skew, attack, len(federations) > 1, bool(adversaries)))
+        for fed, skew in zip(federations, _names(federations))
+        for attack in (None, *adversaries)
+    ]
+    plans = [
+        make_plan(fed, seed=seed, label=label, skew=skew, adversaries=attack, **{**common, **changes})
+        for fed, attack, skew in columns
+        for label, changes in rows
+        for seed in seeds
+    ]
+    if own.match:  # each row's own update, on the first federation
+        target = {p.label: p.effective_update for p in reversed(plans)}
+        plans = [_matched(p, target[p.label]) for p in plans]
+    algorithms: list[Any] = [changes["algorithm"] for _, changes in rows]
+    base: Any = plain(
+        take_algorithm(own.baseline, "compare")
+        if own.baseline is not None
+        else next((a for a in algorithms if a.takes_steps), algorithms[0])
+    )
+    honest = {skew: fed for fed, _, skew in columns}
+    clean = {"aggregate": take_rule(None, "compare"), "adversaries": None, "guard": (), "sampling": "fixed"}
+    for p in [p for p in plans if p.label == plans[0].label]:
+        unguarded = dataclasses.replace(p, fed=honest[p.skew], **clean)
+        plans += [central_baseline(unguarded, base), *alone_baselines(unguarded, base)]
+    _check_test_rows(plans)
+    results = _train(plans, directory, resume, data_job, watch)
+    summary = _summarize(plans, results, directory)
+    summary["notes"] = [
+        f"The baselines train with a learning rate of {base.lr:g} and {base.solver!r}, and see their rows "
+        "as often as a party does."
+    ]
+    if directory is not None:
+        write_atomic(directory / "compare.json", json.dumps(encode_nonfinite(summary), indent=1))
+    return Comparison([r for p, r in zip(plans, results) if p.label != ALONE], summary, directory)
+
+
+def _federations(feds: Any) -> list[Federation]:
     federations: list[Any] = list(feds) if isinstance(feds, list | tuple) else [feds]
     for fed in federations or [feds]:
         if not isinstance(fed, Federation):
-            raise bad(
-                "compare",
-                "feds",
-                type(fed).__name__,
-                "a Federation (data.digits().split(10)), or a list of them",
-            )
+            must_be = "a Federation (data.digits().split(10)), or a list of them"
+            raise bad("compare", "feds", type(fed).__name__, must_be)
         if not len(fed.test.y) and not len(fed.held.index):
             raise BadData(
                 f"{fed.name} has no test rows and no party holds any back, so nothing can be compared. "
@@ -91,121 +119,62 @@ def compare(
             )
     if len({fed.classes is None for fed in federations}) > 1:
         raise BadParameter(
-            "compare: some federations have classes and some have numbers to predict; there is no score for "
-            "both. Compare them apart."
+            "compare: some federations are classifications and some are regressions; no score fits both. "
+            "Compare them separately."
         )
-    algorithms = [take_algorithm(a, "compare") for a in _listed("algorithms", algorithms, ALGORITHMS)]
-    if match not in (None, "effective_update"):
-        raise bad("compare", "match", match, "None or 'effective_update'")
-    many = f"a whole number from 1 to {SEEDS:,}, or a list of different seeds"
-    seed_list = (
-        list(range(min(seeds, SEEDS + 1)))
-        if isinstance(seeds, int) and not isinstance(seeds, bool)
-        else _listed("seeds", seeds, many)
-    )
-    if len(seed_list) > SEEDS or not seed_list or len(set(seed_list)) < len(seed_list):
-        raise bad("compare", "seeds", seeds, many)
+    return federations
+
+
+def _seeds(seeds: Any) -> list[int]:
+    must_be = f"a whole number from 1 to {SEEDS:,}, or a list of different seeds"
+    is_count = isinstance(seeds, int) and not isinstance(seeds, bool)
+    listed = list(range(min(seeds, SEEDS + 1))) if is_count else _listed("seeds", seeds, must_be)
+    if not 0 < len(listed) <= SEEDS or len(set(listed)) < len(listed):
+        raise bad("compare", "seeds", seeds, must_be)
+    return listed
+
+
+def _directory(out: Any, resume: bool) -> Path | None:
     if out is not None and not isinstance(out, str | Path):
         raise bad("compare", "out", out, "a directory for the comparison, or None (keep it in memory)")
-    if resume and out is None:
-        raise bad(
-            "compare", "out", out, "the directory of the comparison to go on with", "Or leave out resume."
-        )
-    directory = None if out is None else Path(out)
-    if (
-        directory is not None
-        and not resume
-        and ((directory / "compare.json").exists() or (directory / "runs").exists())
-    ):
+    if out is None:
+        if resume:
+            must_be = "the directory of the comparison to resume"
+            raise bad("compare", "out", out, must_be, "Or leave out resume.")
+        return None
+    directory = Path(out)
+    if not resume and ((directory / "compare.json").exists() or (directory / "runs").exists()):
         raise BadRun(
-            f"{directory} already holds a comparison, or the beginning of one. Go on with it by "
-            "resume=True, or give another directory."
+            f"{directory} already holds a comparison, or the beginning of one. Resume it by resume=True, or "
+            "give another directory."
         )
-    rules = [
-        take_rule(rule, "compare")
-        for rule in ([None] if aggregates is None else _listed("aggregates", aggregates, RULES))
-    ]
-    lies = (None, *attacks(adversaries))
-    columns = [
-        (fed, lie, _column(skew, lie, len(federations) > 1, len(lies) > 1))
-        for fed, skew in zip(federations, _names(federations))
-        for lie in lies
-    ]
-    rows = [
-        (
-            a,
-            {"aggregate": rule, "guard": stages, **changed},
-            _row(
-                [name] * (len(algorithms) > 1)
-                + [word] * (aggregates is not None)
-                + [words] * (guards is not None)
-                + [other] * (variants is not None)
-            )
-            or name,
-        )
-        for a, name in zip(algorithms, _labels(algorithms, "algorithm"))
-        for rule, word in zip(rules, _labels(rules, "rule"))
-        for words, stages in _guards(guards).items()
-        for other, changed in _variants(variants, guards is not None).items()
-    ]
-    plans = [
-        make_plan(
-            fed,
-            algorithm=a,
-            seed=s,
-            label=label,
-            skew=skew,
-            adversaries=lie,
-            **{**common, **changed},
-        )
-        for fed, lie, skew in columns
-        for a, changed, label in rows
-        for s in seed_list
-    ]
-    honest = {skew: fed for fed, _, skew in columns}
-    if match:
-        wanted = {
-            p.label: p.effective_update for p in reversed(plans)
-        }  # each algorithm's own, on the first federation
-        plans = [_matched(p, wanted[p.label]) for p in plans]
-    base: Any = plain(
-        take_algorithm(baseline, "compare")
-        if baseline is not None
-        else next((a for a in algorithms if a.takes_steps), algorithms[0])
-    )
-    clean = [
-        dataclasses.replace(
-            p,
-            fed=honest[p.skew],
-            aggregate=take_rule(None, "compare"),
-            adversaries=None,
-            guard=(),
-            sampling="fixed",
-        )
-        for p in plans
-        if p.label == plans[0].label
-    ]
-    baselines = [b for p in clean for b in (_central(p, base), *_alone(p, base))]
-    _can_be_tested([*plans, *baselines])
-    results = _all([*plans, *baselines], directory, resume, data_job, watch)
-    shown = [i for i, p in enumerate([*plans, *baselines]) if p.label != ALONE]
-    summary = _summarise([*plans, *baselines], results, directory)
-    summary["notes"] = [
-        f"The baselines train with a learning rate of {base.lr:g} and {base.solver!r}, and see their rows "
-        "as often as a party does."
-    ]
-    if directory is not None:
-        write_atomic(directory / "compare.json", json.dumps(encode_nonfinite(summary), indent=1))
-    return Comparison([results[i] for i in shown], summary, directory)
+    return directory
 
 
-def _can_be_tested(plans: list[Plan]) -> None:
+def _rows(own: CompareConfig) -> list[tuple[str, dict[str, Any]]]:
+    """Return the label and the options of each row: algorithms × rules × guards × variants."""
+    algorithms = [take_algorithm(a, "compare") for a in _listed("algorithms", own.algorithms, ALGORITHMS)]
+    rules = [None] if own.aggregates is None else _listed("aggregates", own.aggregates, RULES)
+    rules = [take_rule(rule, "compare") for rule in rules]
+    # where there is one value only, a row is not named after it
+    is_named = [len(algorithms) > 1, *(x is not None for x in (own.aggregates, own.guards, own.variants))]
+    rows = []
+    for a, name in zip(algorithms, _labels(algorithms, "algorithm")):
+        for rule, rule_name in zip(rules, _labels(rules, "rule")):
+            for guard_name, stages in _guards(own.guards).items():
+                for variant, changes in _variants(own.variants, own.guards is not None).items():
+                    names = (name, rule_name, guard_name, variant)
+                    label = ", ".join(n for n, shown in zip(names, is_named) if shown) or name
+                    rows.append((label, {"algorithm": a, "aggregate": rule, "guard": stages, **changes}))
+    return rows
+
+
+def _check_test_rows(plans: list[Plan]) -> None:
     for p in plans:
         if not len(p.fed.test.y) and not len(evaluation.reported_rows(p.fed, p.min_rows, p.sums_only)):
             raise BadData(
                 f"{p.fed.name} has no test rows, and no party holds back at least min_rows={p.min_rows} "
-                "rows, so nothing can be compared. Split it "
-                "with a larger held_fraction, or lower min_rows."
+                "rows, so nothing can be compared. Split it with a larger held_fraction, or lower min_rows."
             )
 
 
@@ -215,76 +184,46 @@ def _listed(name: str, value: Any, must_be: str) -> list[Any]:
     return list(value)
 
 
-def _all(plans: list[Plan], directory: Path | None, resume: bool, data_job: Any, watch: Any) -> list[Result]:
-    """Every run, grouped into stacks of what can share one."""
-    groups: list[list[int]] = []
-    for i, p in enumerate(plans):
-        for group in groups:
-            q = plans[group[0]]
-            if (
-                can_share_stack(p.algorithm, q.algorithm)
-                and _shape(p) == _shape(q)
-                and not p.algorithm.sees_each
-            ):  # clusters part at different times
-                group.append(i)
-                break
-        else:
-            groups.append([i])
-    results: list[Any] = [None] * len(plans)
-    places = [
+def _train(
+    plans: list[Plan],
+    directory: Path | None,
+    resume: bool,
+    data_job: dict[str, Any] | None,
+    watch: Callable[[Event], None] | None,
+) -> list[Result]:
+    """Train every run, those that can share a stack together."""
+    outs = [
         None if directory is None or p.label == ALONE else directory / "runs" / _folder(i, p)
         for i, p in enumerate(plans)
     ]
     if resume and directory is not None:
-        _same_comparison(directory, {place.name for place in places if place is not None})
-    for n, group in enumerate(groups):
-        outs = [places[i] for i in group]
-        together = None if directory is None else directory / "state" / f"stack-{n:02d}.safetensors"
-        for i, result in zip(
-            group,
-            train_side_by_side(
-                [plans[i] for i in group],
-                outs,
-                resume=resume,
-                together=together,
-                watch=watch,
-                data_jobs=[None if plans[i].label == CENTRAL else data_job for i in group],
-            ),
-        ):
-            results[i] = result
-    return results
+        _check_same_comparison(directory, {out.name for out in outs if out is not None})
+    results: dict[int, Result] = {}
+    for n, group in enumerate(group_into_stacks(plans)):
+        runs = train_side_by_side(
+            [plans[i] for i in group],
+            [outs[i] for i in group],
+            resume=resume,
+            together=None if directory is None else directory / "state" / f"stack-{n:02d}.safetensors",
+            watch=watch,
+            data_jobs=[None if plans[i].label == CENTRAL else data_job for i in group],
+        )
+        results |= dict(zip(group, runs))
+    return [results[i] for i in range(len(plans))]
 
 
-def _same_comparison(directory: Path, expected: set[str]) -> None:
+def _check_same_comparison(directory: Path, expected: set[str]) -> None:
     if not (directory / "runs").is_dir():
         raise BadRun(
             f"{directory} holds no comparison to resume: there is no folder runs in it. Start it without "
             "resume."
         )
-    strange = sorted(p.name for p in (directory / "runs").glob("*") if p.name not in expected)
-    if strange:
+    unknown = sorted(p.name for p in (directory / "runs").glob("*") if p.name not in expected)
+    if unknown:
         raise BadRun(
-            f"{directory} holds another comparison: it has runs/{strange[0]}, and this one does not. Resume "
-            "with the same settings, or start a new "
-            "directory."
+            f"{directory} holds another comparison: it has runs/{unknown[0]}, and this one does not. Resume "
+            "with the same settings, or start a new directory."
         )
-
-
-def _shape(p: Plan) -> Any:
-    """What runs must share to be stacked: the model, the length, the batches."""
-    rows = p.fed.rows.x
-    return (
-        id(p.model) if not isinstance(p.model, str) else p.model,
-        tuple(rows.shape[1:]),
-        p.fed.classes,
-        p.rounds,
-        p.batch_size,
-        p.local_steps,
-        repr(p.aggregate),
-        p.guard,
-        p.sampling,
-        p.skew if any(isinstance(s, Noise) and s.epsilon is not None for s in p.guard) else "",
-    )  # a budget is one
 
 
 def _folder(i: int, p: Plan) -> str:
@@ -293,7 +232,7 @@ def _folder(i: int, p: Plan) -> str:
 
 
 def _names(feds: list[Federation]) -> list[str]:
-    """The skews' own names, with the data set's in front where there are several."""
+    """Name each federation by its skew, and by its data set where there are several."""
     several = len({f.name for f in feds}) > 1
     names = [
         (f"{f.name}, " if several else "") + ("natural" if f.skew is None else repr(f.skew)) for f in feds
@@ -302,111 +241,87 @@ def _names(feds: list[Federation]) -> list[str]:
         names = [n if names.count(n) == 1 else f"{n}, {more(f)}" for n, f in zip(names, feds)]
     if len(set(names)) < len(names):
         raise BadParameter(
-            f"compare: the same federation stands twice: {'; '.join(names)}. Leave one out, or split with "
+            f"compare: the same federation is listed twice: {'; '.join(names)}. Leave one out, or split with "
             "another seed."
         )
     return names
 
 
-def _column(skew: str, attack: Any, feds: bool, lies: bool) -> str:
-    """A column's name: the skew, the attack, or both where there are several of both."""
-    if not lies:
+def _column(skew: str, attack: Attack | None, has_skews: bool, has_attacks: bool) -> str:
+    """Name a column: the skew, the attack, or both where there are several of both."""
+    if not has_attacks:
         return skew
-    lie = "no attack" if attack is None else f"{name_of(attack)} {attack.share:.0%}"
-    return f"{skew}, {lie}" if feds else lie
+    name = "no attack" if attack is None else f"{name_of(attack)} {attack.share:.0%}"
+    return f"{skew}, {name}" if has_skews else name
 
 
-def _row(words: list[str]) -> str:
-    return ", ".join(words)
-
-
-def _guards(given: Any) -> dict[str, tuple[Stage, ...]]:
-    """{the name of a row: its stages}; a guard without a name is called by its stages."""
-    if given is None:
+def _guards(guards: Any) -> dict[str, tuple[Stage, ...]]:
+    """Return the stages of each row by its name; a guard without a name is named after its stages."""
+    if guards is None:
         return {"": ()}
-    if isinstance(given, Mapping) and given and all(isinstance(k, str) and k for k in given):
-        return {name: as_stages(stages) for name, stages in given.items()}
-    listed = [
-        as_stages(g)
-        for g in _listed(
-            "guards",
-            given,
-            "a list of guards such as [None, [guard.Clip(1.0), guard.Noise(epsilon=3.0)]], or a dict by name",
-        )
-    ]
-    named = {" → ".join(map(_short, stages)) or "no guard": stages for stages in listed}
-    if len(named) < len(listed):
-        raise BadParameter(f"compare: the same guard stands twice among {'; '.join(named)}. Leave one out.")
-    return named
+    if isinstance(guards, Mapping) and guards and all(isinstance(k, str) and k for k in guards):
+        return {name: as_stages(stages) for name, stages in guards.items()}
+    listed = [as_stages(g) for g in _listed("guards", guards, GUARDS)]
+    names = [" → ".join(map(_short, stages)) or "no guard" for stages in listed]
+    if len(set(names)) < len(names):
+        raise BadParameter(f"compare: the same guard is listed twice: {'; '.join(names)}. Leave one out.")
+    return dict(zip(names, listed))
 
 
-def _variants(given: Any, guarded: bool) -> dict[str, dict[str, Any]]:
-    """{the name of a row: the settings it has for itself}."""
-    if given is None:
+def _variants(variants: Any, has_guards: bool) -> dict[str, dict[str, Any]]:
+    """Return the settings that each row has for itself, by its name."""
+    if variants is None:
         return {"": {}}
     if (
-        not isinstance(given, Mapping)
-        or not given
-        or not all(isinstance(k, str) and k and isinstance(v, Mapping) for k, v in given.items())
+        not isinstance(variants, Mapping)
+        or not variants
+        or not all(isinstance(k, str) and k and isinstance(v, Mapping) for k, v in variants.items())
     ):
-        raise bad(
-            "compare",
-            "variants",
-            given,
-            'settings by name, such as {"plain": {}, "five steps": {"local_steps": 5}}',
-        )
-    for name, settings in given.items():
+        must_be = 'settings by name, such as {"plain": {}, "five steps": {"local_steps": 5}}'
+        raise bad("compare", "variants", variants, must_be)
+    for name, settings in variants.items():
         for key in settings:
             if key not in VARY:
-                raise bad(
-                    "compare",
-                    f"a setting of the variant {name!r}",
-                    key,
-                    f"one of {', '.join(map(repr, VARY))}",
-                    nearest(key, list(VARY)),
-                )
-        if guarded and "guard" in settings:
-            raise bad(
-                "compare", "guards", "given", f"None where a variant has a guard of its own, as {name!r} has"
-            )
+                what, must_be = f"a setting of the variant {name!r}", f"one of {', '.join(map(repr, VARY))}"
+                raise bad("compare", what, key, must_be, nearest(key, list(VARY)))
+        if has_guards and "guard" in settings:
+            must_be = f"None where a variant has a guard of its own, as {name!r} has"
+            raise bad("compare", "guards", "given", must_be)
     return {
         name: {k: as_stages(v) if k == "guard" else v for k, v in settings.items()}
-        for name, settings in given.items()
+        for name, settings in variants.items()
     }
 
 
-def _short(stage: Any) -> str:
-    """Noise(epsilon=3.0): what was said about it, and not what follows by itself."""
-    said = [
-        f"{f.name}={getattr(stage, f.name)!r}"
-        for f in dataclasses.fields(stage)
-        if getattr(stage, f.name) != f.default
-    ]
-    return f"{type(stage).__name__}({', '.join(said)})"
+def _short(stage: Stage) -> str:
+    """Return a stage without its default values: Noise(epsilon=3.0)."""
+    fields = dataclasses.fields(stage)  # type: ignore[arg-type]
+    values = {f.name: getattr(stage, f.name) for f in fields if getattr(stage, f.name) != f.default}
+    return f"{type(stage).__name__}({', '.join(f'{k}={v!r}' for k, v in values.items())})"
 
 
-def _labels(algorithms: Sequence[Any], what: str = "algorithm") -> list[str]:
-    """An algorithm's (or a rule's) name; where it stands twice, with what differs: FedProx(mu=0.1)."""
-    names = [type(a).__name__ for a in algorithms]
+def _labels(components: Sequence[Any], what: str = "algorithm") -> list[str]:
+    """Return the name of each algorithm or rule; where two share it, with what differs: FedProx(mu=0.1)."""
+    names = [type(c).__name__ for c in components]
     labels = []
-    for name, a in zip(names, algorithms):
-        twins = [b for n, b in zip(names, algorithms) if n == name]
-        differ = [
-            f"{f.name}={getattr(a, f.name)!r}"
-            for f in dataclasses.fields(a)
-            if any(getattr(a, f.name) != getattr(b, f.name) for b in twins)
+    for name, c in zip(names, components):
+        others = [d for n, d in zip(names, components) if n == name]
+        different = [
+            f"{f.name}={getattr(c, f.name)!r}"
+            for f in dataclasses.fields(c)
+            if any(getattr(c, f.name) != getattr(d, f.name) for d in others)
         ]
-        labels.append(f"{name}({', '.join(differ)})" if differ else name)
+        labels.append(f"{name}({', '.join(different)})" if different else name)
     if len(set(labels)) < len(labels):
         raise BadParameter(
-            f"compare: the same {what} stands twice: {', '.join(labels)}. Leave one out, or give them "
+            f"compare: the same {what} is listed twice: {', '.join(labels)}. Leave one out, or give them "
             "different parameters."
         )
     return labels
 
 
 def _matched(p: Plan, u: float) -> Plan:
-    """Epochs first, since they are whole; what remains goes into the learning rate."""
+    """Match the effective update u: by local epochs first, which are whole, then by the learning rate."""
     factor = u / p.effective_update
     epochs = tuple(max(1, round(e * factor)) for e in p.local_epochs)
     fixed = p.local_steps is not None or p.algorithm.local_epochs is not None
@@ -415,54 +330,8 @@ def _matched(p: Plan, u: float) -> Plan:
     return dataclasses.replace(q, algorithm=dataclasses.replace(q.algorithm, lr=lr))  # type: ignore[type-var]
 
 
-def _central(p: Plan, base: Any) -> Plan:
-    """All rows in one place: what federating gives up by not being allowed to."""
-    n = len(p.fed.train.index)
-    one = dataclasses.replace(
-        p.fed,
-        train=Holdings(p.fed.train.index, p.fed.train.start[[0, -1]]),
-        parties=("everyone",),
-        held=Holdings(p.fed.held.index, p.fed.held.start[[0, -1]]),
-    )
-    assert int(one.train.start[-1]) == n
-    held = evaluation.reported_rows(p.fed, p.min_rows, p.sums_only)
-    if len(held) < len(p.fed.held.index) and not len(
-        p.fed.test.y
-    ):  # it is tested on the rows that the federated model is tested on, and has no others
-        kept = torch.cat([p.fed.train.index, held])
-        one = dataclasses.replace(
-            one,
-            rows=Rows(*(t[kept] for t in p.fed.rows)),
-            train=Holdings.from_lists([torch.arange(n)]),
-            held=Holdings.from_lists([torch.arange(n, len(kept))]),
-        )
-    # H steps of a party are H steps for each party here, unless a step already is a whole pass
-    steps = p.local_steps if p.local_steps is None or p.batch_size is None else p.local_steps * len(p.fed)
-    return dataclasses.replace(
-        p,
-        fed=one,
-        algorithm=base,
-        per_round=1,
-        local_epochs=(round(float(np.mean(p.local_epochs))),),
-        local_steps=steps,
-        landscape=False,
-        pooled=True,
-        label=CENTRAL,
-    )
-
-
-def _alone(p: Plan, base: Any) -> list[Plan]:
-    """Each party by itself: what it has without federating."""
-    return [
-        dataclasses.replace(p, algorithm=base, per_round=1, members=(k,), landscape=False, label=ALONE)
-        for k in range(len(p.fed))
-    ]
-
-
 def _own(runs: list[Result], k: int) -> float | None:
-    """The accuracy on party k's own held-out rows after the last round, mean over the runs; None where it has
-    none.
-    """
+    """Return the mean last accuracy on party k's own held-out rows; None where it has none."""
     last = [
         next((e["parties"]["accuracy"][k] for e in reversed(r.history) if "parties" in e), None) for r in runs
     ]
@@ -470,8 +339,8 @@ def _own(runs: list[Result], k: int) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def _summarise(plans: list[Plan], results: list[Result], directory: Path | None) -> dict[str, Any]:
-    """compare.json: the table, who gained, how far from the central model, and the verdict in words."""
+def _summarize(plans: list[Plan], results: list[Result], directory: Path | None) -> dict[str, Any]:
+    """Return the content of compare.json: the table, each party's gain, distances and the verdict."""
     score = "accuracy" if "accuracy" in results[0].metrics else "loss"
     labels, skews = list(dict.fromkeys(p.label for p in plans)), list(dict.fromkeys(p.skew for p in plans))
     by: dict[tuple[str, str, int], list[int]] = {}

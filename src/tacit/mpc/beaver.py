@@ -13,34 +13,29 @@ CRYPTO 1991.
 
 If both factors have f fractional bits, z has 2f; `truncate.py` removes f of them. A factor that is used in
 several products (a model's weights, the columns of a regression) is opened under its own mask once, and each
-product then opens e alone: `mask_private` if one party knows the factor, `mask_shared` if it is shared, and
-then `product_masked`.
+product then opens e alone: `Context.mask_private` if one party knows the factor, `mask_shared` if it is
+shared, and then `product_masked`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from ..errors import ProtocolError
 from ..parties.message import Message
 from . import ring
-from .context import RingContext
-from .dealer import Mask, Parts, Request
+from .dealer import Mask, Parts, Request, Values
+
+if TYPE_CHECKING:
+    from .context import RingContext
 
 ShareT = TypeVar("ShareT")
 
 
 class MaskedFactors(Message, reveals="factors of a product under one-time masks: uniform words"):
-    values: list[Tensor]
-
-
-class MaskedWeights(
-    Message, reveals="the model's weights under a mask that only their owner holds: uniform words; sent once"
-):
     values: list[Tensor]
 
 
@@ -84,7 +79,7 @@ class Triple(Request):
     def derived(self) -> Parts:
         return {"c": (self.op.shape(self.x, self.y), torch.int64)}
 
-    def derive(self, uniform: dict[str, Tensor], masks: dict[str, Tensor]) -> dict[str, Tensor]:
+    def derive(self, uniform: Values, masks: Values) -> Values:
         return {"c": self.op(uniform["a"], uniform["b"] if self.mask is None else masks[self.mask])}
 
 
@@ -100,7 +95,7 @@ class Square(Request):
     def derived(self) -> Parts:
         return {"c": (self.x, torch.int64)}
 
-    def derive(self, uniform: dict[str, Tensor], masks: dict[str, Tensor]) -> dict[str, Tensor]:
+    def derive(self, uniform: Values, masks: Values) -> Values:
         return {"c": uniform["a"] * uniform["a"]}
 
 
@@ -131,34 +126,9 @@ async def square(ctx: RingContext, x: Tensor) -> Tensor:
 class MaskedFactor(Generic[ShareT]):
     """A factor y of several products: f = y − b is public, the mask b is shared (or known to y's owner)."""
 
-    name: str
+    name: str | None
     f: Tensor
     b: ShareT
-
-
-async def mask_private(
-    ctx: RingContext, name: str, shape: tuple[int, ...], y: Tensor | None, owner: int
-) -> MaskedFactor[Tensor]:
-    """Mask y, which its owner knows, once: the owner alone has b and sends f = y − b.
-
-    `y` is None at the other parties.
-    """
-    b = (await ctx.stock.take(Mask(name, shape, holder=owner)))["b"]
-    if ctx.me is None:
-        return MaskedFactor(name, torch.empty(shape, dtype=torch.int64, device="meta"), b)
-    if ctx.rank == owner:
-        assert y is not None
-        f = y.to(ctx.device) - b
-        await ctx.me.send(ctx.peers, MaskedWeights([f.cpu()]))
-        ctx.charge(len(ctx.peers) * f.numel() * f.element_size())
-        return MaskedFactor(name, f, b)
-    values = (await ctx.me.recv(ctx.names[owner], MaskedWeights)).values
-    if [tuple(v.shape) for v in values] != [shape] or values[0].dtype is not torch.int64:
-        raise ProtocolError(
-            f"the weights {name!r} have shape {[tuple(v.shape) for v in values]}; the architecture says "
-            f"{shape}. All parties must run the same model."
-        )
-    return MaskedFactor(name, values[0].to(ctx.device), b)
 
 
 async def mask_shared(ctx: RingContext, name: str, y: Tensor) -> MaskedFactor[Tensor]:

@@ -26,16 +26,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..parties.message import Message
 from .beaver import product
-from .context import RingContext
-from .dealer import Parts, Request
+from .dealer import Parts, Request, Values
 from .ring import pack, shift, unpack
+
+if TYPE_CHECKING:
+    from .context import RingContext
 
 DIGITS, DIGIT = 16, 3
 SIGN = DIGITS * DIGIT  # the number of the sign bit
@@ -77,7 +79,7 @@ class Comparison(Request):
         words: Parts = {name: (self.shape, torch.int64) for name in ("β", "βr")}
         return {"T": ((DIGITS, self.count), torch.uint8), "top": ((size,), torch.uint8), **words, **ands}
 
-    def derive(self, uniform: dict[str, Tensor], masks: dict[str, Tensor]) -> dict[str, Tensor]:
+    def derive(self, uniform: Values, masks: Values) -> Values:
         r = uniform["r"].flatten()
         beta = unpack(uniform["β bits"], self.count).long()
         thermometer = (torch.ones((), dtype=torch.uint8, device=r.device) << split_digits(r)) - 1
@@ -162,7 +164,7 @@ class Bits(Request):
             "ab": ((SIGN, size), torch.uint8),
         }
 
-    def derive(self, uniform: dict[str, Tensor], masks: dict[str, Tensor]) -> dict[str, Tensor]:
+    def derive(self, uniform: Values, masks: Values) -> Values:
         r = uniform["r"].flatten()
         return {
             "bits": torch.stack([pack(_bit(r, i)) for i in range(SIGN + 1)]),

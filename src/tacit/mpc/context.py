@@ -1,16 +1,16 @@
 """The state of one computing party in an MPC program: who it is, who its peers are, its correlated randomness
 and its costs.
 
-`Context` is what `functions.py` and `model.py` use. `RingContext` computes modulo 2^64 with semi-honest
-parties; `tagged_context.py` has the one whose shares carry tags.
+`Context` declares the protocols that `functions.py`, `model.py` and `inference.py` use. `RingContext` runs
+them modulo 2^64 between semi-honest parties; `tagged_context.py` has the one whose shares carry tags.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,11 +18,11 @@ from torch import Tensor
 from ..errors import BadData, ProtocolError
 from ..parties.message import Message
 from ..parties.party import Party
-from .dealer import Stock, join
+from . import beaver, compare
+from . import truncate as truncation
+from .beaver import Bilinear, MaskedFactor
+from .dealer import Mask, Stock, join
 from .ring import ROOM, FixedPoint
-
-if TYPE_CHECKING:
-    from .beaver import Bilinear
 
 DEBUGGED = (
     "DEBUG: intermediate values were opened to every computing party to check their range. Nothing "
@@ -37,16 +37,20 @@ class DebugShare(
     values: list[Tensor]
 
 
-class Primitives(NamedTuple):
-    """The protocols that `functions.py` is built on, for one kind of share."""
+class MaskedWeights(
+    Message, reveals="the model's weights under a mask that only their owner holds: uniform words; sent once"
+):
+    values: list[Tensor]
 
-    product: Step
-    product_public: Step  # with a public factor
-    product_masked: Step  # with a factor that was masked once (`beaver.MaskedFactor`)
-    square: Step
-    truncate: Step
-    sign: Step
-    argmax: Step
+
+class OutputShare(Message, reveals="a share of the result: together with the others', the result"):
+    values: list[Tensor]
+
+
+class ResultShare(
+    Message, reveals="the owner's share of the result; with its own share the client has the result"
+):
+    values: list[Tensor]
 
 
 @dataclass
@@ -68,9 +72,18 @@ class Context:
     fixed: FixedPoint = field(default_factory=FixedPoint)
     device: str = "cpu"
     costs: dict[str, Cost] = field(default_factory=dict, kw_only=True)
+    # the cost of generating the stock, where the parties generated it themselves
+    offline: dict[str, Cost] = field(default_factory=dict, kw_only=True)
     _label: str = field(default="other", kw_only=True)
 
-    primitives: ClassVar[Primitives | None] = None  # None: those of the ring, in `functions.py`
+    product: ClassVar[Step]
+    product_public: ClassVar[Step]  # with a public factor
+    product_masked: ClassVar[Step]  # with a factor that was masked once (`beaver.MaskedFactor`)
+    square: ClassVar[Step]
+    truncate: ClassVar[Step]
+    sign: ClassVar[Step]
+    argmax: ClassVar[Step]
+    masked_input: ClassVar[Any]  # the message with a value under its owner's mask
 
     @property
     def first(self) -> bool:
@@ -100,6 +113,57 @@ class Context:
         """This party's share of a public value, on the device of `like`."""
         raise NotImplementedError
 
+    def subtract_mask(self, value: Tensor, b: Any) -> Tensor:
+        """value − b, at the party that knows both."""
+        raise NotImplementedError
+
+    async def mask_private(
+        self, name: str | None, shape: tuple[int, ...], value: Tensor | None, owner: int
+    ) -> MaskedFactor[Any]:
+        """Mask a value that its owner knows, once: the owner alone knows b and sends f = value − b.
+
+        `value` is None at the other parties.
+        """
+        b = (await self.stock.take(Mask(name, shape, owner)))["b"]
+        if self.me is None:
+            f = torch.empty(shape, dtype=torch.int64, device="meta")
+        elif self.rank == owner:
+            assert value is not None
+            f = self.subtract_mask(value.to(self.device), b)
+            await self.me.send(self.peers, self.masked_input([f.cpu()]))
+            self.charge(len(self.peers) * f.numel() * f.element_size())
+        else:
+            values = (await self.me.recv(self.names[owner], self.masked_input)).values
+            self.check_values(self.names[owner], values, [(shape, torch.int64)])
+            f = values[0].to(self.device)
+        return MaskedFactor(name, f, b)
+
+    def check_values(
+        self, name: str, values: list[Tensor], expected: Sequence[tuple[tuple[int, ...], torch.dtype]]
+    ) -> None:
+        """Refuse values of another shape or type than the program expects from this party."""
+        if [(tuple(v.shape), v.dtype) for v in values] != list(expected):
+            raise ProtocolError(
+                f"{name!r} sent shapes {[tuple(v.shape) for v in values]}; expected "
+                f"{[shape for shape, _ in expected]}. All parties must run the same program on the same "
+                "shapes."
+            )
+
+    async def share_private(self, value: Tensor | None, shape: tuple[int, ...], owner: int) -> Any:
+        """Share a value that its owner knows; `value` is None at the other parties."""
+        raise NotImplementedError
+
+    async def reveal(self, x: Any) -> Tensor:
+        """Open x to all parties."""
+        raise NotImplementedError
+
+    async def open_to(self, x: Any, to: int) -> Tensor | None:
+        """Open x to one party; None at the others."""
+        raise NotImplementedError
+
+    async def check(self) -> None:
+        """Abort if a party has deviated, as far as that can be told: not between semi-honest parties."""
+
     async def expect(self, x: Any, low: float, high: float, what: str) -> None:
         """In debug mode, refuse values outside low … high. Otherwise the caller guarantees the domain."""
 
@@ -113,12 +177,40 @@ class RingContext(Context):
 
     stock: Stock
     debug: bool = False
-    # the cost of generating the stock, where the parties generated it themselves
-    offline: dict[str, Cost] = field(default_factory=dict)
+
+    product = beaver.product
+    product_public = beaver.product_public
+    product_masked = beaver.product_masked
+    square = beaver.square
+    truncate = truncation.truncate
+    sign = compare.sign
+    argmax = compare.argmax
+    masked_input = MaskedWeights
 
     def public(self, value: Any, like: Tensor) -> Tensor:
         share = torch.as_tensor(value, dtype=torch.int64, device=like.device)
         return share if self.first else torch.zeros_like(share)
+
+    def subtract_mask(self, value: Tensor, b: Tensor) -> Tensor:
+        return value - b
+
+    async def share_private(self, value: Tensor | None, shape: tuple[int, ...], owner: int) -> Tensor:
+        """The value itself is its owner's share, since only masked values are sent; the others' are 0."""
+        return torch.zeros(shape, dtype=torch.int64, device=self.device) if value is None else value
+
+    async def reveal(self, x: Tensor) -> Tensor:
+        return (await self.open(OutputShare, x))[0]
+
+    async def open_to(self, x: Tensor, to: int) -> Tensor | None:
+        if self.me is None:
+            return x
+        if self.rank != to:
+            await self.me.send(self.names[to], ResultShare([x.cpu()]))
+            return None
+        for name, message in (await self.me.gather(self.peers, ResultShare)).items():
+            self.check_values(name, message.values, [(tuple(x.shape), x.dtype)])
+            x = x + message.values[0].to(self.device)
+        return x
 
     async def open(self, kind: Any, *shares: Tensor) -> list[Tensor]:
         """1. send my shares to all;  2. receive theirs;  3. add them (bits: exclusive or)."""
@@ -128,12 +220,7 @@ class RingContext(Context):
         self.charge(len(self.peers) * sum(s.numel() * s.element_size() for s in shares))
         messages = await self.me.gather(self.peers, kind)
         for name, message in messages.items():
-            if [(v.shape, v.dtype) for v in message.values] != [(s.shape, s.dtype) for s in shares]:
-                raise ProtocolError(
-                    f"{name!r} opened shapes {[tuple(v.shape) for v in message.values]}; expected "
-                    f"{[tuple(s.shape) for s in shares]} in "
-                    f"{kind.kind}. All parties must run the same program on the same shapes."
-                )
+            self.check_values(name, message.values, [(tuple(s.shape), s.dtype) for s in shares])
         theirs = [[v.to(self.device) for v in message.values] for message in messages.values()]
         # summed into the received tensors, which nobody else uses: no allocation
         return [join([*others, mine]) for mine, *others in zip(shares, *theirs)]

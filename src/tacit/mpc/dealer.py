@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fcntl import LOCK_EX, flock
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 SESSION = 16  # bytes
 # shape and dtype by name; uint8 holds bits, shared by exclusive or; wider words are shared by addition
 Parts = dict[str, tuple[tuple[int, ...], torch.dtype]]
+Values = dict[str, Tensor]
 
 
 class TapeKey(
@@ -69,26 +70,35 @@ class Request:
     def derived(self) -> Parts:
         return {}
 
-    def derive(self, uniform: dict[str, Tensor], masks: dict[str, Tensor]) -> dict[str, Tensor]:
+    def parts(self) -> Parts:
+        return {**self.uniform(), **self.derived()}
+
+    def derive(self, uniform: Values, masks: Values) -> Values:
         """Compute the derived parts; `masks` are the named masks so far."""
         return {}
+
+    def on_tape(self, rank: int, parties: int) -> Parts:
+        """The parts that a party reads from its tape, in order; the last party reads uniform parts only."""
+        uniform = self.uniform() if self.holder in (None, rank) else {}
+        return uniform if rank == parties - 1 else {**uniform, **self.derived()}
 
 
 @dataclass(frozen=True)
 class Mask(Request):
-    """The mask of a factor that is opened once and used in several products."""
+    """The mask of an input, an output, or (with a name) a factor that is opened once for several products."""
 
-    name: str
+    name: str | None
     shape: tuple[int, ...]
     holder: int | None = None
 
     def uniform(self) -> Parts:
         return {"b": (self.shape, torch.int64)}
 
-    def derive(self, uniform: dict[str, Tensor], masks: dict[str, Tensor]) -> dict[str, Tensor]:
+    def derive(self, uniform: Values, masks: Values) -> Values:
         if self.name in masks:
             raise ProtocolError(f"mask {self.name!r} is dealt twice; a mask may hide one value only.")
-        masks[self.name] = uniform["b"]
+        if self.name is not None:
+            masks[self.name] = uniform["b"]
         return {}
 
 
@@ -100,45 +110,66 @@ def join(parts: list[Tensor]) -> Tensor:
     return total
 
 
-async def dealer(
-    me: Party, parties: tuple[str, ...], requests: Iterable[Request], device: str = "cpu"
-) -> None:
-    """1. a fresh key to each;  2. for each request: read the tapes, compute the derived parts, send the
-    differences to the last party.
-    """
+def _subtract(x: Tensor, y: Tensor) -> Tensor:
+    return x ^ y if x.dtype is torch.uint8 else x - y
+
+
+class Arithmetic(NamedTuple):
+    """How shares are read from a tape, added and subtracted; `check` refuses values that are not shares."""
+
+    draw: Callable[[Tape, tuple[int, ...], torch.dtype], Tensor]
+    join: Callable[[list[Tensor]], Tensor]
+    subtract: Callable[[Tensor, Tensor], Tensor]
+    check: Callable[[Tensor], Tensor]
+
+
+RING = Arithmetic(Tape.draw, join, _subtract, lambda x: x)
+
+
+async def dealer(me: Party, parties: Sequence[str], requests: Iterable[Request], device: str = "cpu") -> None:
+    """1. a fresh key to each;  2. for each request, the corrections to the last party."""
+    await send_corrections(me, parties, await send_keys(me, parties), requests, device)
+
+
+async def send_keys(me: Party, parties: Sequence[str]) -> list[Tape]:
+    """A fresh key to each party; returns the tapes."""
     tapes, session = [], me.secret.bytes(SESSION)
     for name in parties:
         key = me.secret.bytes(KEY)
         await me.send(name, TapeKey(key, session))
         tapes.append(Tape(key))
-    masks: dict[str, Tensor] = {}
+    return tapes
+
+
+async def send_corrections(
+    me: Party,
+    parties: Sequence[str],
+    tapes: list[Tape],
+    requests: Iterable[Request],
+    device: str,
+    arithmetic: Arithmetic = RING,
+) -> None:
+    """For each request: read the tapes, compute the derived parts, send the differences to the last party."""
+    draw, join, subtract, _ = arithmetic
+    masks: Values = {}
     for request in requests:
-        tape_parts = [
+        shares = [
             {
-                name: tape.draw(shape, dtype).to(device)
-                for name, (shape, dtype) in _on_tape(request, rank, len(parties)).items()
+                name: draw(tape, shape, dtype).to(device)
+                for name, (shape, dtype) in request.on_tape(rank, len(parties)).items()
             }
             for rank, tape in enumerate(tapes)
         ]
-        uniform = {
-            name: join([parts[name] for parts in tape_parts if name in parts]) for name in request.uniform()
-        }
+        uniform = {name: join([s[name] for s in shares if name in s]) for name in request.uniform()}
         derived = request.derive(uniform, masks)
         corrections = []
         for name, (shape, dtype) in request.derived().items():
-            shares = [parts[name] for parts in tape_parts[:-1]]
             value = derived[name].to(dtype).reshape(shape)
-            if shares:
-                value = value ^ join(shares) if dtype is torch.uint8 else value - join(shares)
-            corrections.append(value)
+            corrections.append(
+                subtract(value, join([s[name] for s in shares[:-1]])) if shares[:-1] else value
+            )
         if corrections:
             await me.send(parties[-1], Corrections([c.cpu() for c in corrections]))
-
-
-def _on_tape(request: Request, rank: int, parties: int) -> Parts:
-    """The parts that a party reads from its tape, in order."""
-    uniform = request.uniform() if request.holder in (None, rank) else {}
-    return uniform if rank == parties - 1 else {**uniform, **request.derived()}
 
 
 def digest_request(request: Request) -> bytes:
@@ -161,20 +192,30 @@ class Stock:
         device: str = "cpu",
         session: bytes = b"",
         plan: Sequence[bytes] | None = None,
+        arithmetic: Arithmetic = RING,
     ):
         self.tape, self.rank, self.parties = tape, rank, parties
-        self.corrections, self.device = corrections, device
+        self.corrections, self.device, self.arithmetic = corrections, device, arithmetic
         self.session, self.plan, self.used = session, plan, 0
 
     @classmethod
-    async def connect(cls, me: Party, rank: int, parties: int, dealer: str, device: str = "cpu") -> Stock:
+    async def connect(
+        cls,
+        me: Party,
+        rank: int,
+        parties: int,
+        dealer: str,
+        device: str = "cpu",
+        arithmetic: Arithmetic = RING,
+    ) -> Stock:
         """Use the randomness while the dealer sends it."""
         message = await me.recv(dealer, TapeKey)
 
         async def receive() -> list[Tensor]:
             return (await me.recv(dealer, Corrections)).values
 
-        return cls(Tape(message.key), rank, parties, receive, device, message.session)
+        tape = Tape(message.key)
+        return cls(tape, rank, parties, receive, device, message.session, arithmetic=arithmetic)
 
     def _check_next(self, request: Request) -> None:
         """Refuse a request that is not the next one of the plan."""
@@ -191,24 +232,24 @@ class Stock:
                 "for this one: the same architecture, shapes and fractional bits."
             )
 
-    async def take(self, request: Request) -> dict[str, Tensor]:
+    async def take(self, request: Request) -> Values:
         self._check_next(request)
         parts = {
-            name: self.tape.draw(shape, dtype)
-            for name, (shape, dtype) in _on_tape(request, self.rank, self.parties).items()
+            name: self.arithmetic.draw(self.tape, shape, dtype)
+            for name, (shape, dtype) in request.on_tape(self.rank, self.parties).items()
         }
         for name, (shape, dtype) in request.uniform().items():
-            if name not in parts:
+            if name not in parts:  # a mask that another party holds is a share of 0
                 parts[name] = torch.zeros(shape, dtype=dtype)
         derived = request.derived()
         if derived and self.rank == self.parties - 1:
             values = await self.corrections()
             if [(tuple(v.shape), v.dtype) for v in values] != list(derived.values()):
                 raise ProtocolError(
-                    f"corrections number {self.used} of the dealer do not match {type(request).__name__}. "
+                    f"corrections number {self.used} of the dealer do not match {request}. "
                     "Dealer and parties must plan the same program; repeat the dealing."
                 )
-            parts |= dict(zip(derived, values))
+            parts |= dict(zip(derived, map(self.arithmetic.check, values)))
         return {name: value.to(self.device) for name, value in parts.items()}
 
 
@@ -230,7 +271,7 @@ class ReadyStock(Stock):
 
     def __init__(
         self,
-        pieces: list[dict[str, Tensor]],
+        pieces: list[Values],
         rank: int,
         parties: int,
         device: str,
@@ -240,10 +281,10 @@ class ReadyStock(Stock):
         self.pieces, self.rank, self.parties, self.device = deque(pieces), rank, parties, device
         self.session, self.plan, self.used = session, plan, 0
 
-    async def take(self, request: Request) -> dict[str, Tensor]:
+    async def take(self, request: Request) -> Values:
         self._check_next(request)
-        parts, expected = self.pieces.popleft(), {**request.uniform(), **request.derived()}
-        if {name: (tuple(v.shape), v.dtype) for name, v in parts.items()} != expected:
+        parts = self.pieces.popleft()
+        if {name: (tuple(v.shape), v.dtype) for name, v in parts.items()} != request.parts():
             raise ProtocolError(
                 f"piece {self.used} of the stock does not have the parts of {type(request).__name__}. Run "
                 "the offline phase again."
@@ -316,7 +357,7 @@ def open_stock(path: Path, rank: int, parties: int, device: str = "cpu") -> Stoc
         os.fsync(file.fileno())  # before a mask is used, so that a crash cannot restore the file
     digests = [bytes(digest) for digest in plan]
     if "key" not in tensors:
-        pieces: list[dict[str, Tensor]] = [{} for _ in digests]
+        pieces: list[Values] = [{} for _ in digests]
         for key, value in tensors.items():
             number, name = key.split(" ", 1)
             pieces[int(number)][name] = value
@@ -344,11 +385,11 @@ class DryRun(Stock):
         """Record the requests from number `since` on `times` more: a loop needs one pass only."""
         self.requests += self.requests[since:] * times
 
-    async def take(self, request: Request) -> dict[str, Tensor]:
+    async def take(self, request: Request) -> Values:
         self.requests.append(request)
         return {
             name: torch.empty(shape, dtype=dtype, device="meta")
-            for name, (shape, dtype) in {**request.uniform(), **request.derived()}.items()
+            for name, (shape, dtype) in request.parts().items()
         }
 
 

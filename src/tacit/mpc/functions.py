@@ -30,17 +30,13 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from . import beaver, compare
-from . import truncate as truncation
-from .beaver import MATMUL, MUL, Bilinear, MaskedFactor
-from .compare import Sign
-from .context import Context, Primitives
+from .beaver import MATMUL, MUL, Bilinear
+from .context import Context
 from .ring import ROOM
 
 LOW, HIGH = -10, 15  # numbers between these powers of two are scaled into one octave
@@ -52,66 +48,23 @@ EXP_LOW, EXP_HIGH, EXP_SQUARES = -16.0, 10.0, 4
 GELU_END = 4.0  # beyond, x·(1 − Φ(x)) is below 2^-12
 
 
-RING = Primitives(
-    beaver.product,
-    beaver.product_public,
-    beaver.product_masked,
-    beaver.square,
-    truncation.truncate,
-    compare.sign,
-    compare.argmax,
-)
-
-
-def _primitives(ctx: Context) -> Primitives:
-    return RING if ctx.primitives is None else ctx.primitives
-
-
-async def product(ctx: Context, x: Tensor, y: Tensor, op: Bilinear = MUL) -> Tensor:
-    return await _primitives(ctx).product(ctx, x, y, op)
-
-
-async def product_public(ctx: Context, x: Tensor, public: Tensor, op: Bilinear = MUL) -> Tensor:
-    return await _primitives(ctx).product_public(ctx, x, public, op)
-
-
-async def product_masked(ctx: Context, x: Tensor, y: MaskedFactor[Any], op: Bilinear) -> Tensor:
-    return await _primitives(ctx).product_masked(ctx, x, y, op)
-
-
-async def square(ctx: Context, x: Tensor) -> Tensor:
-    return await _primitives(ctx).square(ctx, x)
-
-
-async def truncate(ctx: Context, v: Tensor, bits: int | None = None) -> Tensor:
-    return await _primitives(ctx).truncate(ctx, v, bits)
-
-
-async def sign(ctx: Context, x: Tensor) -> Sign:
-    return await _primitives(ctx).sign(ctx, x)
-
-
-async def argmax(ctx: Context, x: Tensor) -> Tensor:
-    return await _primitives(ctx).argmax(ctx, x)
-
-
 async def largest(ctx: Context, x: Tensor) -> Tensor:
     """The maximum along the last dimension, by a tournament of ⌈log₂ n⌉ comparisons: y + max(x − y, 0)."""
     while x.shape[-1] > 1:
         half = x.shape[-1] // 2
         a, b = x[..., :half], x[..., half : 2 * half]
-        x = torch.cat([b + (await sign(ctx, a - b)).positive, x[..., 2 * half :]], -1)
+        x = torch.cat([b + (await ctx.sign(a - b)).positive, x[..., 2 * half :]], -1)
     return x[..., 0]
 
 
 async def mul(ctx: Context, x: Tensor, y: Tensor, op: Bilinear = MUL, bits: int | None = None) -> Tensor:
     """[x ∘ y], truncated by `bits` bits."""
-    return await truncate(ctx, await product(ctx, x, y, op), bits)
+    return await ctx.truncate(await ctx.product(x, y, op), bits)
 
 
 async def mul_public(ctx: Context, x: Tensor, public: Tensor, op: Bilinear = MUL) -> Tensor:
     """[x] ∘ public encoded numbers, truncated."""
-    return await truncate(ctx, await product_public(ctx, x, public, op))
+    return await ctx.truncate(await ctx.product_public(x, public, op))
 
 
 async def mul_scalar(ctx: Context, x: Tensor, factor: float) -> Tensor:
@@ -124,13 +77,13 @@ async def mul_scalar(ctx: Context, x: Tensor, factor: float) -> Tensor:
         return torch.zeros_like(x)
     part, power = math.frexp(factor)  # factor = part · 2^power, 1/2 ≤ |part| < 1
     if abs(part) == 0.5 and 0 < 1 - power <= FAR:
-        return await truncate(ctx, x if factor > 0 else -x, 1 - power)
+        return await ctx.truncate(x if factor > 0 else -x, 1 - power)
     if abs(round(factor * 2**FINE) / 2**FINE - factor) > COARSE * abs(factor):
         down = min(-power, FAR)
-        x, factor = await truncate(ctx, x, down), factor * 2.0**down
+        x, factor = await ctx.truncate(x, down), factor * 2.0**down
     most = 2.0 ** (ROOM - FINE - ctx.fixed.fraction) / abs(factor)
     await ctx.expect(x, -most, most, f"a multiplication by {factor:g}")
-    return await truncate(ctx, x * round(factor * 2**FINE), FINE)
+    return await ctx.truncate(x * round(factor * 2**FINE), FINE)
 
 
 def add_scalar(ctx: Context, x: Tensor, number: float, bits: int | None = None) -> Tensor:
@@ -138,7 +91,7 @@ def add_scalar(ctx: Context, x: Tensor, number: float, bits: int | None = None) 
 
 
 async def relu(ctx: Context, x: Tensor) -> Tensor:
-    return (await sign(ctx, x)).positive
+    return (await ctx.sign(x)).positive
 
 
 async def polynomial(ctx: Context, x: Tensor, coefficients: tuple[float, ...], bits: int) -> Tensor:
@@ -152,12 +105,12 @@ async def polynomial(ctx: Context, x: Tensor, coefficients: tuple[float, ...], b
     codes = torch.tensor([round(c * 2**bits) for c in coefficients[1:]], device=x.device).reshape(
         -1, *[1] * x.dim()
     )
-    return add_scalar(ctx, await truncate(ctx, (powers * codes).sum(0), bits), coefficients[0], bits)
+    return add_scalar(ctx, await ctx.truncate((powers * codes).sum(0), bits), coefficients[0], bits)
 
 
 async def compare_to_powers(ctx: Context, x: Tensor, edges: list[int]) -> Tensor:
     """[x ≥ 2^e] for each exponent e, in one comparison."""
-    return (await sign(ctx, torch.stack([add_scalar(ctx, x, -(2.0**e)) for e in edges]))).bit
+    return (await ctx.sign(torch.stack([add_scalar(ctx, x, -(2.0**e)) for e in edges]))).bit
 
 
 def look_up(ctx: Context, bits: Tensor, table: list[float]) -> Tensor:
@@ -178,14 +131,14 @@ async def reciprocal(
     """1. |x| · 2^-k in [1/2, 1);  2. its inverse;  3. times 2^-k, and x's sign."""
     sign_of_x = None
     if not positive:
-        result = await sign(ctx, x)
+        result = await ctx.sign(x)
         x, sign_of_x = 2 * result.positive - x, 2 * result.bit - ctx.public(1, x)
     await ctx.expect(x, 2.0**low, 2.0**high, "reciprocal (of |x|)")
     bits = await compare_to_powers(ctx, x, list(range(low, high + 1)))
     down = look_up(ctx, bits, [2.0 ** -(e + 1) for e in range(low, high + 1)])
     near = await mul(ctx, x, down)
     y = await mul(ctx, await inverse(ctx, near, FINE), down, bits=2 * FINE - ctx.fixed.fraction)
-    return y if sign_of_x is None else await product(ctx, y, sign_of_x)
+    return y if sign_of_x is None else await ctx.product(y, sign_of_x)
 
 
 async def inverse(ctx: Context, x: Tensor, bits: int) -> Tensor:
@@ -209,7 +162,7 @@ async def _roots(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor, Tensor, list[
     near = await mul(ctx, x, look_up(ctx, bits, [2.0 ** -(e + 2) for e in edges]))
     y = await polynomial(ctx, near, _fit("rsqrt"), FINE)
     for _ in range(2):
-        xyy = await mul(ctx, near, await truncate(ctx, await square(ctx, y), FINE), bits=FINE)
+        xyy = await mul(ctx, near, await ctx.truncate(await ctx.square(y), FINE), bits=FINE)
         y = await mul(ctx, y, add_scalar(ctx, -xyy, 3.0, FINE), bits=FINE + 1)
     return near, y, bits, edges
 
@@ -242,7 +195,7 @@ async def log(ctx: Context, x: Tensor) -> Tensor:
     near = await mul(ctx, x, look_up(ctx, bits, [2.0 ** -(e + 1) for e in edges]))
     centered = add_scalar(ctx, 4 * near, -3.0, FINE)  # [1/2, 1) → [−1, 1)
     fine = await polynomial(ctx, centered, _fit("log"), FINE)
-    return await truncate(ctx, fine + look_up(ctx, bits, [(e + 1) * math.log(2) for e in edges]), FINE - f)
+    return await ctx.truncate(fine + look_up(ctx, bits, [(e + 1) * math.log(2) for e in edges]), FINE - f)
 
 
 async def _exp(ctx: Context, x: Tensor) -> Tensor:
@@ -250,23 +203,23 @@ async def _exp(ctx: Context, x: Tensor) -> Tensor:
     x = add_scalar(ctx, await relu(ctx, add_scalar(ctx, x, -EXP_LOW)), EXP_LOW)
     y = await polynomial(ctx, x * 2 ** (FINE - ctx.fixed.fraction - EXP_SQUARES), _fit("exp"), FINE)
     for _ in range(EXP_SQUARES):
-        y = await truncate(ctx, await square(ctx, y), FINE)
+        y = await ctx.truncate(await ctx.square(y), FINE)
     return y
 
 
 async def exp(ctx: Context, x: Tensor) -> Tensor:
     await ctx.expect(x, -math.inf, EXP_HIGH, "exp")
-    return await truncate(ctx, await _exp(ctx, x), FINE - ctx.fixed.fraction)
+    return await ctx.truncate(await _exp(ctx, x), FINE - ctx.fixed.fraction)
 
 
 async def sigmoid(ctx: Context, x: Tensor) -> Tensor:
     """s = 1 / (1 + e^−|x|) lies in [1/2, 1); σ(x) = 1 − s + [x ≥ 0](2s − 1)."""
-    result = await sign(ctx, x)
+    result = await ctx.sign(x)
     e = await _exp(ctx, x - 2 * result.positive)  # −|x|
     # 1 + e, read with one more fractional bit, is (1 + e)/2; its inverse is 2s
     twice = await inverse(ctx, add_scalar(ctx, e, 1.0, FINE), FINE + 1)
-    s = await truncate(ctx, twice, FINE + 2 - ctx.fixed.fraction)
-    return add_scalar(ctx, -s, 1.0) + await product(ctx, result.bit, add_scalar(ctx, 2 * s, -1.0))
+    s = await ctx.truncate(twice, FINE + 2 - ctx.fixed.fraction)
+    return add_scalar(ctx, -s, 1.0) + await ctx.product(result.bit, add_scalar(ctx, 2 * s, -1.0))
 
 
 async def tanh(ctx: Context, x: Tensor) -> Tensor:
@@ -278,7 +231,7 @@ async def softmax(ctx: Context, x: Tensor, dim: int = -1) -> Tensor:
     x = x.movedim(dim, -1)
     e = await _exp(ctx, x - (await largest(ctx, x)).unsqueeze(-1))
     # at least 1, the largest term
-    total = await truncate(ctx, e.sum(-1, keepdim=True), FINE - ctx.fixed.fraction)
+    total = await ctx.truncate(e.sum(-1, keepdim=True), FINE - ctx.fixed.fraction)
     over = await reciprocal(ctx, total, -1, max(1, math.ceil(math.log2(x.shape[-1]))), positive=True)
     return (await mul(ctx, e, over.expand_as(e), bits=FINE)).movedim(-1, dim)
 
@@ -289,9 +242,8 @@ async def gelu(ctx: Context, x: Tensor) -> Tensor:
     u = x - 2 * positive  # −|x|
     left = await relu(ctx, add_scalar(ctx, u, GELU_END))  # 4 − |x|, at least 0
     centered = add_scalar(ctx, -left * 2 ** (FINE - ctx.fixed.fraction - 1), 1.0, FINE)  # |x|/2 − 1
-    return positive - await truncate(
-        ctx, await polynomial(ctx, centered, _fit("gelu"), FINE), FINE - ctx.fixed.fraction
-    )
+    tail = await polynomial(ctx, centered, _fit("gelu"), FINE)
+    return positive - await ctx.truncate(tail, FINE - ctx.fixed.fraction)
 
 
 async def layer_norm(ctx: Context, x: Tensor, dims: int, eps: float) -> Tensor:
@@ -302,7 +254,7 @@ async def layer_norm(ctx: Context, x: Tensor, dims: int, eps: float) -> Tensor:
     # Σ (x − mean)² is summed before it is truncated
     await ctx.expect_product(MATMUL, centered.unsqueeze(-2), centered.unsqueeze(-1))
     variance = await mul_scalar(
-        ctx, await truncate(ctx, (await square(ctx, centered)).sum(-1, keepdim=True)), 1 / n
+        ctx, await ctx.truncate((await ctx.square(centered)).sum(-1, keepdim=True)), 1 / n
     )
     extra = FINE - ctx.fixed.fraction
     over = await rsqrt(ctx, add_scalar(ctx, variance, eps), extra)

@@ -26,9 +26,10 @@ linear layer costs one truncation.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,9 +38,7 @@ from ..errors import BadParameter, ProtocolError
 from ..parties.message import Message
 from ..parties.party import Party
 from . import model, pair
-from .beaver import mask_private
-from .compare import argmax
-from .context import Cost, RingContext
+from .context import Context, Cost, RingContext
 from .dealer import ReadyStock, Request, Stock, dealer, open_stock, plan
 from .extension import OTChannel
 from .model import Layer, Weights
@@ -50,7 +49,6 @@ ASSUMES = (
     "owner nor client; a party that deviates can corrupt the result unnoticed."
 )
 OWNER, CLIENT = 0, 1
-RequestT = TypeVar("RequestT")
 
 
 class Architecture(
@@ -82,125 +80,13 @@ class Prepared(
     session: bytes
 
 
-class ResultShare(
-    Message, reveals="the owner's share of the result; with its own share the client has the result"
-):
-    values: list[Tensor]
+class InferenceMode(NamedTuple):
+    """What depends on the adversary: `SEMI_HONEST`, or `checked.CHECKED`."""
 
-
-async def answer(ctx: RingContext, layers: list[Layer], weights: Weights, x: Tensor, reveal: str) -> Tensor:
-    """The result of one batch, shared."""
-    y: Tensor = await model.evaluate(ctx, layers, weights, x)
-    if reveal == "argmax":
-        with ctx.at("argmax"):
-            return await argmax(ctx, y)
-    return y
-
-
-async def owner(
-    me: Party,
-    layers: str,
-    weights: Mapping[str, Tensor],
-    *,
-    private_model: bool = True,
-    reveal: str = "logits",
-    fraction: int = 16,
-    client: str = "client",
-    helper: str | None = "helper",
-    device: str = "cpu",
-    debug: bool = False,
-    stock: Path | None = None,
-) -> dict[str, Any]:
-    """The model owner's program.
-
-    `stock` is a file of masks from an earlier offline phase (`pair.prepare`, `dealer.fetch`); it needs
-    helper=None.
-    """
-    _check_source(helper, stock)
-    architecture = Architecture(layers, private_model, reveal, fraction)
-    network = architecture.network()
-    await me.send([client, helper] if helper is not None else client, architecture)
-    if not private_model:
-        await me.send(client, PublicWeights(dict(weights)))
-    shapes = (await me.recv(client, Batches)).shapes
-    ctx = await _connect(me, OWNER, (me.name, client), helper, architecture, shapes, device, debug, stock)
-    shared = await share_weights(ctx, network, weights, private_model)
-    for shape in shapes:
-        y = await answer(ctx, network, shared, torch.zeros(shape, dtype=torch.int64, device=device), reveal)
-        await me.send(client, ResultShare([y.cpu()]))
-    return summarize_costs(costs=ctx.costs, offline=ctx.offline)
-
-
-async def client(
-    me: Party,
-    batches: Iterable[Tensor],
-    *,
-    owner: str = "owner",
-    helper: str | None = "helper",
-    device: str = "cpu",
-    debug: bool = False,
-    stock: Path | None = None,
-) -> dict[str, Any]:
-    """The client's program: {"value": the result, "costs": …, "offline": …}."""
-    _check_source(helper, stock)
-    architecture = await me.recv(owner, Architecture)
-    network, fixed = architecture.network(), FixedPoint(architecture.fraction)
-    weights = None if architecture.private_model else (await me.recv(owner, PublicWeights)).weights
-    inputs = [fixed.encode(x, "the input").to(device) for x in batches]  # refused before anything is sent
-    shapes = [list(x.shape) for x in inputs]
-    await me.send([owner, helper] if helper is not None else owner, Batches(shapes))
-    ctx = await _connect(me, CLIENT, (owner, me.name), helper, architecture, shapes, device, debug, stock)
-    shared = await share_weights(ctx, network, weights, architecture.private_model)
-    results = []
-    for x in inputs:
-        mine = await answer(ctx, network, shared, x, architecture.reveal)
-        (theirs,) = (await me.recv(owner, ResultShare)).values
-        if theirs.shape != mine.shape:
-            raise ProtocolError(
-                f"the owner's share of the result has shape {list(theirs.shape)}; expected "
-                f"{list(mine.shape)}."
-            )
-        total = mine + theirs.to(device)
-        results.append((total if architecture.reveal == "argmax" else fixed.decode(total)).cpu())
-    return {"value": torch.cat(results), **summarize_costs(costs=ctx.costs, offline=ctx.offline)}
-
-
-async def helper(me: Party, *, owner: str = "owner", client: str = "client", device: str = "cpu") -> None:
-    """The helper's program: deal the randomness."""
-    architecture = await me.recv(owner, Architecture)
-    shapes = (await me.recv(client, Batches)).shapes
-    await dealer(me, (owner, client), plan_requests(architecture, shapes), device)
-
-
-def plan_requests(architecture: Architecture, shapes: list[list[int]]) -> Iterator[Request]:
-    """The randomness that a run needs: the masks of the weights, then those of each batch."""
-    layers = architecture.network()
-
-    async def setup(ctx: RingContext) -> Weights:
-        return await share_weights(ctx, layers, None, architecture.private_model)
-
-    async def batch(ctx: RingContext, shape: list[int]) -> None:
-        x = torch.empty(shape, dtype=torch.int64, device="meta")
-        await answer(ctx, layers, await setup(ctx), x, architecture.reveal)
-
-    fixed = FixedPoint(architecture.fraction)
-    return plan_batches(lambda program: plan(program, fixed=fixed), setup, batch, shapes)
-
-
-def plan_batches(
-    plan: Callable[[Any], list[RequestT]],
-    setup: Callable[[Any], Awaitable[Any]],
-    batch: Callable[[Any, list[int]], Awaitable[Any]],
-    shapes: list[list[int]],
-) -> Iterator[RequestT]:
-    """The requests of `setup`, then those of `batch` after it, with one dry run for each different shape."""
-    masks = plan(setup)
-    yield from masks
-    planned: dict[tuple[int, ...], list[RequestT]] = {}
-    for shape in shapes:
-        if tuple(shape) not in planned:
-            planned[tuple(shape)] = plan(lambda ctx, shape=shape: batch(ctx, shape))[len(masks) :]
-        yield from planned[tuple(shape)]
+    fixed: type[FixedPoint]
+    plan: Callable[..., list[Request]]
+    connect: Callable[..., Awaitable[Context]]
+    deal: Callable[..., Awaitable[None]]
 
 
 async def _connect(
@@ -230,14 +116,6 @@ async def _connect(
     )
 
 
-def _check_source(helper: str | None, stock: Path | None) -> None:
-    if helper is not None and stock is not None:
-        raise BadParameter(
-            f"masks come either from the helper {helper!r} or from the file {stock}. Use "
-            "helper=None with a file."
-        )
-
-
 async def _check_same_session(me: Party, other: str, stock: Stock) -> Stock:
     """Refuse halves of different offline phases: they would give a wrong result without an error."""
     await me.send(other, Prepared(stock.session))
@@ -249,31 +127,177 @@ async def _check_same_session(me: Party, other: str, stock: Stock) -> Stock:
     return stock
 
 
+async def _deal(
+    me: Party, names: tuple[str, str], architecture: Architecture, shapes: list[list[int]], device: str
+) -> None:
+    await dealer(me, names, plan_requests(architecture, shapes), device)
+
+
+SEMI_HONEST = InferenceMode(FixedPoint, plan, _connect, _deal)
+
+
+async def owner(
+    me: Party,
+    layers: str,
+    weights: Mapping[str, Tensor],
+    *,
+    private_model: bool = True,
+    reveal: str = "logits",
+    fraction: int = 16,
+    client: str = "client",
+    helper: str | None = "helper",
+    device: str = "cpu",
+    debug: bool = False,
+    stock: Path | None = None,
+    mode: InferenceMode = SEMI_HONEST,
+) -> dict[str, Any]:
+    """The model owner's program.
+
+    `stock` is a file of masks from an earlier offline phase (`pair.prepare`, `dealer.fetch`); it needs
+    helper=None.
+    """
+    _check_source(helper, stock)
+    architecture = Architecture(layers, private_model, reveal, fraction)
+    network = architecture.network()
+    await me.send([client, helper] if helper is not None else client, architecture)
+    if not private_model:
+        await me.send(client, PublicWeights(dict(weights)))
+    shapes = (await me.recv(client, Batches)).shapes
+    names = (me.name, client)
+    ctx = await mode.connect(me, OWNER, names, helper, architecture, shapes, device, debug, stock)
+    shared = await share_weights(ctx, network, weights, private_model)
+    for shape in shapes:
+        await answer(ctx, network, shared, None, shape, reveal)
+    return summarize_costs(costs=ctx.costs, offline=ctx.offline)
+
+
+async def client(
+    me: Party,
+    batches: Iterable[Tensor],
+    *,
+    owner: str = "owner",
+    helper: str | None = "helper",
+    device: str = "cpu",
+    debug: bool = False,
+    stock: Path | None = None,
+    mode: InferenceMode = SEMI_HONEST,
+) -> dict[str, Any]:
+    """The client's program: {"value": the result, "costs": …, "offline": …}."""
+    _check_source(helper, stock)
+    architecture = await me.recv(owner, Architecture)
+    network, fixed = architecture.network(), mode.fixed(architecture.fraction)
+    weights = None if architecture.private_model else (await me.recv(owner, PublicWeights)).weights
+    inputs = [fixed.encode(x, "the input").to(device) for x in batches]  # refused before anything is sent
+    shapes = [list(x.shape) for x in inputs]
+    await me.send([owner, helper] if helper is not None else owner, Batches(shapes))
+    names = (owner, me.name)
+    ctx = await mode.connect(me, CLIENT, names, helper, architecture, shapes, device, debug, stock)
+    shared = await share_weights(ctx, network, weights, architecture.private_model)
+    results = []
+    for x, shape in zip(inputs, shapes):
+        y = await answer(ctx, network, shared, x, shape, architecture.reveal)
+        assert y is not None
+        results.append((fixed.to_signed(y) if architecture.reveal == "argmax" else fixed.decode(y)).cpu())
+    return {"value": torch.cat(results), **summarize_costs(costs=ctx.costs, offline=ctx.offline)}
+
+
+async def helper(
+    me: Party,
+    *,
+    owner: str = "owner",
+    client: str = "client",
+    device: str = "cpu",
+    mode: InferenceMode = SEMI_HONEST,
+) -> None:
+    """The helper's program: deal the randomness."""
+    architecture = await me.recv(owner, Architecture)
+    shapes = (await me.recv(client, Batches)).shapes
+    await mode.deal(me, (owner, client), architecture, shapes, device)
+
+
+def _check_source(helper: str | None, stock: Path | None) -> None:
+    if helper is not None and stock is not None:
+        raise BadParameter(
+            f"masks come either from the helper {helper!r} or from the file {stock}. Use "
+            "helper=None with a file."
+        )
+
+
+def plan_requests(
+    architecture: Architecture, shapes: list[list[int]], mode: InferenceMode = SEMI_HONEST
+) -> Iterator[Request]:
+    """The randomness that a run needs: the masks of the weights, then those of each batch.
+
+    There is one dry run for each different shape.
+    """
+    layers, fixed = architecture.network(), mode.fixed(architecture.fraction)
+
+    async def setup(ctx: Context) -> Weights:
+        return await share_weights(ctx, layers, None, architecture.private_model)
+
+    async def batch(ctx: Context, shape: tuple[int, ...]) -> None:
+        await answer(ctx, layers, await setup(ctx), None, shape, architecture.reveal)
+
+    masks = mode.plan(setup, fixed=fixed)
+    yield from masks
+    planned: dict[tuple[int, ...], list[Request]] = {}
+    for shape in map(tuple, shapes):
+        if shape not in planned:
+            planned[shape] = mode.plan(functools.partial(batch, shape=shape), fixed=fixed)[len(masks) :]
+        yield from planned[shape]
+
+
 async def share_weights(
-    ctx: RingContext, layers: list[Layer], weights: Mapping[str, Tensor] | None, private: bool
+    ctx: Context, layers: list[Layer], weights: Mapping[str, Tensor] | None, private: bool
 ) -> Weights:
-    """Mask the owner's weights once (private), or encode weights that both know (public).
+    """Mask the owner's weights once and share its biases (private), or encode what both know (public).
 
     `weights` is None where they are not known, and in a dry run.
     """
-    codes = {} if weights is None else model.encode_weights(ctx, weights)
-    factors: dict[str, Any] = {}
+    with_weights = model.layers_with_weights(layers)
+    shapes = {name: shape for layer in with_weights for name, shape in model.weight_shapes(layer).items()}
+    codes: Mapping[str, Any] = {} if weights is None else model.encode_weights(ctx, weights)
+    if codes and {name: tuple(w.shape) for name, w in codes.items()} != shapes:
+        raise ProtocolError("the weights do not match the architecture. All parties must run the same model.")
+    if not private and not codes:
+        codes = {name: torch.empty(s, dtype=torch.int64, device="meta") for name, s in shapes.items()}
+    shared: dict[str, Any] = {}
     with ctx.at("weights, once"):
-        for layer in model.layers_with_weights(layers):
-            key, shape = f"{layer['name']}.weight", tuple(layer["shape"])
-            if private:
-                factors[layer["name"]] = await mask_private(ctx, key, shape, codes.get(key), OWNER)
+        for name, shape in shapes.items():
+            code, is_bias = codes.get(name), name.endswith(".bias")
+            if private and is_bias:
+                shared[name] = await ctx.share_private(code, shape, OWNER)
+            elif private:
+                shared[name] = await ctx.mask_private(name, shape, code, OWNER)
             else:
-                factors[layer["name"]] = (
-                    codes[key] if codes else torch.empty(shape, dtype=torch.int64, device="meta")
-                )
-    # a private bias is known to its owner only; of two parties that know it, one adds it
-    biases = {
-        layer["name"]: model.broadcast_bias(layer, codes[f"{layer['name']}.bias"])
-        for layer in model.layers_with_weights(layers)
-        if f"{layer['name']}.bias" in codes and (private or ctx.first)
-    }
-    return Weights(factors, biases)
+                shared[name] = ctx.public(code, code) if is_bias else code
+    return Weights(
+        {layer["name"]: shared[f"{layer['name']}.weight"] for layer in with_weights},
+        {
+            layer["name"]: model.broadcast_bias(layer, shared[f"{layer['name']}.bias"])
+            for layer in with_weights
+            if layer["bias"]
+        },
+    )
+
+
+async def answer(
+    ctx: Context,
+    layers: list[Layer],
+    weights: Weights,
+    x: Tensor | None,
+    shape: Iterable[int],
+    reveal: str,
+) -> Tensor | None:
+    """One batch: share the client's x, evaluate, and open the result to the client."""
+    with ctx.at("input"):
+        shared = await ctx.share_private(x, tuple(shape), CLIENT)
+    y = await model.evaluate(ctx, layers, weights, shared)
+    if reveal == "argmax":
+        with ctx.at("argmax"):
+            y = await ctx.argmax(y)
+    with ctx.at("result and check"):
+        return await ctx.open_to(y, CLIENT)
 
 
 def summarize_costs(**costs: Mapping[str, Cost]) -> dict[str, Any]:

@@ -329,11 +329,11 @@ class Weights:
         """[x ∘ w + bias], truncated."""
         factor, bias = self.factors[layer["name"]], self.biases.get(layer["name"])
         y = (
-            await functions.product_masked(ctx, x, factor, op)
+            await ctx.product_masked(x, factor, op)
             if isinstance(factor, MaskedFactor)
-            else await functions.product_public(ctx, x, factor, op)
+            else await ctx.product_public(x, factor, op)
         )
-        return await functions.truncate(ctx, y if bias is None else y + bias)
+        return await ctx.truncate(y if bias is None else y + bias)
 
 
 def encode_weights(ctx: Context, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

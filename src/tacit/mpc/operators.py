@@ -52,24 +52,12 @@ class MPCTensor(ABC):
     async def _deal(self, me: Party, names: tuple[str, ...], requests: list[Any], device: str) -> None:
         """The dealer's program."""
 
-    @abstractmethod
-    async def _reveal(self, ctx: Any, x: Any) -> Tensor:
-        """Open x to all parties."""
-
-    async def _finish(self, ctx: Any, result: Any) -> Tensor:
-        """Runs after a step, before its result is used."""
-        return self._unwrap(result)
-
     def _wrap(self, share: Tensor) -> Any:
         """The share in the type that `functions.py` computes with."""
         return share
 
     def _unwrap(self, result: Any) -> Tensor:
         return result
-
-    def _decode_index(self, opened: Tensor) -> Tensor:
-        """An opened index as a number."""
-        return opened
 
     # --------------------------------------------------------------------------------------------------------
 
@@ -164,7 +152,7 @@ class MPCTensor(ABC):
 
         async def step(ctx: Any, x: Any) -> Any:
             return await functions.mul_public(
-                ctx, await functions.truncate(ctx, x, down) if down else x, inverse.to(ctx.device)
+                ctx, await ctx.truncate(x, down) if down else x, inverse.to(ctx.device)
             )
 
         return self.run(step)
@@ -179,7 +167,7 @@ class MPCTensor(ABC):
         return self.run(lambda ctx, x: functions.largest(ctx, x.movedim(dim, -1)))
 
     def argmax(self, dim: int = -1) -> Self:
-        return self.run(lambda ctx, x: functions.argmax(ctx, x.movedim(dim, -1)), fraction=0)
+        return self.run(lambda ctx, x: ctx.argmax(x.movedim(dim, -1)), fraction=0)
 
     def softmax(self, dim: int = -1) -> Self:
         return self.run(lambda ctx, x: functions.softmax(ctx, x, dim))
@@ -207,8 +195,8 @@ class MPCTensor(ABC):
 
     def open(self) -> Tensor:
         """Reveal the value to all parties: each sends its share to every other."""
-        value = self._run_parties(self._reveal, [self.shares])[0]
-        return self.fixed.decode(value).float() if self.fraction else self._decode_index(value)
+        value = self._run_parties(lambda ctx, x: ctx.reveal(x), [self.shares])[0]
+        return self.fixed.decode(value).float() if self.fraction else self.fixed.to_signed(value)
 
     def run(self, step: Step, *others: Self, fraction: int | None = None) -> Self:
         """Run `async def step(ctx, *shares)` at every party, on its shares of this tensor and the others."""
@@ -236,7 +224,9 @@ class MPCTensor(ABC):
         def program(rank: int) -> Program:
             async def party(me: Party) -> Tensor:
                 ctx = await self._connect(me, rank, names, device)
-                return await self._finish(ctx, await step(ctx, *[self._wrap(o[rank]) for o in operands]))
+                result = await step(ctx, *[self._wrap(o[rank]) for o in operands])
+                await ctx.check()
+                return self._unwrap(result)
 
             return party
 

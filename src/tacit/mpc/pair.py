@@ -94,7 +94,7 @@ async def _products(channel: OTChannel, plan: list[Request]) -> dict[int, Shares
     """
     channel.label = "products"
     pieces: dict[int, Shares] = {}
-    named: dict[str, tuple[int | None, Tensor]] = {}
+    named: dict[str | None, tuple[int | None, Tensor]] = {}
     # by the rank that holds the left factor: (number of the request, my factor, how often it counts)
     pending: dict[int, list[tuple[int, Tensor, int]]] = {0: [], 1: []}
     for i, request in enumerate(plan):
@@ -149,7 +149,7 @@ async def _truncations(channel: OTChannel, requests: dict[int, Truncation], bits
             name: _words(parts[name][begin : begin + count] if count else np.zeros(0, np.uint64), shape).to(
                 dtype
             )
-            for name, (shape, dtype) in {**request.uniform(), **request.derived()}.items()
+            for name, (shape, dtype) in request.parts().items()
         }
     return pieces
 
@@ -159,17 +159,14 @@ async def _comparisons(channel: OTChannel, requests: dict[int, Comparison]) -> d
     counts = [r.count for r in requests.values()]
     if not sum(counts):
         return {
-            i: {
-                name: torch.zeros(shape, dtype=dtype)
-                for name, (shape, dtype) in {**r.uniform(), **r.derived()}.items()
-            }
+            i: {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in r.parts().items()}
             for i, r in requests.items()
         }
     parts = await masks.comparisons(channel, sum(map(_round_up, counts)))
     pieces: dict[int, Shares] = {}
     for (i, request), begin, count in zip(requests.items(), _begins(counts), counts):
         pieces[i] = {}
-        for name, (shape, dtype) in {**request.uniform(), **request.derived()}.items():
+        for name, (shape, dtype) in request.parts().items():
             # bits are packed, eight to a byte
             at, width = (begin // 8, shape[-1]) if dtype is torch.uint8 and name != "T" else (begin, count)
             some = parts[name][..., at : at + width]

@@ -47,8 +47,8 @@ class FixedPointPrime(FixedPoint):
     def encode(self, values: Any, what: str = "a value", scale: int = 1) -> Tensor:
         return from_signed(super().encode(values, what, scale))
 
-    def decode(self, ring: Tensor) -> Tensor:
-        return super().decode(to_signed(ring))
+    def to_signed(self, ring: Tensor) -> Tensor:
+        return to_signed(ring)
 
 
 def from_signed(x: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ from ..parameters import bad, check, choice, flag, real, whole
 from ..parties.message import Message
 from ..parties.party import Party
 from . import functions, scoring
-from .beaver import MATMUL, MUL, MaskedFactor, mask_shared, product_masked
+from .beaver import MATMUL, MUL, MaskedFactor, mask_shared
 from .context import RingContext
 from .dealer import DryRun, Stock, dealer, plan
 from .ring import FixedPoint
@@ -234,23 +234,22 @@ async def fit(
     begin = len(ctx.stock.requests) if isinstance(ctx.stock, DryRun) else 0
     for _ in range(1 if isinstance(ctx.stock, DryRun) else terms.epochs):
         for row_factor, columns, penalty, labels in parts:
-            short = await functions.truncate(ctx, u, STATE - fraction)
-            z = await functions.truncate(ctx, await product_masked(ctx, short, columns, MATMUL))
+            short = await ctx.truncate(u, STATE - fraction)
+            z = await ctx.truncate(await ctx.product_masked(short, columns, MATMUL))
             r = (z if terms.family == "linear" else await functions.sigmoid(ctx, z)) - labels
-            g = await product_masked(ctx, r, row_factor, MATMUL)
+            g = await ctx.product_masked(r, row_factor, MATMUL)
             if terms.l2:
-                g = g + await product_masked(ctx, short, penalty, MUL)
+                g = g + await ctx.product_masked(short, penalty, MUL)
             factor, power = math.frexp(eta / labels.shape[1])  # η/m = factor · 2^power
-            g = await functions.truncate(ctx, g, 2 * fraction - STATE - power)
-            v = await functions.truncate(
-                ctx,
+            g = await ctx.truncate(g, 2 * fraction - STATE - power)
+            v = await ctx.truncate(
                 round(terms.momentum * 2**functions.FINE) * v - round(factor * 2**functions.FINE) * g,
                 functions.FINE,
             )
             u = u + v
     if isinstance(ctx.stock, DryRun):  # every epoch needs the same
         ctx.stock.repeat(begin, terms.epochs - 1)
-    return await functions.truncate(ctx, u, STATE - fraction)
+    return await ctx.truncate(u, STATE - fraction)
 
 
 async def program(

@@ -78,7 +78,11 @@ class FixedPoint:
 
     def decode(self, ring: Tensor) -> Tensor:
         """Decode ring elements to float64; the division is exact up to 2^53."""
-        return ring.double() / 2.0**self.fraction
+        return self.to_signed(ring).double() / 2.0**self.fraction
+
+    def to_signed(self, ring: Tensor) -> Tensor:
+        """Ring elements as signed integers: words in two's complement are."""
+        return ring
 
 
 def matmul(x: Tensor, y: Tensor) -> Tensor:

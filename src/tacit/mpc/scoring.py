@@ -58,20 +58,20 @@ async def evaluate(
 ) -> Tensor:
     """[sums] or [scores] in one vector. `y` has 16 fractional bits for numbers, and none for classes."""
     # 32 fractional bits: equal rows have exactly equal scores, which preserves ties
-    exact = (await functions.product(ctx, x, w.reshape(-1, 1), MATMUL))[:, 0]
-    score = await functions.truncate(ctx, exact)
+    exact = (await ctx.product(x, w.reshape(-1, 1), MATMUL))[:, 0]
+    score = await ctx.truncate(exact)
     if test_scores:
         return score
     if family == "linear":
         error = score - y
-        squares = await functions.truncate(ctx, (await functions.square(ctx, error)).sum(0, keepdim=True))
+        squares = await ctx.truncate((await ctx.square(error)).sum(0, keepdim=True))
         return torch.cat([squares, (2 * await functions.relu(ctx, error) - error).sum(0, keepdim=True)])
-    sign = await functions.sign(ctx, score)
+    sign = await ctx.sign(score)
     small = await functions.log(
         ctx, functions.add_scalar(ctx, await functions.exp(ctx, score - 2 * sign.positive), 1.0)
     )  # log(1 + e^−|s|)
     ranks = [await _ranks(ctx, exact)] if len(x) <= AUC_ROWS else []
-    by_label = await functions.product(ctx, torch.stack([score, sign.bit, *ranks]), y.reshape(-1, 1), MATMUL)
+    by_label = await ctx.product(torch.stack([score, sign.bit, *ranks]), y.reshape(-1, 1), MATMUL)
     loss = (sign.positive + small).sum(0, keepdim=True) - by_label[0]
     return torch.cat([loss, sign.bit.sum(0, keepdim=True), *by_label[1:]])
 
@@ -80,7 +80,7 @@ async def _ranks(ctx: RingContext, scores: Tensor) -> Tensor:
     """[#{j: s_i ≥ s_j} − #{j: s_j ≥ s_i}] for each i."""
     above, below, many = [], torch.zeros_like(scores), max(1, CHUNK // len(scores))
     for some in scores.split(many):
-        bits = (await functions.sign(ctx, some.reshape(-1, 1) - scores)).bit
+        bits = (await ctx.sign(some.reshape(-1, 1) - scores)).bit
         above.append(bits.sum(1))
         below = below + bits.sum(0)
     return torch.cat(above) - below

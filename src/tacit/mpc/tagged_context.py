@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,10 +29,11 @@ from ..errors import ProtocolError
 from ..parties.message import Message
 from . import prime, spdz
 from .beaver import MaskedFactor
-from .context import Context, Primitives
+from .context import Context
+from .dealer import Mask
 from .elements import TaggedShare
 from .prime import FixedPointPrime
-from .tagged import InputMask, TaggedStock, draw_elements
+from .tagged import TaggedStock, draw_elements
 from .tape import KEY, Tape
 
 
@@ -51,7 +52,7 @@ class Commitment(Message, reveals="a hash of a later message, with 32 random byt
 class Opened(
     Message, reveals="what was committed to: a random seed, or this party's part of a check whose sum is 0"
 ):
-    said: bytes
+    value: bytes
     salt: bytes
 
 
@@ -66,15 +67,14 @@ class TaggedContext(Context):
     announced: list[Tensor] = field(default_factory=list)  # public values that one party sent to all
     checks: int = 0
 
-    primitives: ClassVar[Primitives | None] = Primitives(
-        spdz.product,
-        spdz.product_public,
-        spdz.product_masked,
-        spdz.square,
-        spdz.truncate,
-        spdz.sign,
-        spdz.argmax,
-    )
+    product = spdz.product
+    product_public = spdz.product_public
+    product_masked = spdz.product_masked
+    square = spdz.square
+    truncate = spdz.truncate
+    sign = spdz.sign
+    argmax = spdz.argmax
+    masked_input = MaskedEntry
 
     @property
     def key(self) -> Tensor:
@@ -103,7 +103,7 @@ class TaggedContext(Context):
         await self.me.send(self.peers, MaskedOpening([x.cpu() for x in values]))
         self.charge(len(self.peers) * 8 * sum(x.numel() for x in values))
         for name, message in (await self.me.gather(self.peers, MaskedOpening)).items():
-            self._check_shapes(name, message.values, [x.shape for x in values])
+            self.check_values(name, message.values, [(tuple(x.shape), torch.int64) for x in values])
             values = [
                 prime.add(a, prime.check_elements(b, repr(name)).to(self.device))
                 for a, b in zip(values, message.values)
@@ -111,38 +111,24 @@ class TaggedContext(Context):
         self.pending += [(value, x.data[1]) for value, x in zip(values, shares)]
         return values
 
-    async def share_input(
-        self, value: Tensor | None, shape: tuple[int, ...], owner: int, name: str = ""
+    def subtract_mask(self, value: Tensor, b: TaggedShare) -> Tensor:
+        return prime.sub(value, b.data[0])
+
+    async def mask_private(
+        self, name: str | None, shape: tuple[int, ...], value: Tensor | None, owner: int
     ) -> MaskedFactor[TaggedShare]:
-        """Share a value that its owner knows: it announces f = y − b, and [y] = [b] + f.
+        factor = await super().mask_private(name, shape, value, owner)
+        if self.me is not None:
+            self.announced.append(prime.check_elements(factor.f, repr(self.names[owner])))
+        return factor
 
-        `value` is None at the other parties.
-        """
-        b = (await self.stock.take(InputMask(shape, owner, name or None)))["b"]
-        if self.me is None:
-            return MaskedFactor(name, torch.empty(shape, dtype=torch.int64, device="meta"), b)
-        if self.rank == owner:
-            assert value is not None
-            f = prime.sub(value.to(self.device), b.data[0])
-            await self.me.send(self.peers, MaskedEntry([f.cpu()]))
-            self.charge(len(self.peers) * 8 * f.numel())
-        else:
-            values = (await self.me.recv(self.names[owner], MaskedEntry)).values
-            self._check_shapes(self.names[owner], values, [torch.Size(shape)])
-            f = prime.check_elements(values[0], repr(self.names[owner])).to(self.device)
-        self.announced.append(f)
-        return MaskedFactor(name, f, b)
-
-    def unmask(self, factor: MaskedFactor[TaggedShare]) -> TaggedShare:
-        """[y] of a shared input."""
+    async def share_private(self, value: Tensor | None, shape: tuple[int, ...], owner: int) -> TaggedShare:
+        """The owner announces f = value − b, and [value] = [b] + f."""
+        factor = await self.mask_private(None, shape, value, owner)
         return factor.b + self.public(factor.f, factor.b)
 
-    def _check_shapes(self, name: str, values: list[Tensor], expected: list[torch.Size]) -> None:
-        if [v.shape for v in values] != expected:
-            raise ProtocolError(
-                f"{name!r} sent shapes {[tuple(v.shape) for v in values]}; expected "
-                f"{[tuple(s) for s in expected]}. All parties must run the same program on the same shapes."
-            )
+    async def reveal(self, x: TaggedShare) -> Tensor:
+        return (await self.open(x))[0]
 
     async def check(self) -> None:
         """Abort unless all values opened since the last check agree with their tags."""
@@ -157,7 +143,7 @@ class TaggedContext(Context):
         sigma = torch.zeros((), dtype=torch.int64)
         for value, tag in self.pending:  # 3
             error = prime.sub(tag, prime.mul(value, self.key.expand_as(value))).flatten().cpu()
-            weights = draw_elements(tape, tuple(error.shape), "cpu")
+            weights = draw_elements(tape, tuple(error.shape))
             sigma = prime.add(sigma, prime.total(prime.mul(error, weights), 0))
         sums = await self._commit_and_open("sum", record.digest(), int(sigma).to_bytes(8, "little"))  # 4
         parts = [int.from_bytes(s, "little") for s in sums]
@@ -194,19 +180,19 @@ class TaggedContext(Context):
             opening = openings[name]
             if (
                 len(opening.salt) != KEY
-                or digest(rank, opening.said, opening.salt) != commitments[name].digest
+                or digest(rank, opening.value, opening.salt) != commitments[name].digest
             ):
                 raise ProtocolError(
                     f"check {self.checks} failed: {name!r} opened something else than it committed to, or "
                     "saw other values opened than this "
                     "party. Nothing of the result was opened."
                 )
-            values.append(opening.said)
+            values.append(opening.value)
         return values
 
     async def open_to(self, x: TaggedShare, to: int) -> Tensor | None:
-        """Open x to one party: under a mask that only it knows, which it removes after the check."""
-        b = (await self.stock.take(InputMask(tuple(x.shape), to)))["b"]
+        """Open x under a mask that only the receiver knows, who removes it after the check."""
+        b = (await self.stock.take(Mask(None, tuple(x.shape), to)))["b"]
         (masked,) = await self.open(x - b)
         await self.check()
         if self.me is None:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ..parameters import bad, check
 from ..parties.ledger import Ledger
-from ..parties.message import Message
 from ..parties.party import Party
 from ..parties.secret import Secret
 from .context import RingContext, Step
@@ -23,10 +22,6 @@ from .prime import FixedPointPrime
 from .ring import FixedPoint
 from .share import split
 from .tensor_checked import CheckedTensor, share_checked
-
-
-class OutputShare(Message, reveals="a share of the result: together with the others', the result"):
-    values: list[Tensor]
 
 
 class SharedTensor(MPCTensor):
@@ -60,9 +55,6 @@ class SharedTensor(MPCTensor):
 
     async def _deal(self, me: Party, names: tuple[str, ...], requests: list[Any], device: str) -> None:
         await dealer(me, names, requests, device)
-
-    async def _reveal(self, ctx: RingContext, x: Tensor) -> Tensor:
-        return (await ctx.open(OutputShare, x))[0]
 
 
 @overload

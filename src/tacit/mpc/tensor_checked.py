@@ -16,12 +16,12 @@ from ..errors import BadData, BadRun, PartyFailed
 from ..parties.ledger import Ledger
 from ..parties.party import Party
 from ..parties.secret import Secret
-from . import prime
 from .context import Step
+from .dealer import DryRun
 from .elements import TaggedShare
 from .operators import DEALER, MPCTensor
 from .prime import FixedPointPrime
-from .tagged import TaggedDryRun, TaggedStock, deal, draw_keys, plan, share_tagged
+from .tagged import TaggedStock, deal, draw_keys, plan, share_tagged
 from .tagged_context import TaggedContext
 
 ASSUMES = (
@@ -79,7 +79,7 @@ class CheckedTensor(MPCTensor):
 
     def _offline_context(self, rank: int) -> TaggedContext:
         device, alpha = str(self.shares[0].device), self.keys.alphas[rank]
-        return TaggedContext(None, rank, (), TaggedDryRun(), self.fixed, device, alpha)
+        return TaggedContext(None, rank, (), TaggedStock(DryRun(), 0), self.fixed, device, alpha)
 
     def _plan(self, program: Step) -> list[Any]:
         return plan(program, fixed=self.fixed)
@@ -90,16 +90,6 @@ class CheckedTensor(MPCTensor):
 
     async def _deal(self, me: Party, names: tuple[str, ...], requests: list[Any], device: str) -> None:
         await deal(me, names, requests, device, self.keys.alphas)
-
-    async def _finish(self, ctx: TaggedContext, result: TaggedShare | Tensor) -> Tensor:
-        await ctx.check()
-        return self._unwrap(result)
-
-    async def _reveal(self, ctx: TaggedContext, x: TaggedShare) -> Tensor:
-        return (await ctx.open(x))[0]
-
-    def _decode_index(self, opened: Tensor) -> Tensor:
-        return prime.to_signed(opened)
 
     def _check_compatible(self, other: MPCTensor) -> None:
         super()._check_compatible(other)

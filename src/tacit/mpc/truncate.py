@@ -21,14 +21,17 @@ it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..parties.message import Message
-from .context import RingContext
-from .dealer import Parts, Request
+from .dealer import Parts, Request, Values
 from .ring import ROOM, WORD, shift
+
+if TYPE_CHECKING:
+    from .context import RingContext
 
 
 class MaskedProducts(
@@ -51,7 +54,7 @@ class Truncation(Request):
             "s": (self.shape, torch.int16 if self.bits <= 16 else torch.int32),
         }
 
-    def derive(self, uniform: dict[str, Tensor], masks: dict[str, Tensor]) -> dict[str, Tensor]:
+    def derive(self, uniform: Values, masks: Values) -> Values:
         return {"R": shift(uniform["r"], self.bits), "s": shift(uniform["r"], WORD - 1)}
 
 

@@ -24,28 +24,32 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..crypto import ckks
-from ..crypto.agree import PUBLIC, SEALED, agree, bind, public_of, seal, unseal
+from ..crypto.agree import PUBLIC, SEALED, agree, bind, seal, unseal
 from ..errors import BadData, ProtocolError
-from ..parameters import bad, real, whole
+from ..parameters import bad, real
 from ..parties.message import Message
 from ..parties.party import Identity, Party
-from .consent import UNCOMMITTED, Commitment, RoundSpent
-from .secagg import AdvertisedKeys, RoundKeys, SealedShares, ideal
+from .consent import UNCOMMITTED, Commitment
+from .secagg import ideal
 from .summing import (
+    AdvertisedKeys,
+    RoundKeys,
+    SealedShares,
     SumOutcome,
     SumSteps,
+    SumTerms,
+    advertise,
     check_keys,
     check_owner,
-    check_participants,
+    leave_unless,
     message_bytes,
-    receive_or_end,
-    sign_keys,
+    receive,
+    whether_included,
 )
 
 __all__ = ["EncryptedSumTerms", "client", "ideal", "server", "traffic"]
@@ -89,15 +93,10 @@ class SumMade(Message, reveals="that the sum was opened and the round is over"):
 
 
 @dataclass(frozen=True)
-class EncryptedSumTerms:
+class EncryptedSumTerms(SumTerms):
     """Parameters that all parties of a round agree on."""
 
-    federation: str
-    parties: int = whole(least=2, doc="how many are asked to take part in the round")
-    length: int = whole(least=1, doc="numbers in a vector")
-    bound: int = whole(least=1, doc="no number is larger")
     threshold: float = real(0.6, above=0.0, most=1.0, doc="the share whose vectors must be in the sum")
-    sent: bytes = b""  # digest of what the server sent down in this round
 
     def check(self) -> None:
         if self.bits > ckks.BITS:
@@ -113,19 +112,13 @@ class EncryptedSumTerms:
     def bits(self) -> int:
         return (2 * self.parties * self.bound).bit_length()
 
-    def fits(self, names: Sequence[str]) -> None:
-        check_participants(names, self.parties, self.enough)
-
-    @property
-    def enough(self) -> int:
-        return max(2, math.ceil(self.threshold * self.parties))
-
     def context(self, me: Party) -> bytes:
         return bind(
             "tacit encrypted sum 2", self.federation, me.tag, self.parties, self.length, self.bound, self.sent
         )
 
 
+@whether_included
 async def client(
     me: Party,
     values: Tensor,
@@ -133,7 +126,7 @@ async def client(
     identity: Identity | None = None,
     server: str = "server",
     commitment: Commitment = UNCOMMITTED,
-) -> bool:
+) -> None:
     """Take part in one sum; return whether this client's integers are included, as in secagg.py."""
     about, draw, identity = terms.context(me), me.secret.bytes, identity or me.identity
     if len(values) != terms.length or int(values.abs().max()) > terms.bound:
@@ -142,10 +135,9 @@ async def client(
             f"{terms.length} of at most {terms.bound}."
         )
     private = draw(32)
-    own_keys = (public_of(private),)
-    await me.send(server, AdvertisedKeys(own_keys[0], b"", sign_keys(me, own_keys, about, identity)))
+    own_keys = await advertise(me, server, about, identity, private)
     own_secret = b""
-    message: Any = await receive_or_end(me, server, RoundKeys, RoundSecret)
+    message = await receive(me, server, RoundKeys, RoundSecret)
     if isinstance(message, RoundKeys):
         check_keys(me, message.keys, own_keys, terms.enough, terms.parties, about, identity)
         own_secret = ckks.secret()
@@ -160,9 +152,7 @@ async def client(
                 {v: seal(line, own_secret, bind(about, me.name, v), draw) for v, line in lines.items()}
             ),
         )
-        message = await receive_or_end(me, server, RoundSecret)
-    if message is None:
-        return False
+        message = await receive(me, server, RoundSecret)
     if message.maker == me.name:
         key = own_secret
     else:
@@ -173,15 +163,12 @@ async def client(
             _key_context(about, message.maker, message.channel, me.name, own_keys[0]),
         )
         key = unseal(line, message.sealed, bind(about, message.maker, me.name))
-    if not commitment.upload(None):  # a single holder of the round's key can decrypt
-        await me.send(server, RoundSpent())
-        return False
+    # None: a single holder of the round's key can decrypt
+    await leave_unless(me, server, commitment.upload(None))
     await me.send(server, CipherVector(ckks.encrypt(key, values.numpy(), terms.bits)))
-    request = await receive_or_end(me, server, CipherSum, SumMade)
+    request = await receive(me, server, CipherSum, SumMade)
     if isinstance(request, CipherSum):
-        if not commitment.reveal():
-            await me.send(server, RoundSpent())
-            return False
+        await leave_unless(me, server, commitment.reveal())
         total, error = ckks.decrypt(key, request.blocks, terms.length, terms.bits)
         # only in its own ledger, and rounded to a power of two: the error helps to find the key (Li,
         # Micciancio 2021)
@@ -194,8 +181,7 @@ async def client(
             bytes=total.nbytes,
         )
         await me.send(server, DecryptedSum(torch.from_numpy(total).to(torch.int32)))
-        request = await receive_or_end(me, server, SumMade)
-    return request is not None
+        await receive(me, server, SumMade)
 
 
 def _key_context(about: bytes, maker: str, maker_key: bytes, other: str, other_key: bytes) -> bytes:

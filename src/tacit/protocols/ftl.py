@@ -131,7 +131,7 @@ def train_alone(loss: Callable[[], Tensor], optimizer: torch.optim.Optimizer, co
     for _ in range(count):
         optimizer.zero_grad(set_to_none=True)
         value = loss()
-        value.backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(value)
         optimizer.step()
         history.append(float(value.detach()))
     return history
@@ -175,7 +175,7 @@ async def source(
                 )
             loss = source_loss(terms, encoder(x), offset, c, y, shared[rows], theirs)
             worker.optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
+            torch.autograd.backward(loss)
             await worker.send_gradient(terms.target, step, theirs.grad, y[shared[rows]])
             worker.optimizer.step()
             summed, step = summed + float(loss.detach()) * len(rows), step + 1
@@ -209,9 +209,9 @@ async def target(me: Party, terms: TransferTerms, mine: SplitInputs, shared: Ten
             await worker.send(terms.source, step, z)
             gradient = await worker.recv(terms.source, CutGradients, step, len(rows))
             worker.optimizer.zero_grad(set_to_none=True)
-            z.backward(gradient)  # type: ignore[no-untyped-call]
+            torch.autograd.backward(z, gradient)
             if terms.rebuild:
-                (terms.rebuild * mse_loss(decoder(encoder(x)), x)).backward()  # type: ignore[no-untyped-call]
+                torch.autograd.backward(terms.rebuild * mse_loss(decoder(encoder(x)), x))
             worker.optimizer.step()
             step += 1
     message = await me.recv(terms.source, Translator, within=mine.within)
@@ -252,7 +252,7 @@ def ideal(
             loss = loss + terms.rebuild * mse_loss(decoder(b(x_b)), x_b)
             for o in (first, second):
                 o.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
+            torch.autograd.backward(loss)
             for o in (first, second):
                 o.step()
     with torch.no_grad():

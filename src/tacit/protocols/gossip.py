@@ -144,7 +144,7 @@ async def hidden_average(
     total, *_ = await asyncio.gather(center_sum(), *(help_neighbor(center) for center in exchange.to))
     assert total is not None
     result = exchange.takes[me.name] * flat.double() + total.double() * encoding.step
-    pieces = result.to(torch.float32).split([v.numel() for v in vectors.values()])
+    pieces = torch.split(result.to(torch.float32), [v.numel() for v in vectors.values()])
     return 1.0, {k: p.view(v.shape) for (k, v), p in zip(vectors.items(), pieces)}
 
 

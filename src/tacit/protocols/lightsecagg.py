@@ -34,32 +34,31 @@ import torch
 from torch import Tensor
 
 from ..crypto import field
-from ..crypto.agree import PUBLIC, SEALED, bind, public_of, seal
+from ..crypto.agree import PUBLIC, SEALED, bind, seal
 from ..errors import BadData
-from ..parameters import bad, real, whole
+from ..parameters import bad, real
 from ..parties.message import Message
 from ..parties.party import Identity, Party
-from .consent import UNCOMMITTED, Commitment, RoundSpent
-from .secagg import (
+from .consent import UNCOMMITTED, Commitment
+from .secagg import check_lists, ideal
+from .summing import (
     AdvertisedKeys,
     ForwardedShares,
     MaskedVector,
     RoundKeys,
     SealedShares,
-    Survivors,
-    check_lists,
-    ideal,
-)
-from .summing import (
     SumOutcome,
     SumSteps,
+    SumTerms,
+    Survivors,
+    advertise,
     channels,
     check_keys,
-    check_participants,
+    leave_unless,
     message_bytes,
     open_share,
-    receive_or_end,
-    sign_keys,
+    receive,
+    whether_included,
 )
 
 __all__ = ["LightSecAggTerms", "client", "ideal", "server", "traffic"]
@@ -73,18 +72,13 @@ class SummedShares(
 
 
 @dataclass(frozen=True)
-class LightSecAggTerms:
-    """Parameters that all parties of a round agree on; they are bound into every key."""
+class LightSecAggTerms(SumTerms):
+    """Parameters that all parties of a round agree on; `enough` is the paper's U, `length` its d."""
 
-    federation: str
-    parties: int = whole(least=2, doc="N: how many are asked to take part in the round")
-    length: int = whole(least=1, doc="d: numbers in a vector")
-    bound: int = whole(least=1, doc="no number is larger; the field holds parties × bound")
     threshold: float = real(0.7, above=0.5, most=1.0, doc="U/N: the share that must stay to the end")
     colluding: float = real(
         0.5, least=0.0, below=1.0, doc="T/N: the share that may join with the server and still learn nothing"
     )
-    sent: bytes = b""  # digest of what the server sent down in this round
 
     def check(self) -> None:
         if not self.private < self.enough:
@@ -104,14 +98,6 @@ class LightSecAggTerms:
                 "below 2^31, half of its field",
                 "Quantize to at most 31 bits.",
             )
-
-    def fits(self, names: Sequence[str]) -> None:
-        check_participants(names, self.parties, self.enough)
-
-    @property
-    def enough(self) -> int:
-        """U."""
-        return max(2, math.ceil(self.threshold * self.parties))
 
     @property
     def private(self) -> int:
@@ -137,6 +123,7 @@ class LightSecAggTerms:
         )
 
 
+@whether_included
 async def client(
     me: Party,
     values: Tensor,
@@ -144,7 +131,7 @@ async def client(
     identity: Identity | None = None,
     server: str = "server",
     commitment: Commitment = UNCOMMITTED,
-) -> bool:
+) -> None:
     """Take part in one sum; return whether this client's integers are included, as in secagg.py."""
     about, draw, identity = terms.context(me), me.secret.bytes, identity or me.identity
     vector = field.encode(values.numpy(), terms.bound)
@@ -153,15 +140,12 @@ async def client(
             f"party {me.name!r} has {len(vector)} numbers to add; the terms require {terms.length}."
         )
     channel = draw(32)
-    own_keys = (public_of(channel),)
-    await me.send(server, AdvertisedKeys(own_keys[0], b"", sign_keys(me, own_keys, about, identity)))
-    round_keys = await receive_or_end(me, server, RoundKeys)
-    if round_keys is None:
-        return False
-    check_keys(me, round_keys.keys, own_keys, terms.enough, terms.parties, about, identity)
+    own_keys = await advertise(me, server, about, identity, channel)
+    keys = (await receive(me, server, RoundKeys)).keys
+    check_keys(me, keys, own_keys, terms.enough, terms.parties, about, identity)
 
     # lines 1 to 9: a mask, cut, padded with T random pieces, coded for everyone
-    names = sorted(round_keys.keys)
+    names = sorted(keys)
     mask = field.uniform(draw(32), terms.length)
     pieces = np.zeros((terms.enough, terms.piece), np.uint64)
     pieces[: terms.enough - terms.private].reshape(-1)[: terms.length] = mask
@@ -172,9 +156,7 @@ async def client(
         name: field.combine(weights, pieces).astype(np.uint32)
         for name, weights in zip(names, _code(terms, len(names)))
     }
-    lines = channels(
-        me, about, channel, own_keys[0], {name: entry[0] for name, entry in round_keys.keys.items()}
-    )
+    lines = channels(me, about, channel, own_keys[0], {name: entry[0] for name, entry in keys.items()})
     await me.send(
         server,
         SealedShares(
@@ -185,36 +167,25 @@ async def client(
             }
         ),
     )
-    forwarded = await receive_or_end(me, server, ForwardedShares)
-    if forwarded is None:
-        return False
     shares = {me.name: coded[me.name].tobytes()}
-    for name, box in forwarded.sealed.items():
+    for name, box in (await receive(me, server, ForwardedShares)).sealed.items():
         shares[name] = open_share(me, name, box, lines, about, 4 * terms.piece)
 
     # lines 10 to 16
-    if not commitment.upload(sorted(shares)):
-        await me.send(server, RoundSpent())
-        return False
+    await leave_unless(me, server, commitment.upload(sorted(shares)))
     await me.send(
         server, MaskedVector(torch.from_numpy(field.add(vector, mask).astype(np.uint32).view(np.uint8)))
     )
-    survivors = await receive_or_end(me, server, Survivors)
-    if survivors is None:
-        return False
 
     # lines 17 to 22
-    alive, _ = check_lists(me, survivors, shares, terms.enough)
+    alive, _ = check_lists(me, await receive(me, server, Survivors), shares, terms.enough)
     total = np.zeros(terms.piece, np.uint64)
     for name in alive:
         total += np.frombuffer(shares[name], np.uint32) % np.uint32(
             field.Q
         )  # honest parties send field elements; others must not overflow the sum
-    if not commitment.reveal():
-        await me.send(server, RoundSpent())
-        return False
+    await leave_unless(me, server, commitment.reveal())
     await me.send(server, SummedShares(torch.from_numpy((total % np.uint64(field.Q)).astype(np.uint32))))
-    return True
 
 
 async def server(

@@ -46,60 +46,30 @@ from torch import Tensor
 from ..crypto import prg, ring, shamir
 from ..crypto.agree import PUBLIC, SEALED, agree, bind, public_of, seal
 from ..errors import BadData, ProtocolError, SumAborted
-from ..parameters import bad, choice, real, whole
+from ..parameters import bad, choice, whole
 from ..parties.message import Message
 from ..parties.party import Identity, Party
 from .consent import UNCOMMITTED, Commitment, RoundSpent
 from .secagg_graph import neighborhoods
 from .summing import (
+    AdvertisedKeys,
+    ForwardedShares,
+    MaskedVector,
+    RoundKeys,
+    SealedShares,
     SumOutcome,
     SumSteps,
+    SumTerms,
+    Survivors,
+    advertise,
     channels,
     check_keys,
-    check_participants,
+    leave_unless,
     message_bytes,
     open_share,
-    receive_or_end,
-    sign_keys,
+    receive,
+    whether_included,
 )
-
-
-class AdvertisedKeys(Message, reveals="a party's two public keys of this round; nothing about its data"):
-    channel: bytes
-    mask: bytes
-    signature: bytes
-
-
-class RoundKeys(Message, reveals="who the party masks with in this round, and their public keys"):
-    keys: dict[str, tuple[bytes, bytes, bytes]]
-
-
-class SealedShares(
-    Message,
-    reveals="shares of a party's secrets of this round, sealed for its neighbours: the server passes them "
-    "on and cannot open them",
-):
-    sealed: dict[str, bytes]
-
-
-class ForwardedShares(
-    Message,
-    reveals="one share each of its neighbours' secrets of this round, which say nothing below the threshold",
-):
-    sealed: dict[str, bytes]
-
-
-class MaskedVector(
-    Message,
-    reveals="one party's update and weight under a mask: alone uniformly random, only the sum over all can "
-    "be unmasked",
-):
-    packed: Tensor
-
-
-class Survivors(Message, reveals="whose updates are in the sum and who dropped out"):
-    alive: list[str]
-    dropped: list[str]
 
 
 class AgreedSurvivors(Message, reveals="that a party was told this list of survivors"):
@@ -120,27 +90,13 @@ class RevealedShares(
 
 
 @dataclass(frozen=True)
-class SecAggTerms:
-    """Parameters that all parties of a round agree on. They are bound into every key: parties whose terms
-    differ share no masks.
-    """
+class SecAggTerms(SumTerms):
+    """Parameters that all parties of a round agree on."""
 
-    federation: str
-    parties: int = whole(least=2, doc="how many are asked to take part in the round")
-    length: int = whole(least=1, doc="numbers in a vector")
-    bound: int = whole(least=1, doc="no number is larger; the ring holds parties × bound")
-    threshold: float = real(
-        0.6,
-        above=0.5,
-        most=1.0,
-        doc="the share that must stay to the end; fewer can neither finish nor open anything",
-    )
     neighbours: int | None = whole(
         None, least=2, none=True, doc="with how many others a client masks; None: with all"
     )
     adversary: str = choice("curious", ("curious", "active"), doc="what the server may do")
-    # digest of what the server sent down in this round; parties that were sent different things share no mask
-    sent: bytes = b""
 
     def check(self) -> None:
         if self.adversary == "active" and not self.threshold > 2 / 3:
@@ -159,17 +115,9 @@ class SecAggTerms:
                 "None against an active server, which could choose a client's neighbors",
             )
 
-    def fits(self, names: Sequence[str]) -> None:
-        check_participants(names, self.parties, self.enough)
-
     @property
     def width(self) -> int:
         return ring.width_for(self.parties, self.bound)
-
-    @property
-    def enough(self) -> int:
-        """The number of clients needed at every step."""
-        return max(2, math.ceil(self.threshold * self.parties))
 
     @property
     def shares(self) -> int:
@@ -207,6 +155,7 @@ class SecAggTerms:
 # the client -------------------------------------------------------------------------------------------------
 
 
+@whether_included
 async def client(
     me: Party,
     values: Tensor,
@@ -214,7 +163,7 @@ async def client(
     identity: Identity | None = None,
     server: str = "server",
     commitment: Commitment = UNCOMMITTED,
-) -> bool:
+) -> None:
     """Take part in one sum; return whether this client's integers are included.
 
     False: the round continued without this client. An aborted round raises SumAborted. `commitment` is
@@ -236,12 +185,8 @@ async def client(
 
     # round 0: two key pairs, drawn for this round alone
     channel, pairwise = draw(32), draw(32)
-    own_keys = public_of(channel), public_of(pairwise)
-    await me.send(server, AdvertisedKeys(*own_keys, sign_keys(me, own_keys, about, identity)))
-    round_keys = await receive_or_end(me, server, RoundKeys)
-    if round_keys is None:
-        return False
-    keys = round_keys.keys
+    own_keys = await advertise(me, server, about, identity, channel, pairwise)
+    keys = (await receive(me, server, RoundKeys)).keys
     check_keys(
         me,
         keys,
@@ -263,13 +208,10 @@ async def client(
         if v != me.name
     }
     await me.send(server, SealedShares(sealed))
-    forwarded = await receive_or_end(me, server, ForwardedShares)
-    if forwarded is None:
-        return False
 
     # round 2: open what the others sealed, mask with each of them
     shares = {me.name: for_each[me.name]}
-    for name, box in forwarded.sealed.items():
+    for name, box in (await receive(me, server, ForwardedShares)).sealed.items():
         try:
             shares[name] = open_share(me, name, box, lines, about, 2 * shamir.SHARE)
         except ProtocolError as error:  # caused by another client or the server: leave this sum, not the run
@@ -280,9 +222,7 @@ async def client(
             f"party {me.name!r} would mask with {len(shares) - 1} others; at least {terms.shares - 1} were "
             "agreed on. It leaves the round."
         )
-    if not commitment.upload(sorted(shares) if terms.neighbours is None else None):
-        await me.send(server, RoundSpent())
-        return False
+    await leave_unless(me, server, commitment.upload(sorted(shares) if terms.neighbours is None else None))
     crowd = terms.among(about, shares)
     masks = [
         (
@@ -294,12 +234,9 @@ async def client(
     ]
     prg.mask(vector, [(b, 1), *masks], terms.width)
     await me.send(server, MaskedVector(torch.from_numpy(ring.pack(vector, terms.width))))
-    survivors = await receive_or_end(me, server, Survivors)
-    if survivors is None:
-        return False
 
     # round 3 and 4: one kind of share of each, after everyone has signed the same list
-    alive, dropped = check_lists(me, survivors, shares, terms.shares)
+    alive, dropped = check_lists(me, await receive(me, server, Survivors), shares, terms.shares)
     if active and identity:
         # bound to all keys of this round: a signature of another round or attempt does not verify here
         listed = bind(
@@ -310,9 +247,7 @@ async def client(
             *sorted(alive),
         )
         await me.send(server, AgreedSurvivors(identity.sign(listed)))
-        signed = await receive_or_end(me, server, SurvivorSignatures)
-        if signed is None:
-            return False
+        signed = await receive(me, server, SurvivorSignatures)
         good = [
             name
             for name, s in signed.signatures.items()
@@ -323,9 +258,7 @@ async def client(
                 f"party {me.name!r} has {len(good)} valid signatures of the list of survivors and needs "
                 f"{terms.shares}. The server may have sent others a different list; no share is revealed."
             )
-    if not commitment.reveal():
-        await me.send(server, RoundSpent())
-        return False
+    await leave_unless(me, server, commitment.reveal())
     await me.send(
         server,
         RevealedShares(
@@ -333,7 +266,6 @@ async def client(
             {v: shares[v][shamir.SHARE :] for v in sorted(dropped)},
         ),
     )
-    return True
 
 
 def check_lists(

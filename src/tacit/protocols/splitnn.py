@@ -243,7 +243,7 @@ def ideal(
                 loss = compute_loss(terms.loss, out, y[turn][rows])
                 if peek is not None:
                     loss = loss + sum(peek(a, z) for a, z in activations)
-                loss.backward()
+                torch.autograd.backward(loss)
                 for o in (opt, rest):
                     if o is not None:
                         o.step()

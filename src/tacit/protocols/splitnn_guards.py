@@ -50,7 +50,7 @@ class ClipRows:
     word: ClassVar[str] = "clip"
 
     def out(self, z: Tensor, secret: Secret) -> Tensor:
-        norms = _rows(z).norm(dim=1).clamp(min=1e-12)
+        norms: Tensor = _rows(z).norm(dim=1).clamp(min=1e-12)
         return z * (self.norm / norms).clamp(max=1.0).reshape(-1, *[1] * (z.dim() - 1))
 
 
@@ -123,7 +123,7 @@ class MaxNorm:
     """
 
     def out(self, g: Tensor, y: Tensor, secret: Secret) -> Tensor:
-        norms = _rows(g).norm(dim=1).clamp(min=1e-20)
+        norms: Tensor = _rows(g).norm(dim=1).clamp(min=1e-20)
         factor = 1 + ((norms.max() / norms) ** 2 - 1).clamp(min=0).sqrt() * normal(secret, (len(g),))
         return g * factor.reshape(-1, *[1] * (g.dim() - 1))
 

@@ -104,7 +104,7 @@ class SplitTerms:
 
     def batches(self, epoch: int, turn: int) -> list[Tensor]:
         order = np.random.default_rng([self.seed, epoch, turn]).permutation(self.rows[turn])
-        return list(torch.from_numpy(order).split(self.batch_size))
+        return list(torch.split(torch.from_numpy(order), self.batch_size))
 
 
 class Segment(nn.Module):
@@ -115,7 +115,8 @@ class Segment(nn.Module):
         self.merge, self.body = merge, body
 
     def forward(self, values: Sequence[Tensor]) -> Tensor:
-        return self.body(self.merge(values))
+        out: Tensor = self.body(self.merge(values))
+        return out
 
 
 @dataclass

@@ -75,7 +75,7 @@ class SplitWorker:
     async def recv(self, sender: str, kind: type[Any], step: int, rows: int) -> Tensor:
         message = await self.me.recv(sender, kind, within=self.mine.within)
         self.is_sending = False  # an answer implies delivery
-        values = message.values
+        values: Tensor = message.values
         if message.step != step or values.dim() < 1 or len(values) != rows:
             raise ProtocolError(
                 f"{sender!r} sent {kind.kind} of shape {tuple(values.shape)} for step {message.step}; "
@@ -123,7 +123,7 @@ class SplitWorker:
         if y is None:
             return inputs, out, 0.0
         loss = compute_loss(self.terms.loss, out, y)
-        (loss * share if share != 1 else loss).backward()
+        torch.autograd.backward(loss * share if share != 1 else loss)
         return inputs, out, float(loss.detach()) * share
 
     async def send_gradient(self, to: str, step: int, gradient: Tensor | None, y: Tensor | None) -> None:

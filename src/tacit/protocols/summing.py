@@ -8,17 +8,61 @@ process against an active server.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec
 
 from torch import Tensor
 
-from ..crypto.agree import PUBLIC, agree, bind, unseal
+from ..crypto.agree import PUBLIC, agree, bind, public_of, unseal
 from ..errors import ProtocolError, SumAborted
+from ..parameters import real, whole
 from ..parties.codec import encode_parts
 from ..parties.message import Message
 from ..parties.party import Gathered, Identity, Party
 from .consent import RoundSpent
+
+P = ParamSpec("P")
+
+
+class AdvertisedKeys(Message, reveals="a party's two public keys of this round; nothing about its data"):
+    channel: bytes
+    mask: bytes
+    signature: bytes
+
+
+class RoundKeys(Message, reveals="who the party masks with in this round, and their public keys"):
+    keys: dict[str, tuple[bytes, bytes, bytes]]
+
+
+class SealedShares(
+    Message,
+    reveals="shares of a party's secrets of this round, sealed for its neighbours: the server passes them "
+    "on and cannot open them",
+):
+    sealed: dict[str, bytes]
+
+
+class ForwardedShares(
+    Message,
+    reveals="one share each of its neighbours' secrets of this round, which say nothing below the threshold",
+):
+    sealed: dict[str, bytes]
+
+
+class MaskedVector(
+    Message,
+    reveals="one party's update and weight under a mask: alone uniformly random, only the sum over all can "
+    "be unmasked",
+):
+    packed: Tensor
+
+
+class Survivors(Message, reveals="whose updates are in the sum and who dropped out"):
+    alive: list[str]
+    dropped: list[str]
 
 
 class RoundOver(Message, reveals="that the round goes on without the party, or was aborted, and why"):
@@ -34,21 +78,84 @@ class SumOutcome(NamedTuple):
     dropped: dict[str, str]
 
 
-async def receive_or_end(me: Party, server: str, *kinds: Any) -> Any:
-    """Return the server's next message, or None if the round continues without this client.
-
-    An aborted round raises SumAborted.
+@dataclass(frozen=True)
+class SumTerms:
+    """Parameters that all parties of a sum agree on. They are bound into every key: parties whose terms
+    differ share no masks.
     """
+
+    federation: str
+    parties: int = whole(least=2, doc="N: how many are asked to take part in the round")
+    length: int = whole(least=1, doc="numbers in a vector")
+    bound: int = whole(least=1, doc="no number is larger; the ring or field holds parties × bound")
+    threshold: float = real(
+        0.6,
+        above=0.5,
+        most=1.0,
+        doc="the share that must stay to the end; fewer can neither finish nor open anything",
+    )
+    # digest of what the server sent down in this round; parties that were sent different things share no mask
+    sent: bytes = field(default=b"", kw_only=True)
+
+    @property
+    def enough(self) -> int:
+        """The number of clients needed at every step."""
+        return max(2, math.ceil(self.threshold * self.parties))
+
+    def fits(self, names: Sequence[str]) -> None:
+        """Check that enough distinct parties take part; absent parties count as dropped."""
+        if not self.enough <= len(names) <= self.parties or len(set(names)) < len(names):
+            kind = SumAborted if len(names) < self.enough else ProtocolError
+            raise kind(
+                f"a secure sum of {len(names)} parties ({', '.join(map(repr, names[:8]))}); the terms allow "
+                f"{self.enough} to {self.parties} distinct parties. Wait for more parties, or lower the "
+                "threshold."
+            )
+
+
+class LeftOut(Exception):
+    """The round continues without this client."""
+
+
+def whether_included(program: Callable[P, Awaitable[None]]) -> Callable[P, Coroutine[Any, Any, bool]]:
+    """Make a client's program return whether its vector is in the sum: False where it raises LeftOut."""
+
+    @wraps(program)
+    async def client(*args: P.args, **kwargs: P.kwargs) -> bool:
+        try:
+            await program(*args, **kwargs)
+        except LeftOut:
+            return False
+        return True
+
+    return client
+
+
+async def receive(me: Party, server: str, *kinds: Any) -> Any:
+    """Return the server's next message of this sum. An aborted round raises SumAborted."""
     message = await me.recv(server, *kinds, RoundOver)
     if isinstance(message, RoundOver):
         if message.aborted:
             raise SumAborted(f"the server aborted the round of party {me.name!r}: {message.why:.300}")
-        return None
+        raise LeftOut
     return message
 
 
-def sign_keys(me: Party, mine: tuple[bytes, ...], about: bytes, identity: Identity | None) -> bytes:
-    return b"" if identity is None else identity.sign(bind(about, "keys", me.name, *mine))
+async def leave_unless(me: Party, server: str, allowed: bool) -> None:
+    """Leave the sum if the client's commitment does not allow the next step; nothing of it was sent."""
+    if not allowed:
+        await me.send(server, RoundSpent())
+        raise LeftOut
+
+
+async def advertise(
+    me: Party, server: str, about: bytes, identity: Identity | None, *private: bytes
+) -> tuple[bytes, ...]:
+    """Send the public keys of these private ones, of a channel and perhaps of masks; return them."""
+    mine = tuple(map(public_of, private))
+    signature = b"" if identity is None else identity.sign(bind(about, "keys", me.name, *mine))
+    await me.send(server, AdvertisedKeys(mine[0], b"".join(mine[1:]), signature))
+    return mine
 
 
 def check_keys(
@@ -125,16 +232,6 @@ def open_share(
             f"party {me.name!r} received shares of {name!r} of {len(plain)} bytes; expected {size}."
         )
     return plain
-
-
-def check_participants(names: Sequence[str], parties: int, enough: int) -> None:
-    """Check that enough distinct parties take part; absent parties count as dropped."""
-    if not enough <= len(names) <= parties or len(set(names)) < len(names):
-        kind = SumAborted if len(names) < enough else ProtocolError
-        raise kind(
-            f"a secure sum of {len(names)} parties ({', '.join(map(repr, names[:8]))}); the terms allow "
-            f"{enough} to {parties} distinct parties. Wait for more parties, or lower the threshold."
-        )
 
 
 class SumSteps:

@@ -62,7 +62,7 @@ async def teacher(
             which.dim() != 1
             or int(which.min()) < 0
             or int(which.max()) >= len(choices)
-            or len(which.unique()) < len(which)
+            or len(torch.unique(which)) < len(which)
         ):
             raise ProtocolError(
                 f"party {me.name!r} is asked to count an unknown question, or one twice. It refuses."

@@ -260,7 +260,7 @@ class Cohort:
                     number,
                     self.guard_states[i].get(k, fresh) if fresh else {},
                     guard.state,
-                    guard.secret_seed,
+                    guard.insecure_seed,
                 )
                 total, n = guard.total(
                     *guard.out(weights[at], {key: v[at] for key, v in vectors.items()}, downs[i], me), number
@@ -278,8 +278,9 @@ class Cohort:
         run = self.runs[i]
         if run.choose is not None:
             return run.choose(number)
-        members = np.arange(len(run.fed)) if run.members is None else run.members
-        return members[sample(run.seed, number, self.ids[i][members], run.per_round)]
+        members: np.ndarray = np.arange(len(run.fed)) if run.members is None else run.members
+        chosen: np.ndarray = members[sample(run.seed, number, self.ids[i][members], run.per_round)]
+        return chosen
 
     def _merge(self, mean: State, fraction: Tensor) -> tuple[Tensor, State]:
         if len(self.runs) == 1:
@@ -501,7 +502,8 @@ class Cohort:
             {k: None if shared else 0 for k in down},
             {k: 0 for k in mine} or None,
         )
-        return torch.vmap(one, in_dims=dims)(*plans[:4], hyper, down, mine)
+        out: tuple[Tensor, State, State] = torch.vmap(one, in_dims=dims)(*plans[:4], hyper, down, mine)
+        return out
 
     def _one_by_one(
         self, plans: Plans, run_of: np.ndarray, whose: np.ndarray, down: State, mine: State

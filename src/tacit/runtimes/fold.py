@@ -32,7 +32,7 @@ class Stacked(Batches):
         n_carry = len(leaves)
         shape_fixed = _flatten((owner, fixed), leaves)
         call = _Call(self.engine, function, shape_carry, shape_fixed, n_carry, owner is not None)
-        out = _Fold.apply(call, self.index, self.live, self.key, *leaves)
+        out = _Fold.apply(call, self.index, self.live, self.key, *leaves)  # type: ignore[no-untyped-call]
         return _rebuild(shape_carry, iter(out))
 
 
@@ -329,7 +329,7 @@ class _Graph:
 
         self.index[:, :steps].copy_(index)
         self.live[:, :steps].copy_(live)
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(
             stream

@@ -40,7 +40,7 @@ class InProcess:
         ("virtual", "real"),
         doc="virtual: deadlines and sleeps take no time, in an order that never changes",
     )
-    secret_seed: int | None = whole(
+    insecure_seed: int | None = whole(
         None, none=True, doc="for tests only: replayable secrets; the ledger is stamped NOT PRIVATE"
     )
     max_bytes: int = whole(MAX_BYTES, least=64, doc="the largest frame a party sends or reads")
@@ -171,7 +171,7 @@ class _Run:
 
     @staticmethod
     def _secret(runtime: InProcess, name: str) -> Secret:
-        return Secret() if runtime.secret_seed is None else SeededSecret(f"{runtime.secret_seed}/{name}")
+        return Secret() if runtime.insecure_seed is None else SeededSecret(f"{runtime.insecure_seed}/{name}")
 
     def run_here(self) -> dict[str, Any]:
         """Run to the end in this thread."""

@@ -17,7 +17,8 @@ from ..parties.forms import DTYPES, NAMES, raw
 
 
 def pack(value: Any, where: str) -> bytes:
-    return msgpack.packb(_to_plain(value, where))
+    packed: bytes = msgpack.packb(_to_plain(value, where))
+    return packed
 
 
 def unpack(data: bytes) -> Any:

@@ -42,29 +42,83 @@ from ...config import toml
 from ...config.train import OPTIONS
 from ...errors import BadJob
 from ...numbers import is_finite
-from ...parameters import bad, nearest
+from ...parameters import bad, choice, from_fields, hold_to_type, nearest, real
 
 HOME = Path(__file__).parents[2] / "studies"
 FIGURES = ("best", "last", "picked", "rounds")
 SHARED = ("data", "model", "train")
-KEYS = {
-    "study": ("title", "source", "about", "notes", "figure", "target", "quick", "tables", *SHARED),
-    "table": (
-        "name",
-        "about",
-        "figure",
-        "target",
-        "columns",
-        "rows",
-        "published",
-        "replicated",
-        "claim",
-        *SHARED,
-    ),
-    "column": ("label", "quick", *SHARED),
-    "row": ("label", "algorithm", "columns", "baseline", "grid", "tune", *SHARED),
-    "claim": ("expect", "measure", "within", "says"),
-}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Layer:
+    """Tables of a job file, which are laid over those of the layers before."""
+
+    data: dict = field(default_factory=dict)  # type: ignore[type-arg]
+    model: str | dict = field(default_factory=dict)  # type: ignore[type-arg]
+    train: dict = field(default_factory=dict)  # type: ignore[type-arg]
+
+    def over(self, tables: dict[str, Any]) -> dict[str, Any]:
+        """Return these tables laid over others."""
+        return _lay({k: v for k in SHARED if (v := getattr(self, k))}, tables)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Quick(_Layer):
+    quick: dict = field(default_factory=dict)  # type: ignore[type-arg]
+
+    def quick_layer(self, where: str) -> _Layer:
+        """Return what --quick changes."""
+        return from_fields(self.quick, _Layer, f"{where}, quick", "[quick] has no table")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StudyFile(_Quick):
+    """What a study file may contain."""
+
+    title: str = ""
+    source: str = ""
+    about: str = ""
+    notes: list[str] = field(default_factory=list)
+    figure: str = choice("best", FIGURES)
+    target: float | None = real(None, above=0, most=1, none="no target")
+    tables: list[dict] = field(default_factory=list)  # type: ignore[type-arg]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Column(_Quick):
+    label: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Row(_Layer):
+    label: str = ""
+    algorithm: str | dict = "FedAvg"  # type: ignore[type-arg]
+    columns: list[str] | None = None
+    baseline: str = ""
+    tune: dict | None = None  # type: ignore[type-arg]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TableFile(_Layer):
+    name: str = "results"
+    about: str = ""
+    figure: str = choice("best", FIGURES)
+    target: float | None = real(None, above=0, most=1, none="no target")
+    columns: list[dict] = field(default_factory=lambda: [{"label": "accuracy"}])  # type: ignore[type-arg]
+    rows: list[dict] = field(default_factory=list)  # type: ignore[type-arg]
+    published: dict = field(default_factory=dict)  # type: ignore[type-arg]
+    replicated: dict = field(default_factory=dict)  # type: ignore[type-arg]
+    claim: dict | None = None  # type: ignore[type-arg]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What a study says about the rows of a table, from the first to the last."""
+
+    expect: str = choice("", ("same", "rises", "falls"))
+    measure: str = choice("last", ("best", "last", "picked", "mean"))
+    within: float = real(0.0, least=0, doc="in accuracy: 0.02 is two points")
+    says: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,7 +138,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a study: where its figure stands, and the job that makes it."""
+    """One run of a study: its place in a table, and its job."""
 
     table: str
     row: str
@@ -106,7 +160,7 @@ class Cell:
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """Where its figure stands, beside those of other seeds and tuned values."""
+        """Its place in a table, which it shares with other seeds and tuned values."""
         return self.table, self.row, self.column
 
     @property
@@ -128,8 +182,9 @@ class Study:
 
     @property
     def digest(self) -> str:
-        """Of everything that decides its figures: a study that is gone on with must be the same one, wherever
-        its files lie and it is run.
+        """Digest of everything that affects its figures: a resumed study must have the same one.
+
+        Where its files are, and on which device it runs, do not count.
         """
         tables = [
             {
@@ -148,9 +203,7 @@ class Study:
 
     @property
     def single(self) -> set[tuple[str, str, str]]:
-        """The places that have one seed. There the first of the tuned values to reach a target decides;
-        elsewhere all of them are needed.
-        """
+        """The places with one seed: there the first of the tuned values to reach a target decides."""
         seeds: dict[tuple[str, str, str], set[int]] = {}
         for c in self.cells:
             seeds.setdefault(c.place, set()).add(c.seed)
@@ -158,7 +211,7 @@ class Study:
 
 
 def names() -> list[str]:
-    """The studies that come with tacit."""
+    """Return the names of the studies that come with tacit."""
     return sorted(p.stem for p in HOME.glob("*.toml"))
 
 
@@ -167,7 +220,7 @@ def find(name: str) -> Path:
     if path.suffix == ".toml":
         if not path.is_file():
             raise BadJob(
-                f"there is no study file {path}. Check the path, or begin one with `tacit study new {path}`."
+                f"there is no study file {path}. Check the path, or start one with `tacit study new {path}`."
             )
         return path
     if name not in names():
@@ -179,7 +232,7 @@ def find(name: str) -> Path:
 
 
 def head(name: str) -> dict[str, Any]:
-    """Title and source of a study, without checking the rest."""
+    """Return title and source of a study, without checking the rest."""
     return {k: v for k, v in _read(find(name)).items() if k in ("title", "source", "about")}
 
 
@@ -193,320 +246,236 @@ def load(
     rows: int | None = None,
     rounds: int | None = None,
 ) -> Study:
-    """Read and check a study: every cell's job is as good as a job file that `tacit run` takes. `seeds`,
-    `rows` and `rounds` are laid over the file's own: a study that is reduced so is another one, and is told
-    apart by its digest.
+    """Read and check a study: every cell's job is as good as a job file that `tacit run` takes.
+
+    `seeds`, `rows` and `rounds` replace the file's own. A study that is reduced so has another digest.
     """
     path = find(name)
-    raw = _read(path)
-    where = str(path)
-    _only(where, raw, "study")
-    told = _texts(where, raw, "title", "source", "about")
-    _layer(where, raw)
-    over = raw.get("quick", {})
-    if quick and not over:
+    where, raw = str(path), _read(path)
+    spec = from_fields(raw, _StudyFile, where, "a study has no key")
+    quick_layer = spec.quick_layer(where)
+    if quick and not spec.quick:
         raise BadJob(
             f"{where}: there is no [quick.data] or [quick.train], so --quick would change nothing. Write "
-            "one, or reduce the study with --rounds, "
-            "--rows and --seeds."
+            "one, or reduce the study with --rounds, --rows and --seeds."
         )
-    over = over if quick else {}
-    where_to = None if data_dir is None else str(Path(data_dir).expanduser().resolve())
-    given: dict[str, Any] = {
-        "data": {k: v for k, v in (("data_dir", where_to), ("rows", rows)) if v is not None},
-        "train": {
-            k: v for k, v in (("device", device), ("seeds", seeds), ("rounds", rounds)) if v is not None
-        },
-    }
-    listed = raw.get("tables")
-    if not isinstance(listed, list) or not listed:
+    if not spec.tables:
         raise BadJob(f"{where}: there is no [[tables]]. A study has at least one, with rows and columns.")
-    tables, cells = [], []
-    for i, one in enumerate(listed):
-        table, its = _one(f"{where}, tables[{i}]", raw, one, over, given, path)
-        tables.append(table)
-        cells += its
-    seen = [t.name for t in tables]
-    if len(set(seen)) < len(seen):
-        raise BadJob(f"{where}: two tables have one name: {', '.join(seen)}. Give each its own.")
-    notes = raw.get("notes", [])
-    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
-        raise BadJob(str(bad(where, "notes", notes, "a list of sentences")))
-    made = Study(
-        path.stem,
-        told["title"] or path.stem,
-        told["source"],
-        told["about"],
-        tuple(notes),
-        quick,
-        tuple(tables),
-        tuple(cells),
+    folder = None if data_dir is None else str(Path(data_dir).expanduser().resolve())
+    options = _Layer(
+        data={k: v for k, v in (("data_dir", folder), ("rows", rows)) if v is not None},
+        train={k: v for k, v in (("device", device), ("seeds", seeds), ("rounds", rounds)) if v is not None},
     )
-    changed = ", ".join(
-        f"{n} {what if n != 1 else what[:-1]}"
-        for n, what in ((rounds, "rounds"), (rows, "rows"), (seeds, "seeds"))
-        if n is not None
-    )
-    return (
-        made
-        if not changed or load(name, quick=quick).digest == made.digest
-        else replace(made, changed=changed)
-    )
-
-
-def _one(
-    where: str,
-    study: Mapping[str, Any],
-    raw: Any,
-    over: Mapping[str, Any],
-    given: Mapping[str, Any],
-    path: Path,
-) -> tuple[Table, list[Cell]]:
-    _only(where, _table(where, "tables", raw), "table")
-    _layer(where, raw)
-    told = _texts(where, raw, "name", "about")
-    name = told["name"] or "results"
-    figure = raw.get("figure", study.get("figure", "best"))
-    if figure not in FIGURES:
-        raise BadJob(str(bad(where, "figure", figure, "one of " + ", ".join(map(repr, FIGURES)))))
-    target = raw.get("target", study.get("target"))
-    if (figure == "rounds" or target is not None) and (not is_finite(target) or not 0 < target <= 1):
-        raise BadJob(
-            str(
-                bad(
-                    where,
-                    "target",
-                    target,
-                    "an accuracy above 0 and at most 1"
-                    + (", since figure is 'rounds'" if figure == "rounds" else ""),
-                )
-            )
-        )
-    columns = _list(where, "columns", raw.get("columns", []), 'tables, like { label = "IID" }') or [
-        {"label": "accuracy"}
-    ]
-    rows = [
-        row
-        for r in _list(where, "rows", raw.get("rows", []), "tables, written as [[tables.rows]]")
-        for row in _grid(where, r)
-    ]
-    if not rows:
-        raise BadJob(
-            f"{where}: there is no [[tables.rows]]. Give at least one, with a label and an algorithm."
-        )
-    for kind, listed in (("column", columns), ("row", rows)):
-        for item in listed:
-            _only(f"{where}, {kind}", _table(where, kind, item), kind)
-            if not isinstance(item.get("label"), str) or not item["label"]:
-                raise BadJob(
-                    str(
-                        bad(
-                            f"{where}, {kind}",
-                            "label",
-                            item.get("label"),
-                            "text, by which the table names it",
-                        )
-                    )
-                )
-            _layer(f"{where}, {kind} {item['label']!r}", item)
-        labels = [item["label"] for item in listed]
-        if len(set(labels)) < len(labels):
-            raise BadJob(f"{where}: two {kind}s have one label: {', '.join(labels)}. Give each its own.")
-    labels = [c["label"] for c in columns]
+    inherited = {k: v for k, v in raw.items() if k in ("figure", "target")}
+    tables: list[Table] = []
     cells: list[Cell] = []
-    for row in rows:
-        wanted = _list(
-            f"{where}, row {row['label']!r}", "columns", row.get("columns", labels), "labels of columns"
-        )
-        for label in wanted:
-            if label not in labels:
-                raise BadJob(
-                    f"{where}, row {row['label']!r}: there is no column {label!r}. "
-                    f"{nearest(str(label), labels)}"
-                )
-        for label in dict.fromkeys(wanted):
-            column = columns[labels.index(label)]
-            layers = [study, raw, column, row, over, column.get("quick", {}) if over else {}, given]
-            merged: dict[str, Any] = {}
-            for layer in layers:
-                merged = _laid(merged, {k: layer[k] for k in SHARED if k in layer})
-            if "data_dir" in given["data"] and not _has_files(merged["data"].get("name")):
-                merged = {
-                    **merged,
-                    "data": {k: v for k, v in merged["data"].items() if k != "data_dir"},
-                }  # told for all studies, of use to some
-            cells += _cells(
-                f"{where}, row {row['label']!r}", name, row, label, merged, path, quick=bool(over)
+    for i, table in enumerate(spec.tables):
+        reader = _TableReader(f"{where}, tables[{i}]", {**inherited, **table}, spec, path)
+        tables.append(reader.table)
+        cells += reader.cells(quick_layer if quick else None, options)
+    names = [t.name for t in tables]
+    if len(set(names)) < len(names):
+        raise BadJob(f"{where}: two tables have the same name: {', '.join(names)}. Give each its own.")
+    about = (spec.title or path.stem, spec.source, spec.about, tuple(spec.notes))
+    study = Study(path.stem, *about, quick, tuple(tables), tuple(cells))
+    changes = ((rounds, "rounds"), (rows, "rows"), (seeds, "seeds"))
+    changed = ", ".join(f"{n} {what if n != 1 else what[:-1]}" for n, what in changes if n is not None)
+    is_changed = changed and load(name, quick=quick).digest != study.digest
+    return replace(study, changed=changed) if is_changed else study
+
+
+class _TableReader:
+    """One [[tables]] of a study file, checked."""
+
+    def __init__(self, where: str, raw: dict[str, Any], study: _StudyFile, path: Path):
+        self.where, self.study, self.path = where, study, path
+        self.spec = spec = from_fields(raw, _TableFile, where, "a table has no key")
+        if spec.figure == "rounds" and spec.target is None:
+            must_be = "an accuracy above 0 and at most 1, since figure is 'rounds'"
+            raise BadJob(str(bad(where, "target", None, must_be)))
+        rows = [row for raw_row in spec.rows for row in _expand_grid(where, raw_row)]
+        if not rows:
+            raise BadJob(
+                f"{where}: there is no [[tables.rows]]. Give at least one, with a label and an algorithm."
             )
-    known = [r["label"] for r in rows]
-    for kind in ("published", "replicated"):
-        for label, figures in _table(where, kind, raw.get(kind, {})).items():
-            if label not in known:
-                raise BadJob(f"{where}, {kind}: there is no row {label!r}. {nearest(label, known)}")
-            for column, value in _table(f"{where}, {kind}", label, figures).items():
-                if column not in labels:
+        self.columns = self._read_labeled(spec.columns, _Column, "column")
+        self.quick = {k: c.quick_layer(f"{where}, column {k!r}") for k, c in self.columns.items()}
+        self.rows = self._read_labeled(rows, _Row, "row")
+        for row in self.rows.values():
+            for label in row.columns or ():
+                if label not in self.columns:
                     raise BadJob(
-                        f"{where}, {kind}, {label}: there is no column {column!r}. {nearest(column, labels)}"
+                        f"{where}, row {row.label!r}: there is no column {label!r}. "
+                        f"{nearest(str(label), list(self.columns))}"
                     )
-                if not is_finite(value) or value < 0 or (value > 1 and figure != "rounds"):
-                    must = "a number of rounds" if figure == "rounds" else "an accuracy from 0 to 1"
+        for kind in ("published", "replicated"):
+            self._check_figures(f"{where}, {kind}", getattr(spec, kind))
+        if spec.claim is not None:
+            self._check_claim(f"{where}, claim", spec.claim)
+
+    @property
+    def table(self) -> Table:
+        s = self.spec
+        labels = tuple(self.rows), tuple(self.columns)
+        return Table(s.name, s.figure, s.target, *labels, s.about, s.published, s.replicated, s.claim)
+
+    def _read_labeled(self, listed: list[dict[str, Any]], cls: type[Any], kind: str) -> dict[str, Any]:
+        specs = []
+        for raw in listed:
+            named = f"{self.where}, {kind} {raw['label']!r}" if raw.get("label") else f"{self.where}, {kind}"
+            specs.append(spec := from_fields(raw, cls, named, f"a {kind} has no key"))
+            if not spec.label:
+                raise BadJob(str(bad(named, "label", "", "text, by which the table names it")))
+        labels = [spec.label for spec in specs]
+        if len(set(labels)) < len(labels):
+            raise BadJob(
+                f"{self.where}: two {kind}s have the same label: {', '.join(labels)}. Give each its own."
+            )
+        return dict(zip(labels, specs))
+
+    def _check_figures(self, where: str, published: dict[str, Any]) -> None:
+        """Check what others published: {row: {column: figure}}."""
+        is_rounds = self.spec.figure == "rounds"
+        must_be = "a number of rounds" if is_rounds else "an accuracy from 0 to 1"
+        for label, figures in published.items():
+            if label not in self.rows:
+                raise BadJob(f"{where}: there is no row {label!r}. {nearest(label, list(self.rows))}")
+            for column, value in hold_to_type(where, label, figures, dict).items():
+                if column not in self.columns:
                     raise BadJob(
-                        str(
-                            bad(
-                                f"{where}, {kind}, {label}",
-                                column,
-                                value,
-                                must,
-                                "Percent are hundredths: 64.3% is 0.643." if is_finite(value) else "",
-                            )
-                        )
+                        f"{where}, {label}: there is no column {column!r}. "
+                        f"{nearest(column, list(self.columns))}"
                     )
-    if (claim := raw.get("claim")) is not None:
-        _claim(
-            f"{where}, claim",
-            _table(where, "claim", claim),
-            sum(c.column == labels[0] for c in {(c.row, c.column): c for c in cells}.values()),
-        )
-    others = raw.get("published", {}), raw.get("replicated", {})
-    return Table(name, figure, target, tuple(known), tuple(labels), told["about"], *others, claim), cells
+                if not is_finite(value) or value < 0 or (value > 1 and not is_rounds):
+                    hint = "Write 64.3% as 0.643." if is_finite(value) else ""
+                    raise BadJob(str(bad(f"{where}, {label}", column, value, must_be, hint)))
+
+    def _check_claim(self, where: str, claim: dict[str, Any]) -> None:
+        from_fields(claim, Claim, where, "a claim has no key")
+        first = next(iter(self.columns))
+        rows = sum(row.columns is None or first in row.columns for row in self.rows.values())
+        if rows < 2:
+            raise BadJob(
+                f"{where}: it is about what changes from row to row in the first column, which has {rows}. "
+                "Give the table a second row, or leave the claim out."
+            )
+
+    def cells(self, quick: _Layer | None, options: _Layer) -> Iterator[Cell]:
+        """Return the table's runs: rows × columns × tuned values × seeds."""
+        for row in self.rows.values():
+            for label in dict.fromkeys(self.columns if row.columns is None else row.columns):
+                column = self.columns[label]
+                layers: list[_Layer] = [self.study, self.spec, column, row]
+                if quick is not None:
+                    layers += [quick, self.quick[label]]
+                tables: dict[str, Any] = {}
+                for layer in (*layers, options):
+                    tables = layer.over(tables)
+                # the directory is given for all studies, and some data sets have none
+                if "data_dir" in options.data and not _has_files(tables["data"].get("name")):
+                    tables["data"] = {k: v for k, v in tables["data"].items() if k != "data_dir"}
+                yield from self._cells(row, label, tables, is_quick=quick is not None)
+
+    def _cells(self, row: _Row, column: str, merged: dict[str, Any], is_quick: bool) -> Iterator[Cell]:
+        where = f"{self.where}, row {row.label!r}"
+        seeds = _count(where, "seeds", merged.get("train", {}).get("seeds", 1))
+        for kind in ("data", "train"):
+            if "seed" in merged.get(kind, {}):
+                raise BadJob(
+                    f"{where}, {kind}: a study has no seed of its own: each cell runs from the seeds 0, 1 "
+                    "and so on. Leave it out, and give their number as train.seeds."
+                )
+        for values in _choices(where, "tune", row.tune)[: 1 if is_quick else None]:
+            tables = _lay({"algorithm": row.algorithm}, merged)
+            for key, value in values.items():
+                tables = _lay(_nest(key, value), tables)
+            data = dict(tables.get("data", {}))
+            rows, test_rows = (
+                _count(where, k, data.pop(k)) if k in data else None for k in ("rows", "test_rows")
+            )
+            tested_as = data.pop("tested_as", None)
+            choice = ", ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in values.items())
+            train = {k: v for k, v in tables.get("train", {}).items() if k != "seeds"}
+            for seed in range(seeds):
+                whole = {**tables, "data": {**data, "seed": seed}, "train": train | {"seed": seed}}
+                job = config.from_tables(whole, self.path)
+                _check_simulated(where, job)
+                other = None
+                if tested_as is not None:
+                    changed = whole["data"] | hold_to_type(where, "tested_as", tested_as, dict)
+                    other = config.from_tables({**whole, "data": changed}, self.path)
+                place = (self.spec.name, row.label, column, seed, choice)
+                known = {**whole, "tested_as": tested_as}
+                yield Cell(*place, job, known, row.baseline, rows, test_rows, other)
 
 
-def _claim(where: str, claim: Mapping[str, Any], rows: int) -> None:
-    _only(where, claim, "claim")
-    _texts(where, claim, "says")
-    for key, options in (
-        ("expect", ("same", "rises", "falls")),
-        ("measure", ("best", "last", "picked", "mean")),
-    ):
-        if claim.get(key, "last" if key == "measure" else None) not in options:
-            raise BadJob(str(bad(where, key, claim.get(key), "one of " + ", ".join(map(repr, options)))))
-    if not is_finite(within := claim.get("within", 0.0)) or within < 0:
+def _check_simulated(where: str, job: config.Job) -> None:
+    options = job.train()  # refuses several runs in one job
+    if options.get("runtime", "cohort") != "cohort" or options.get("landscape"):
         raise BadJob(
-            str(bad(where, "within", within, "a number of at least 0, in accuracy: 0.02 is two points"))
+            f"{where}, train: runtime and landscape are for `tacit run`; the runs of a study are "
+            "simulated, side by side. Leave them out."
         )
-    if rows < 2:
+    if "weights" in models.table_of(job.model):
         raise BadJob(
-            f"{where}: it is about what changes down the rows of the first column, which has {rows}. Give "
-            "the table a second row, or leave the claim "
-            "out."
+            f"{where}: weights are for `tacit run` and `tacit compare`; the runs of a study start from new "
+            "models. Leave them out."
         )
 
 
-def _grid(where: str, row: Any) -> Iterator[dict[str, Any]]:
-    """A row for each value of its grid; {mu} in the label stands for the value."""
-    row = dict(_table(where, "rows", row))
-    grid = row.pop("grid", None)
-    for chosen in _choices(where, "grid", grid):
-        made = row
-        for key, value in chosen.items():
-            made = _laid(made, _nested(key, value))
+def _expand_grid(where: str, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each value of its grid; {mu} in the label stands for the value."""
+    grid, label = row.get("grid"), row.get("label")
+    row = {key: value for key, value in row.items() if key != "grid"}
+    for values in _choices(where, "grid", grid):
+        expanded = row
+        for key, value in values.items():
+            expanded = _lay(_nest(key, value), expanded)
+        if not grid or not isinstance(label, str):
+            yield expanded
+            continue
         words = {
             key.rsplit(".", 1)[-1]: f"{value:g}" if isinstance(value, float) else value
-            for key, value in chosen.items()
+            for key, value in values.items()
         }
         try:
-            yield {
-                **made,
-                **(
-                    {"label": row["label"].format(**words)}
-                    if grid and isinstance(row.get("label"), str)
-                    else {}
-                ),
-            }
+            yield {**expanded, "label": label.format(**words)}
         except KeyError as error:
             raise BadJob(
-                f"{where}, row {row['label']!r}: its label names {error}, which is not in its grid. Known: "
+                f"{where}, row {label!r}: its label names {error}, which is not in its grid. Known: "
                 f"{', '.join(words)}."
             ) from None
         except (AttributeError, IndexError, TypeError, ValueError) as error:
             raise BadJob(
-                f"{where}, row {row['label']!r}: its label is no pattern: {error}. Write "
-                f"{' '.join(f'{{{w}}}' for w in words)} where the value is to "
-                "stand."
+                f"{where}, row {label!r}: its label is not a pattern: {error}. Write "
+                f"{' '.join(f'{{{w}}}' for w in words)} in place of the value."
             ) from None
 
 
 def _choices(where: str, what: str, values: Any) -> list[dict[str, Any]]:
+    """Return all combinations of listed values, each as {key: value}."""
     if values is None:
         return [{}]
     if (
         not isinstance(values, dict)
         or not values
-        or not all(isinstance(v, list) and v for v in values.values())
+        or not all(v and isinstance(v, list) for v in values.values())
     ):
         raise BadJob(str(bad(where, what, values, 'a table of lists, like { "algorithm.mu" = [0.1, 1.0] }')))
     for key, listed in values.items():
-        if key.partition(".")[0] not in ("algorithm", *SHARED):  # what else a job has, a stack has not
+        if key.partition(".")[0] not in ("algorithm", *SHARED):  # nothing else can be stacked
             raise BadJob(
-                f"{where}, {what}: {key!r} is nothing that a study can change. Begin it with 'algorithm.', "
-                "'data.', 'model.' or 'train.'."
+                f"{where}, {what}: a study cannot change {key!r}. Begin it with 'algorithm.', 'data.', "
+                "'model.' or 'train.'."
             )
         if key.endswith((".seed", ".seeds")):
             raise BadJob(
-                f"{where}, {what}: {key!r} is not a row's own. Say how many with train.seeds: each cell "
-                "runs from the seeds 0, 1 and so on."
+                f"{where}, {what}: {key!r} cannot differ between rows. Give the number of seeds as "
+                "train.seeds: each cell runs from the seeds 0, 1 and so on."
             )
         if any(value in listed[:i] for i, value in enumerate(listed)):
             raise BadJob(str(bad(where, f"{what} {key!r}", listed, "values that differ")))
-    return [dict(zip(values, chosen)) for chosen in itertools.product(*values.values())]
-
-
-def _cells(
-    where: str, table: str, row: dict[str, Any], column: str, merged: dict[str, Any], path: Path, quick: bool
-) -> Iterator[Cell]:
-    seeds = _whole(where, "seeds", merged.get("train", {}).get("seeds", 1))
-    for kind in ("data", "train"):
-        if "seed" in merged.get(kind, {}):
-            raise BadJob(
-                f"{where}, {kind}: a study has no seed of its own: each cell runs from the seeds 0, 1 and "
-                "so on. Leave it out, and say how many with "
-                "train.seeds."
-            )
-    for chosen in _choices(where, "tune", row.get("tune"))[: 1 if quick else None]:
-        tables = _laid(merged, {"algorithm": row.get("algorithm", "FedAvg")})
-        for key, value in chosen.items():
-            tables = _laid(tables, _nested(key, value))
-        data = dict(_table(where, "data", tables.get("data", {})))
-        part = {
-            k: None if (n := data.pop(k, None)) is None else _whole(where, k, n)
-            for k in ("rows", "test_rows")
-        }
-        tested_as = data.pop("tested_as", None)
-        choice = ", ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in chosen.items())
-        for seed in range(seeds):
-            train = {k: v for k, v in tables.get("train", {}).items() if k != "seeds"} | {"seed": seed}
-            whole = {**tables, "data": {**data, "seed": seed}, "train": train}
-            job = config.from_tables(whole, path)
-            told = job.train()  # refuses what is no single run
-            if told.get("runtime", "cohort") != "cohort" or told.get("landscape"):
-                raise BadJob(
-                    f"{where}, train: runtime and landscape are for `tacit run`; the runs of a study are "
-                    "simulated, side by side. Leave them out."
-                )
-            if "weights" in models.table_of(job.model):
-                raise BadJob(
-                    f"{where}: weights are for `tacit run` and `tacit compare`; the runs of a study begin "
-                    "anew. Leave them out."
-                )
-            other = (
-                None
-                if tested_as is None
-                else config.from_tables(
-                    {**whole, "data": {**whole["data"], **_table(where, "tested_as", tested_as)}}, path
-                )
-            )
-            yield Cell(
-                table,
-                row["label"],
-                column,
-                seed,
-                choice,
-                job,
-                {**whole, "tested_as": tested_as},
-                str(row.get("baseline", "")),
-                **part,
-                tested_as=other,
-            )
+    return [dict(zip(values, combination)) for combination in itertools.product(*values.values())]
 
 
 def _has_files(name: Any) -> bool:
@@ -515,14 +484,14 @@ def _has_files(name: Any) -> bool:
     return name in data.ALL and "data_dir" in inspect.signature(data.ALL[name]).parameters
 
 
-def _nested(key: str, value: Any) -> dict[str, Any]:
+def _nest(key: str, value: Any) -> dict[str, Any]:
     for part in reversed(key.split(".")):
         value = {part: value}
     return value  # type: ignore[no-any-return]
 
 
-def _laid(below: Any, above: Any) -> Any:
-    """Tables laid over tables; a table that names another kind of thing replaces the one below."""
+def _lay(above: Any, below: Any) -> Any:
+    """Lay tables over tables; a table that names another kind of component replaces the one below."""
     if isinstance(below, str) and isinstance(above, dict):
         below = {"name": below}
     if (
@@ -531,7 +500,7 @@ def _laid(below: Any, above: Any) -> Any:
         or ("name" in above and below.get("name", above["name"]) != above["name"])
     ):
         return above
-    return {**below, **{k: _laid(below[k], v) if k in below else v for k, v in above.items()}}
+    return {**below, **{k: _lay(v, below[k]) if k in below else v for k, v in above.items()}}
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -543,53 +512,7 @@ def _read(path: Path) -> dict[str, Any]:
         ) from None
 
 
-def _table(where: str, name: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise BadJob(str(bad(where, name, value, "a table")))
-    return value
-
-
-def _list(where: str, name: str, value: Any, of: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise BadJob(str(bad(where, name, value, f"a list of {of}")))
-    return value
-
-
-def _texts(where: str, table: Mapping[str, Any], *names: str) -> dict[str, str]:
-    for name in names:
-        if not isinstance(table.get(name, ""), str):
-            raise BadJob(str(bad(where, name, table[name], "text")))
-    return {name: table.get(name, "") for name in names}
-
-
-def _whole(where: str, name: str, value: Any) -> int:
+def _count(where: str, name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise BadJob(str(bad(where, name, value, "a whole number of at least 1")))
     return value
-
-
-def _layer(where: str, table: Mapping[str, Any]) -> None:
-    """[data], [model] and [train], which are laid over those before, are tables; [quick] has nothing else in
-    it.
-    """
-    for key in SHARED:
-        if (
-            key in table
-            and not isinstance(table[key], dict)
-            and (key != "model" or not isinstance(table[key], str))
-        ):
-            raise BadJob(str(bad(where, key, table[key], "a table")))
-    if quick := _table(where, "quick", table.get("quick", {})):
-        for key in quick:
-            if key not in SHARED:
-                raise BadJob(
-                    f"{where}, quick: {key!r} is not known here. {nearest(key, list(SHARED))} Write "
-                    "[quick.train] rounds = 2."
-                )
-        _layer(f"{where}, quick", quick)
-
-
-def _only(where: str, table: Mapping[str, Any], kind: str) -> None:
-    for key in table:
-        if key not in KEYS[kind]:
-            raise BadJob(f"{where}: {key!r} is not known in a {kind}. {nearest(key, list(KEYS[kind]))}")

@@ -13,6 +13,7 @@ machine can run it.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import platform
 import re
@@ -25,51 +26,48 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ... import algorithms
+from ... import algorithms, data
 from ...data.federation import Dataset, Federation, Holdings, Rows
 from ...engine.evaluation import reported_rows
-from ...engine.stacking import can_share_stack
 from ...errors import BadJob, BadParameter
 from ...parameters import bad
 from ...runs import load_stack, save_stack
 from ...runtimes.cohort import Cohort
-from ..compare import _central
-from ..train.plan import Plan, make_plan, make_task
-from ..train.train import _numbers
+from ..stacks import central_baseline, group_into_stacks
+from ..train.plan import Plan, make_plan, make_task, prepare_stack
+from ..train.simulated import SimulatedTrainer
+from ..train.train import torch_settings
+from ..train.trainer import RunContext
 from .file import Cell, Study
 from .store import Store
 from .table import DIGITS, figures, finished
 
-SAVE_EVERY = 20.0  # seconds between two saved states: going on costs at most that much again
-LOOK_EVERY = (
-    10  # rounds between two looks at who has reached the target: looking makes the CPU wait for the GPU
-)
-LEAVE = 0.25  # of a stack's runs must be done before the rest is stacked anew, which takes a second
+SAVE_EVERY = 20.0  # seconds between two saved states: resuming repeats at most that much work
+# rounds between two looks at who has reached the target: looking makes the CPU wait for the GPU
+LOOK_EVERY = 10
+LEAVE = 0.25  # of a stack's runs must be done before the rest is stacked again, which takes a second
+
+Labeled = tuple[Tensor, Tensor]  # rows and labels, on the device
+Runs = list[tuple[Cell, Plan]]
 
 
 def study(
-    asked: Study, out: str | Path, *, only: str = "", say: Callable[[str], None] = lambda text: None
+    spec: Study, out: str | Path, *, only: str = "", say: Callable[[str], None] = lambda text: None
 ) -> Store:
-    """Run what is not done yet. `only` is a regular expression, and keeps to cells in whose name it is
-    found.
-    """
+    """Run what is not done yet; `only` is a regular expression that selects cells by their id."""
     try:
-        left = [c for c in asked.cells if re.search(only, c.id)]
+        cells = [c for c in spec.cells if re.search(only, c.id)]
     except re.error as error:
-        raise BadJob(
-            str(bad("study", "only", only, "a regular expression", f"It is none: {error}."))
-        ) from None
-    if not left:
-        raise BadJob(f"no cell of {asked.name} has {only!r} in its name. The first is {asked.cells[0].id!r}.")
-    store = Store(out, asked)
+        raise BadJob(str(bad("study", "only", only, f"a regular expression ({error})"))) from None
+    if not cells:
+        raise BadJob(f"no cell of {spec.name} has {only!r} in its name. The first is {spec.cells[0].id!r}.")
+    store = Store(out, spec)
     done = store.done()
-    left = [c for c in left if c.id not in done]
-    say(f"{asked.name}: {len(asked.cells)} runs, {len(done)} of them done")
-    rows = _Data()
-    plans = [(c, _plan(c, rows)) for c in left]
-    for group in _stacks(plans):
-        for part, state in _begun(group, store):
-            _run([c for c, _ in part], [p for _, p in part], state, store, _Race(asked, store.lines()), say)
+    say(f"{spec.name}: {len(spec.cells)} runs, {len(done)} of them done")
+    datasets = _Data()
+    for stack in _stacks([(c, _plan(c, datasets)) for c in cells if c.id not in done]):
+        for runs, state in _resumable(stack, store):
+            _run(runs, state, store, _Race(spec, store.lines()), say)
     lines = store.lines()  # a part of a study may run beside other parts, so only the whole is timed
     if (
         not only
@@ -77,62 +75,47 @@ def study(
         and any(x.get("on") == "cuda" for x in lines)
         and not any(x.get("kind") == "loop" for x in lines)
     ):
-        walking = next(
-            (
-                p
-                for c in asked.cells
-                if (p := _plan(c, rows)).batch_size is not None and p.algorithm.takes_steps
-            ),
-            None,
-        )
-        if walking is not None:
-            store.add(loop(walking))
+        plans = (_plan(c, datasets) for c in spec.cells)
+        with_steps = next((p for p in plans if p.batch_size is not None and p.algorithm.takes_steps), None)
+        if with_steps is not None:
+            store.add(time_loop(with_steps))
     return store
 
 
 class _Data:
-    """Data sets and federations, each made once."""
+    """Data sets and federations, each loaded once."""
 
     def __init__(self) -> None:
-        self.sets: dict[str, Dataset] = {}
-        self.feds: dict[str, Federation] = {}
+        self.datasets: dict[str, Dataset] = {}
+        self.federations: dict[str, Federation] = {}
 
     def of(self, cell: Cell) -> Federation:
+        """Return the federation of a cell, with the test rows that the cell asks for."""
         fed = self._of(cell.job, cell)
         if cell.tested_as is None:
             return fed
-        name = json.dumps([id(fed), cell.tested_as.data], sort_keys=True)
-        if name not in self.feds:
-            self.feds[name] = dataclasses.replace(fed, test=self._of(cell.tested_as, cell).test)
-        return self.feds[name]
+        key = json.dumps([id(fed), cell.tested_as.data], sort_keys=True)
+        if key not in self.federations:
+            self.federations[key] = dataclasses.replace(fed, test=self._of(cell.tested_as, cell).test)
+        return self.federations[key]
 
     def _of(self, job: Any, cell: Cell) -> Federation:
-        import inspect
-
-        from ... import data
-
         make = data.ALL.get(job.data.get("name"))
         takes = inspect.signature(make).parameters if make is not None else job.data
-        own = json.dumps(
-            [
-                {k: v for k, v in job.data.items() if k in takes or k in ("name", "path")},
-                cell.rows,
-                cell.test_rows,
-            ],
-            sort_keys=True,
-        )
-        if own not in self.sets:
-            self.sets[own] = _part(job.dataset(), cell.rows, cell.test_rows)
-        name = own + json.dumps([job.data, [repr(s) for s in job.skews]], sort_keys=True)
-        if name not in self.feds:
-            (self.feds[name],) = job.federations(self.sets[own])
-        return self.feds[name]
+        own = {k: v for k, v in job.data.items() if k in takes or k in ("name", "path")}
+        of_set = json.dumps([own, cell.rows, cell.test_rows], sort_keys=True)
+        if of_set not in self.datasets:
+            self.datasets[of_set] = _sample(job.dataset(), cell.rows, cell.test_rows)
+        key = of_set + json.dumps([job.data, [repr(s) for s in job.skews]], sort_keys=True)
+        if key not in self.federations:
+            (self.federations[key],) = job.federations(self.datasets[of_set])
+        return self.federations[key]
 
 
-def _part(whole: Dataset, rows: int | None, test_rows: int | None) -> Dataset:
-    """Only so many rows, chosen at random but always the same ones."""
+def _sample(whole: Dataset, rows: int | None, test_rows: int | None) -> Dataset:
+    """Return only so many rows, chosen at random but always the same ones."""
 
-    def some(
+    def sample(
         r: Rows, groups: dict[str, np.ndarray], n: int | None, stream: int
     ) -> tuple[Rows, dict[str, np.ndarray]]:
         if n is None or n >= len(r.y):
@@ -144,173 +127,134 @@ def _part(whole: Dataset, rows: int | None, test_rows: int | None) -> Dataset:
         return whole
     if whole.table is not None:
         raise BadJob(
-            f"data: rows and test_rows keep a part of a data set of arrays; {whole.name} is a table. Leave "
-            "them out."
+            f"data: rows and test_rows sample a data set of arrays; {whole.name} is a table. Leave them out."
         )
-    (kept, groups), (tested, test_groups) = (
-        some(whole.rows, whole.groups, rows, 11),
-        some(whole.test, whole.test_groups, test_rows, 12),
-    )
-    return dataclasses.replace(whole, rows=kept, test=tested, groups=groups, test_groups=test_groups)
+    train, groups = sample(whole.rows, whole.groups, rows, 11)
+    test, test_groups = sample(whole.test, whole.test_groups, test_rows, 12)
+    return dataclasses.replace(whole, rows=train, test=test, groups=groups, test_groups=test_groups)
 
 
-def _plan(cell: Cell, rows: _Data) -> Plan:
-    told = {k: v for k, v in cell.job.train().items() if k != "data_job"}
-    told.setdefault("device", "auto")
-    fed, where = rows.of(cell), f"{cell.job.file}, row {cell.row!r}"
+def _plan(cell: Cell, datasets: _Data) -> Plan:
+    options = {"device": "auto", **cell.job.train()}
+    del options["data_job"]
+    fed, where = datasets.of(cell), f"{cell.job.file}, row {cell.row!r}"
     if fed.classes is None:
         raise BadJob(
-            f"{where}: a study shows accuracies, and {fed.name} has numbers to predict. Use `tacit compare`."
+            f"{where}: a study shows accuracies, and {fed.name} is a regression. Use `tacit compare`."
         )
     try:
-        p = make_plan(fed, **told, label=cell.row, skew=cell.column)
+        p = make_plan(fed, **options, label=cell.row, skew=cell.column)
     except BadParameter as error:
         raise BadJob(f"{where}: {error}") from None
     if not cell.baseline:
         return p
     kind, _, which = cell.baseline.partition(" ")
     if kind == "central" and not which:
-        return _central(p, p.algorithm)
+        return central_baseline(p, p.algorithm)
     if kind == "alone" and which.isdigit() and int(which) < len(p.fed):
-        k = int(which)  # by itself it has nobody else's rows to pick a round by
-        own = dataclasses.replace(
-            fed, held=Holdings.from_lists([fed.held.of(j)[: None if j == k else 0] for j in range(len(fed))])
-        )
+        k = int(which)  # alone it has no other party's rows to choose a round by
+        held = [fed.held.of(j)[: None if j == k else 0] for j in range(len(fed))]
+        own = dataclasses.replace(fed, held=Holdings.from_lists(held))
         return dataclasses.replace(p, fed=own, per_round=1, members=(k,))
-    raise BadJob(
-        str(bad(where, "baseline", cell.baseline, f"'central', or 'alone 0' to 'alone {len(p.fed) - 1}'"))
-    )
+    must_be = f"'central', or 'alone 0' to 'alone {len(p.fed) - 1}'"
+    raise BadJob(str(bad(where, "baseline", cell.baseline, must_be)))
 
 
-def _stacks(plans: list[tuple[Cell, Plan]]) -> list[list[tuple[Cell, Plan]]]:
-    """Runs that share a model, a length and batches, and whose algorithms differ in plain numbers only.
+def _stacks(runs: Runs) -> list[Runs]:
+    """Group runs into stacks.
 
     FedAvg is FedProx with μ = 0, to the bit; where there is FedProx to be stacked with, it runs as that.
     """
 
-    def shape(p: Plan) -> Any:
-        return (
-            repr(p.model),
-            tuple(p.fed.rows.x.shape[1:]),
-            p.fed.classes,
-            p.rounds,
-            p.batch_size,
-            p.local_steps,
-            p.evaluate_every,
-            p.device,
-            p.precision,
-            p.engine,
-        )
+    def as_fedprox(p: Plan) -> Any:
+        a = p.algorithm
+        if type(a) is algorithms.FedAvg and a.option == "II" and a.server_lr == 1:
+            return algorithms.FedProx(lr=a.lr, mu=0.0, weighted=a.weighted, solver=a.solver)
+        return a
 
-    def leashed(a: Any) -> Any:
-        plain = type(a) is algorithms.FedAvg and a.option == "II" and a.server_lr == 1
-        return algorithms.FedProx(lr=a.lr, mu=0.0, weighted=a.weighted, solver=a.solver) if plain else a
-
-    groups: list[list[tuple[Cell, Plan]]] = []
-    for cell, p in plans:
-        for group in groups:
-            q = group[0][1]
-            if shape(p) == shape(q) and can_share_stack(leashed(p.algorithm), leashed(q.algorithm)):
-                group.append((cell, p))
-                break
-        else:
-            groups.append([(cell, p)])
-    return [
-        [(c, dataclasses.replace(p, algorithm=leashed(p.algorithm))) for c, p in group]
-        if any(type(p.algorithm) is algorithms.FedProx for _, p in group)
-        else group
-        for group in groups
-    ]
+    stacks = []
+    for group in group_into_stacks([p for _, p in runs], as_fedprox):
+        stack = [runs[i] for i in group]
+        if any(type(p.algorithm) is algorithms.FedProx for _, p in stack):
+            stack = [(c, dataclasses.replace(p, algorithm=as_fedprox(p))) for c, p in stack]
+        stacks.append(stack)
+    return stacks
 
 
-def _begun(
-    group: list[tuple[Cell, Plan]], store: Store
-) -> Iterator[tuple[list[tuple[Cell, Plan]], Path | None]]:
-    """Runs that were under way go on together, whoever has left their stack since or was in it besides; the
-    others begin.
-    """
+def _resumable(stack: Runs, store: Store) -> Iterator[tuple[Runs, Path | None]]:
+    """Yield the runs that were saved together with their saved state, then those that have none."""
     for state, names in store.saved():
-        if part := [(c, p) for c, p in group if c.id in names]:
-            group = [(c, p) for c, p in group if c.id not in names]
+        if part := [(c, p) for c, p in stack if c.id in names]:
+            stack = [(c, p) for c, p in stack if c.id not in names]
             yield part, state
-    if group:
-        yield group, None
+    if stack:
+        yield stack, None
 
 
 class _Stack:
-    """Runs side by side, and what is known of them so far."""
+    """Runs side by side, and how many rows each has classified correctly so far.
 
-    def __init__(self, cells: list[Cell], plans: list[Plan]):
-        self.cells, self.plans = cells, plans
-        task = make_task(plans[0])
-        starts = {
-            p.seed: task.initial() if p.seed == plans[0].seed else make_task(p).initial()
-            for p in {q.seed: q for q in plans}.values()
-        }
-        self.cohort = Cohort(task, [starts[p.seed] for p in plans], [p.run() for p in plans], plans[0].engine)
-        self.rounds: list[int] = []
-        self.right: list[
+    Counts stay on the device, and are read when they are needed: reading makes the CPU wait for the GPU.
+    """
+
+    def __init__(self, runs: Runs):
+        self.runs, self.plans = runs, [p for _, p in runs]
+        self.trainer = SimulatedTrainer(*prepare_stack(self.plans), self.plans, RunContext())
+        self.rounds: list[int] = []  # those with an evaluation
+        self.correct: list[
             Tensor
-            # [2, R] for each tested round: how many of the test rows and of the held-out rows a run gets
-            # right;
-            # −1: it diverged
-        ] = []
-        self.samples = np.zeros(len(plans), dtype=np.int64)
-        self.held = {(id(p.fed), p.min_rows): reported_rows(p.fed, p.min_rows) for p in plans}
-        asked = {
-            (id(p.fed), p.min_rows): [
-                int((y >= 0).sum()) for y in (p.fed.test.y, p.fed.rows.y[self.held[id(p.fed), p.min_rows]])
-            ]
-            for p in plans
-        }  # every label counts, and a row of tokens has many
-        self.asked = np.array([asked[id(p.fed), p.min_rows] for p in plans], dtype=float).T
+        ] = []  # [2, R] for each: of the test rows and the held-out rows; −1: diverged
+        self.samples = np.zeros(len(runs), dtype=np.int64)
+        self.held = {(id(p.fed), p.min_rows): reported_rows(p.fed, p.min_rows) for p in self.plans}
         device = self.cohort.device
-        self.tests: dict[int, tuple[Tensor, Tensor]] = {}
-        for p in plans:
+        self.tests: dict[int, Labeled] = {}
+        labels = {}  # every label counts, and a row of tokens has many
+        for p in self.plans:
             if id(p.fed.test.x) not in self.tests:
                 self.tests[id(p.fed.test.x)] = p.fed.test.x.to(device), p.fed.test.y.to(device)
+            both = p.fed.test.y, p.fed.rows.y[self.held[id(p.fed), p.min_rows]]
+            labels[id(p.fed), p.min_rows] = [int((y >= 0).sum()) for y in both]
+        self.labels = np.array([labels[id(p.fed), p.min_rows] for p in self.plans], dtype=float).T
 
-    def play(self, r: int, test: bool) -> None:
-        chosen = self.cohort.round(r)
-        for i, (p, who) in enumerate(zip(self.plans, chosen)):
+    @property
+    def cohort(self) -> Cohort:
+        return self.trainer.cohort
+
+    def compute(self, r: int, evaluates: bool) -> None:
+        """Compute round r (counted from 0) of every run."""
+        for i, (p, who) in enumerate(zip(self.plans, self.trainer.step(r))):
             sizes = p.fed.train.sizes.numpy()[who]
-            if p.local_steps is None:
-                self.samples[i] += (
-                    int((sizes * np.array(p.local_epochs)[who]).sum())
-                    if p.algorithm.takes_steps
-                    else int(sizes.sum())
-                )
-            else:
-                self.samples[i] += int(p.local_steps * np.minimum(sizes, p.batch_size or sizes).sum())
-        if test:
+            rows = sizes * np.array(p.local_epochs)[who] if p.algorithm.takes_steps else sizes
+            if p.local_steps is not None:
+                rows = p.local_steps * np.minimum(sizes, p.batch_size or sizes)
+            self.samples[i] += int(rows.sum())
+        if evaluates:
             self.rounds.append(r + 1)
-            right = torch.stack([self._right(self._tests(r + 1)), self._right(self._held())])
-            self.right.append(torch.where(torch.isfinite(self.cohort.w).all(dim=1), right, -1))
+            correct = torch.stack([self._count(self._test_rows(r + 1)), self._count(self._held_rows())])
+            self.correct.append(torch.where(torch.isfinite(self.cohort.w).all(dim=1), correct, -1))
 
-    def _tests(self, number: int) -> list[tuple[Tensor, Tensor]]:
-        """Each run's test rows as they are in this round; their labels may have drifted, by the run's own
-        seed.
-        """
-        now = [p.fed.test_at(number) for p in self.plans]
-        made: dict[int, tuple[Tensor, Tensor]] = {}
+    def _test_rows(self, r: int) -> list[Labeled]:
+        """Return each run's test rows in round r; their labels may have drifted, by the run's own seed."""
+        now = [p.fed.test_at(r) for p in self.plans]
+        placed: dict[int, Labeled] = {}
         for p, rows in zip(self.plans, now):
-            if id(rows) not in made:
+            if id(rows) not in placed:
                 x, y = self.tests[id(p.fed.test.x)]
-                made[id(rows)] = (x, y) if rows.y is p.fed.test.y else (x, rows.y.to(self.cohort.device))
-        return [made[id(rows)] for rows in now]
+                placed[id(rows)] = (x, y) if rows.y is p.fed.test.y else (x, rows.y.to(self.cohort.device))
+        return [placed[id(rows)] for rows in now]
 
-    def _held(self) -> list[tuple[Tensor, Tensor]]:
-        """Each run's held-out rows, of parties with at least `min_rows` of them, gathered once for the runs
-        that share a federation.
-        """
-        task, made = self.cohort.task, {}
-        for p, at in zip(self.plans, self.cohort.offset):
-            if (key := (id(p.fed), p.min_rows)) not in made:
-                index = (self.held[key] + at).to(self.cohort.device)
-                made[key] = task.x[index], task.y[index]
-        return [made[id(p.fed), p.min_rows] for p in self.plans]
+    def _held_rows(self) -> list[Labeled]:
+        """Return each run's held-out rows, of parties with at least `min_rows` of them."""
+        task = self.cohort.task
+        rows: dict[tuple[int, int], Labeled] = {}  # gathered once for the runs that share a federation
+        for p, offset in zip(self.plans, self.cohort.offset):
+            if (key := (id(p.fed), p.min_rows)) not in rows:
+                index = (self.held[key] + offset).to(self.cohort.device)
+                rows[key] = task.x[index], task.y[index]
+        return [rows[id(p.fed), p.min_rows] for p in self.plans]
 
-    def _right(self, rows: list[tuple[Tensor, Tensor]]) -> Tensor:
+    def _count(self, rows: list[Labeled]) -> Tensor:
+        """Return how many of its rows each run classifies correctly: [runs]."""
         cohort, out = self.cohort, torch.zeros(len(rows), dtype=torch.int64, device=self.cohort.device)
         same: dict[tuple[int, int], list[int]] = {}
         for i, (x, y) in enumerate(rows):
@@ -323,164 +267,134 @@ class _Stack:
             buffers = None if cohort.buffers is None else cohort.buffers[at]
             if cohort.engine == "stack" and cohort.device.type == "cuda":
                 out[at] = cohort.task.count_correct(cohort.w[at], x, y, buffers)
-            else:
-                out[at] = torch.stack(
-                    [
-                        (
-                            cohort.task.predict(
-                                cohort.w[i], x, None if cohort.buffers is None else cohort.buffers[i]
-                            ).argmax(-1)
-                            == y
-                        ).sum()
-                        for i in group
-                    ]
-                )
+                continue
+            for j, i in enumerate(group):
+                logits = cohort.task.predict(cohort.w[i], x, None if buffers is None else buffers[j])
+                out[i] = (logits.argmax(-1) == y).sum()
         return out
 
     def curves(self) -> np.ndarray:
-        """[2, R, tested rounds]: accuracy on the test rows and on the held-out rows; NaN where there are
-        none, or the model is no longer finite.
+        """Return the accuracy on test rows and on held-out rows: [2, runs, evaluated rounds].
+
+        It is NaN where there are none, or the model is no longer finite.
         """
-        right = (
-            torch.stack(self.right, -1).cpu().numpy().astype(float)
-            if self.right
-            else np.zeros((2, len(self.plans), 0))
-        )
-        return np.where(right < 0, np.nan, right) / np.where(self.asked > 0, self.asked, np.nan)[:, :, None]
+        correct = np.zeros((2, len(self.plans), 0))
+        if self.correct:
+            correct = torch.stack(self.correct, -1).cpu().numpy().astype(float)
+        labels = np.where(self.labels > 0, self.labels, np.nan)
+        return np.where(correct < 0, np.nan, correct) / labels[:, :, None]
 
     def keep(self, which: list[int]) -> _Stack:
-        """The same, with these runs alone."""
-        made = _Stack([self.cells[i] for i in which], [self.plans[i] for i in which])
-        made.cohort.load([self.cohort.save(i) for i in which])
+        """Return a stack of these runs alone."""
+        stack = _Stack([self.runs[i] for i in which])
+        stack.cohort.load([self.cohort.save(i) for i in which])
         at = torch.tensor(which, device=self.cohort.device)
-        made.rounds, made.right, made.samples = (
-            list(self.rounds),
-            [r[:, at] for r in self.right],
-            self.samples[which],
-        )
-        return made
+        stack.rounds, stack.samples = list(self.rounds), self.samples[which]
+        stack.correct = [counts[:, at] for counts in self.correct]
+        return stack
 
-    def save(self, path: Path, began: int) -> None:
+    def save(self, path: Path, r: int) -> None:
         save_stack(
             path,
-            [self.cohort.save(i) for i in range(len(self.plans))],
-            {"round": began, "rounds": self.rounds, "cells": [c.id for c in self.cells]},
-            right=torch.stack(self.right).cpu() if self.right else torch.zeros(0),
+            [self.cohort.save(i) for i in range(len(self.runs))],
+            {"round": r, "rounds": self.rounds, "cells": [c.id for c, _ in self.runs]},
+            right=torch.stack(self.correct).cpu() if self.correct else torch.zeros(0),
             samples=torch.from_numpy(self.samples),
         )
 
-
-def _restored(state: Path | None, cells: list[Cell], plans: list[Plan]) -> tuple[_Stack, int]:
-    """These runs as they were saved, or from their beginning, and the round that comes next."""
-    stack = _Stack(cells, plans)
-    if state is None:
-        return stack, 0
-    states, note, counted = load_stack(state)
-    at = [note["cells"].index(c.id) for c in cells]
-    stack.cohort.load([states[i] for i in at])
-    stack.rounds, stack.samples = note["rounds"], counted["samples"].numpy()[at]
-    stack.right = list(counted["right"][..., at].to(stack.cohort.device)) if stack.rounds else []
-    return stack, note["round"]
+    @classmethod
+    def load(cls, state: Path | None, runs: Runs) -> tuple[_Stack, int]:
+        """Return runs as they were saved, or from their beginning, and the next round."""
+        stack = cls(runs)
+        if state is None:
+            return stack, 0
+        states, metadata, counts = load_stack(state)
+        at = [metadata["cells"].index(c.id) for c, _ in runs]
+        stack.cohort.load([states[i] for i in at])
+        stack.rounds, stack.samples = metadata["rounds"], counts["samples"].numpy()[at]
+        stack.correct = list(counts["right"][..., at].to(stack.cohort.device)) if stack.rounds else []
+        return stack, metadata["round"]
 
 
 class _Race:
-    """Who has reached the target of its table. Of several values tried for one cell only the first to arrive
-    is shown, so the others may stop there; with several seeds they go on, because the mean over the seeds
-    decides.
+    """Which runs have reached the target of their table.
+
+    Of several values tried for one cell only the first to reach it is shown, so the others may stop there.
+    With several seeds they continue, because the mean over the seeds decides.
     """
 
-    def __init__(self, asked: Study, lines: Sequence[dict[str, Any]]):
+    def __init__(self, spec: Study, lines: Sequence[dict[str, Any]]):
         self.targets = {
-            t.name: t.target for t in asked.tables if t.figure == "rounds" and t.target is not None
+            t.name: t.target for t in spec.tables if t.figure == "rounds" and t.target is not None
         }
-        self.tried_once = asked.single
+        self.has_one_seed = spec.single
         self.fewest: dict[tuple[str, str, str], int] = {}
-        for line in finished(asked, lines):
-            self._arrived(
-                (line["table"], line["row"], line["column"]),
-                figures(line, self.targets.get(line["table"]))["rounds"],
-            )
+        for line in finished(spec, lines):
+            rounds = figures(line, self.targets.get(line["table"]))["rounds"]
+            self._arrive((line["table"], line["row"], line["column"]), rounds)
 
-    def _arrived(self, place: tuple[str, str, str], first: int | None) -> bool:
+    def _arrive(self, place: tuple[str, str, str], first: int | None) -> bool:
         if first is not None:
             self.fewest[place] = min(first, self.fewest.get(place, first))
         return first is not None
 
     def over(self, cells: list[Cell], rounds: list[int], test: np.ndarray) -> list[int]:
-        """Which of these runs need not go on, by what they have reached in the rounds tested so far, [runs,
-        tested rounds].
-        """
+        """Return which runs may stop, by their test accuracy so far: [runs, evaluated rounds]."""
         first = [
-            next((r for r, t in zip(rounds, mine) if t >= self.targets.get(c.table, np.inf)), None)
-            for c, mine in zip(cells, test)
+            next((r for r, t in zip(rounds, own) if t >= self.targets.get(c.table, np.inf)), None)
+            for c, own in zip(cells, test)
         ]
-        there = [self._arrived(c.place, r) for c, r in zip(cells, first)]
+        has_arrived = [self._arrive(c.place, r) for c, r in zip(cells, first)]
         return [
             i
             for i, c in enumerate(cells)
-            if there[i]
-            or (c.place in self.tried_once and rounds and self.fewest.get(c.place, np.inf) <= rounds[-1])
+            if has_arrived[i]
+            or (c.place in self.has_one_seed and rounds and self.fewest.get(c.place, np.inf) <= rounds[-1])
         ]
 
 
-def _run(
-    cells: list[Cell],
-    plans: list[Plan],
-    state: Path | None,
-    store: Store,
-    race: _Race,
-    say: Callable[[str], None],
-) -> None:
-    path, first = store.state(cells), plans[0]
-    with _numbers(first):
-        clock, begun = time.monotonic(), time.monotonic()
-        stack, start = _restored(state, cells, plans)
+def _run(runs: Runs, state: Path | None, store: Store, race: _Race, say: Callable[[str], None]) -> None:
+    """Compute one stack, and write a line for every run when it is done."""
+    path, first = store.state([c for c, _ in runs]), runs[0][1]
+    with torch_settings(first):
+        saved = started = time.monotonic()
+        stack, start = _Stack.load(state, runs)
         store.begin()
         say(
             first.label
-            + (f" and {len(cells) - 1} more" if len(cells) > 1 else "")
+            + (f" and {len(runs) - 1} more" if len(runs) > 1 else "")
             + f", {first.rounds} rounds, clients "
             + ("stacked" if stack.cohort.engine == "stack" else "one by one")
             + (f", from round {start}" if start else "")
         )
         for r in range(start, first.rounds):
-            stack.play(
-                r,
-                r + 1 == first.rounds or (bool(first.evaluate_every) and (r + 1) % first.evaluate_every == 0),
-            )
-            if race.targets and (r + 1) % LOOK_EVERY == 0 and r + 1 < first.rounds:
-                stack, written = _leave(stack, race, store)
-                if written and not stack.cells:
-                    break
-            if time.monotonic() - clock > SAVE_EVERY and r + 1 < first.rounds:
+            stack.compute(r, first.evaluates(r + 1))
+            if r + 1 == first.rounds:
+                _write(stack, range(len(stack.runs)), store)
+                break
+            if race.targets and (r + 1) % LOOK_EVERY == 0:
+                done = race.over([c for c, _ in stack.runs], stack.rounds, stack.curves()[0])
+                if len(done) >= LEAVE * len(stack.runs):  # enough to be worth a new stack
+                    _write(stack, done, store)
+                    rest = [i for i in range(len(stack.runs)) if i not in done]
+                    if not rest:
+                        break
+                    stack = stack.keep(rest)
+            if time.monotonic() - saved > SAVE_EVERY:
                 with store.writing():
                     stack.save(path, r + 1)
-                _spent(store, stack, cells, time.monotonic() - begun, first)
-                clock = begun = time.monotonic()
-        if stack.cells:
-            _write(stack, range(len(stack.cells)), store)
-        _spent(store, stack, cells, time.monotonic() - begun, first)
+                _write_time(store, stack, first, len(runs), time.monotonic() - started)
+                saved = started = time.monotonic()
+        _write_time(store, stack, first, len(runs), time.monotonic() - started)
     store.forget()
 
 
-def _leave(stack: _Stack, race: _Race, store: Store) -> tuple[_Stack, int]:
-    """Runs that are over leave, once enough are to be worth it."""
-    there = race.over(stack.cells, stack.rounds, stack.curves()[0])
-    if len(there) < LEAVE * len(stack.cells):
-        return stack, 0
-    _write(stack, there, store)
-    rest = [i for i in range(len(stack.cells)) if i not in there]
-    if rest:
-        return stack.keep(rest), len(there)
-    stack.cells = []
-    return stack, len(there)
-
-
 def _write(stack: _Stack, which: Sequence[int], store: Store) -> None:
+    """Write the lines of finished runs."""
     test, held = stack.curves()
-    whole = torch.isfinite(stack.cohort.w).all(dim=1).cpu()
+    is_finite = torch.isfinite(stack.cohort.w).all(dim=1).cpu()
     for i in which:
-        c, p = stack.cells[i], stack.plans[i]
+        c, p = stack.runs[i]
         sizes = p.fed.sizes if p.members is None else p.fed.sizes[list(p.members)]
         store.add(
             {
@@ -497,57 +411,55 @@ def _write(stack: _Stack, which: Sequence[int], store: Store) -> None:
                 "samples": int(stack.samples[i]),
                 "parties": len(sizes),
                 "sizes": [int(min(sizes)), int(max(sizes))],
-                "diverged": not bool(whole[i]),
+                "diverged": not bool(is_finite[i]),
                 "notes": list(p.fed.notes),
             }
         )
 
 
-def _spent(store: Store, stack: _Stack, cells: list[Cell], seconds: float, p: Plan) -> None:
+def _write_time(store: Store, stack: _Stack, p: Plan, cells: int, seconds: float) -> None:
     store.add(
         {
             "kind": "stack",
             "on": p.device.partition(":")[0],
-            "cells": len(cells),
+            "cells": cells,
             "label": p.label,
             "seconds": round(seconds, 2),
             "engine": stack.cohort.engine,
-            "device": machine(p.device),
+            "device": describe_device(p.device),
             "precision": "float32" if p.device == "cpu" and p.precision == "tf32" else p.precision,
             "clients": sum(r.per_round for r in stack.cohort.runs),
         }
     )
 
 
-def loop(p: Plan, steps: int = 60) -> dict[str, Any]:
-    """How fast one client at a time goes on this device: a piece of two rounds of `steps` steps a client, the
-    first to warm up.
-    """
+def time_loop(p: Plan, steps: int = 60) -> dict[str, Any]:
+    """Time one client after the other on this device: the second of two rounds of `steps` steps."""
     piece = dataclasses.replace(p, local_steps=steps, engine="each")
 
-    def idle() -> float:
+    def now() -> float:
         if p.device != "cpu":
             torch.cuda.synchronize(p.device)
         return time.monotonic()
 
-    with _numbers(p):
+    with torch_settings(p):
         task = make_task(piece)
         cohort = Cohort(task, [task.initial()], [piece.run()], "each")
         cohort.round(0)
-        began = idle()
+        started = now()
         (chosen,) = cohort.round(1)
-        seconds = idle() - began
+        seconds = now() - started
     sizes = p.fed.train.sizes.numpy()[chosen]
     rows = np.minimum(sizes, p.batch_size or sizes.max())
     return {
         "kind": "loop",
         "samples": int(steps * rows.sum()),
         "seconds": seconds,
-        "device": machine(p.device),
+        "device": describe_device(p.device),
     }
 
 
-def machine(device: str) -> str:
+def describe_device(device: str) -> str:
     if device.startswith("cuda"):
         return f"one {torch.cuda.get_device_name(device)}, torch {torch.__version__}"
     return f"{platform.machine()} CPU, torch {torch.__version__}"

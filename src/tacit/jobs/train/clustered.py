@@ -21,7 +21,7 @@ from ...pace.scheduler import under
 from ...runtimes.cohort import Cohort
 from . import guards
 from .plan import Plan
-from .simulated import Simulated, rule_for
+from .simulated import SimulatedTrainer, rule_for
 from .trainer import RunContext
 
 
@@ -121,7 +121,7 @@ def cluster_mean(parts: Sequence[Tensor], share: Tensor) -> Tensor:
     )
 
 
-class Clustered(Simulated):
+class ClusteredTrainer(SimulatedTrainer):
     """A run of the cohort for every cluster; a split adds a run that starts from the cluster's model."""
 
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], context: RunContext):

@@ -12,14 +12,14 @@ from ...algorithms.types import State
 from ...engine.task import Task
 from ...protocols import rounds as protocol
 from .clustered import Clusters, cluster_mean
-from .messages import Parties, Uploads
-from .networked import Networked
+from .messages import MessageTrainer, Uploads
+from .networked import NetworkedTrainer
 from .plan import Plan
 from .trainer import RunContext
 
 
-class ClusteredParties(Parties):
-    """The server of `Parties`, for one cluster after the other.
+class ClusteredMessageTrainer(MessageTrainer):
+    """The server of `MessageTrainer`, for one cluster after the other.
 
     Outside of `_cluster`, `server` is the mean of all clusters' models.
     """
@@ -100,5 +100,5 @@ class ClusteredParties(Parties):
         return state | {"w": self.server["w"].to("cpu", copy=True)}
 
 
-class ClusteredNetworked(ClusteredParties, Networked):
+class ClusteredNetworkedTrainer(ClusteredMessageTrainer, NetworkedTrainer):
     """The same with parties where they are."""

@@ -57,10 +57,10 @@ def fit_figures(p: Plan, guard: Guard | None) -> Guard | None:
         if isinstance(s, Clip | Noise | Quantize) or s.hides
     )
     seed = (
-        None if guard.secret_seed is None else guard.secret_seed + 1
+        None if guard.insecure_seed is None else guard.insecure_seed + 1
     )  # for tests only: other draws than those of updates
     return Guard(
-        stages, Layout({KEY: (LENGTH,)}), len(p.fed), float(len(p.fed)), shared=p.seed, secret_seed=seed
+        stages, Layout({KEY: (LENGTH,)}), len(p.fed), float(len(p.fed)), shared=p.seed, insecure_seed=seed
     )
 
 

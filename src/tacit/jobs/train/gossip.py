@@ -27,7 +27,7 @@ from ...results import Result
 from ...runs import Event
 from ...topologies import Gossip, senders
 from .plan import Plan
-from .simulated import Simulated
+from .simulated import SimulatedTrainer
 from .traffic import MessageSizes, round_sizes
 from .train import train
 from .trainer import Records, RoundRecord, RunContext, evaluates, make_record
@@ -65,7 +65,7 @@ def gossip(
     return train(fed, **shared, topology=topology, out=out, resume=resume, data_job=data_job, watch=watch)
 
 
-class Gossiping(Simulated):
+class GossipTrainer(SimulatedTrainer):
     """All nodes as one stack, or one program per node; in either case each node has a row of `theta`."""
 
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], context: RunContext):
@@ -271,7 +271,7 @@ def links(graph: Graph) -> int:
 
 def schedule_of(p: Plan, k: int, cycles: range) -> protocol.WakeSchedule:
     return protocol.wake_schedule(
-        p.seed, k, p.topology.graph.neighbours(k), cycles, p.topology.wait, p.topology.churn
+        p.seed, k, p.topology.graph.neighbors()[k], cycles, p.topology.wait, p.topology.churn
     )
 
 
@@ -281,7 +281,7 @@ def schedule_of(p: Plan, k: int, cycles: range) -> protocol.WakeSchedule:
 class Programs:
     """The same over messages, in one process or in one for each node."""
 
-    def __init__(self, trainer: Gossiping, rounds: range):
+    def __init__(self, trainer: GossipTrainer, rounds: range):
         self.trainer, self.rounds, self.plan = trainer, rounds, trainer.plans[0]
 
     def steps(self) -> Iterator[tuple[int, Tensor, State]]:
@@ -336,7 +336,7 @@ class Programs:
                     "around": {names[i]: takes[i] for i in to} if g.secure else {},
                 }
             )
-        hears = [p.fed.parties[i] for i in range(len(p.fed)) if k in g.graph.at(0).neighbours(i)]
+        hears = [p.fed.parties[i] for i in range(len(p.fed)) if k in g.graph.at(0).neighbors()[i]]
         return {
             "k": k,
             "names": list(p.fed.parties),
@@ -346,7 +346,7 @@ class Programs:
             "churn": g.churn,
             "secure": g.secure,
             "exchanges": exchanges,
-            "neighbours": g.graph.at(0).neighbours(k),
+            "neighbours": g.graph.at(0).neighbors()[k],
             "hears": hears,
             "first": self.rounds.start,
             "stop": self.rounds.stop,

@@ -29,7 +29,7 @@ from ...runs import Event
 from ...runtimes.streaming import Emitter
 from . import guards as guarding
 from .plan import Plan
-from .simulated import Simulated
+from .simulated import SimulatedTrainer
 from .traffic import round_sizes
 from .trainer import Records, RoundRecord, RunContext, evaluates
 
@@ -54,7 +54,7 @@ def names_of(p: Plan) -> list[list[str]]:
     return [*out, [SERVER]]
 
 
-class Layered(Simulated):
+class HierarchicalTrainer(SimulatedTrainer):
     """One run of the cohort for every edge; their models are averaged after each level's period."""
 
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], context: RunContext):
@@ -165,7 +165,7 @@ class Layered(Simulated):
     def landscape(self, i: int) -> dict[str, Any]:
         start = {"w": self.weights[0]} | ({} if self.buffers is None else {"buffers": self.buffers[0]})
         flat = dataclasses.replace(self.plan, guard=(), topology=None)
-        return Simulated(self.task, [start], [flat], RunContext()).landscape(0)
+        return SimulatedTrainer(self.task, [start], [flat], RunContext()).landscape(0)
 
     def ledger(self, i: int, events: list[Event]) -> Ledger:
         p, ledger = self.plan, Ledger()
@@ -211,7 +211,7 @@ class Layered(Simulated):
 class Programs:
     """The server's program here; edges, levels and clients in this process or each in one of its own."""
 
-    def __init__(self, trainer: Layered, rounds: range):
+    def __init__(self, trainer: HierarchicalTrainer, rounds: range):
         self.trainer, self.rounds, self.plan = trainer, rounds, trainer.plan
         self.emitter = Emitter[list[RoundRecord]]()
 

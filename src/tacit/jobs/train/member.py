@@ -222,7 +222,7 @@ class ClientWork:
         task = build_task()
         guard = guards.fit(p, task, task.initial())
         if guard is not None:
-            guard.secret_seed = None  # a party's secrets are its own
+            guard.insecure_seed = None  # a party's secrets are its own
         self.state.mkdir(parents=True, exist_ok=True)
         self.plan, self.paced, self.scores = p, p.pace is not None, p.picks
         self.record = Record(self.state, self.name, contract.digest)

@@ -40,7 +40,7 @@ from .guards import chosen, fit
 from .hidden_sums import HiddenCounts, HiddenSum, hidden_sizes, signing_keys
 from .local_dp import PrivateTask
 from .plan import MIN_ROWS, Plan, seconds_of
-from .simulated import Simulated, rule_for, tested_reveals, upload_reveals
+from .simulated import SimulatedTrainer, rule_for, tested_reveals, upload_reveals
 from .traffic import MessageSizes, look_sizes, round_sizes
 from .trainer import Records, RoundRecord, RunContext, Trainer, evaluates, make_record
 
@@ -48,7 +48,7 @@ SERVER = "server"
 Uploads = dict[str, tuple[float, State]] | protocol.SumResult
 
 
-class Parties(Trainer):
+class MessageTrainer(Trainer):
     """The server's part of a run, and the programs of all parties in this process."""
 
     name = "in-process parties"
@@ -501,7 +501,7 @@ class Parties(Trainer):
     def landscape(self, i: int) -> dict[str, Any]:
         start = {k: v for k, v in self.server.items() if k in ("w", "buffers")}
         unguarded = dataclasses.replace(self.plan, guard=())
-        return Simulated(self.task, [start], [unguarded], RunContext()).landscape(0)
+        return SimulatedTrainer(self.task, [start], [unguarded], RunContext()).landscape(0)
 
     def ledgers(self) -> list[Ledger]:
         return [me.ledger for me in self.parties.values()]

@@ -31,14 +31,14 @@ from ..devices import placed
 from .contract import Contract
 from .elsewhere import Deployed, Elsewhere
 from .member import member, model_spec, run_alongside, save_rows
-from .messages import SERVER, Parties, blank_counts
+from .messages import SERVER, MessageTrainer, blank_counts
 from .plan import Plan
 from .trainer import Records, RoundRecord, RunContext
 
-__all__ = ["Deployed", "Elsewhere", "Networked"]
+__all__ = ["Deployed", "Elsewhere", "NetworkedTrainer"]
 
 
-class Networked(Parties):
+class NetworkedTrainer(MessageTrainer):
     """Each round is on disk before the next begins.
 
     A server that is killed and restarted resumes where it was, and asks for at most one round again.
@@ -46,7 +46,7 @@ class Networked(Parties):
 
     saves_every_round = True
     kinds = (
-        *Parties.kinds,
+        *MessageTrainer.kinds,
         joining.Join,
         joining.Ready,
         joining.Unfit,

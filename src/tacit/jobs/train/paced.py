@@ -16,11 +16,12 @@ from ...guard import Guard
 from ...pace.scheduler import Arrival, Order, under
 from ...parties.ledger import Ledger
 from ...protocols import buffered
+from ...protocols.rounds import Test, Tested
 from ...runs import Event
 from ..devices import placed
 from .guards import layout_of, reveals
 from .plan import Plan
-from .simulated import Simulated, all_parties, tested_reveals
+from .simulated import SimulatedTrainer, all_parties, tested_reveals
 from .traffic import MessageSizes, test_sizes, tested_bytes, wire_size
 from .trainer import Records, RoundRecord, RunContext, evaluates, make_record
 
@@ -133,7 +134,7 @@ class Merger:
         self.sent = {version: under(f"sent.{version}.", tensors) for version in versions}
 
 
-class PacedSimulation(Simulated):
+class PacedTrainer(SimulatedTrainer):
     """Clients as tensor programs.
 
     Those that began with the same version and are not done are computed as one stack, when the first is due.
@@ -249,12 +250,12 @@ class PacedSimulation(Simulated):
         ledger.record(*to_server, buffered.Answer, what, count=answers, bytes=up, how="ideal")
         ledger.record(
             *to_server,
-            buffered.Tested,
+            Tested,
             tested_reveals(p),
             count=tests,
             bytes=tested_bytes(events, tested),
             how="ideal",
         )
         ledger.record(*to_all, buffered.Order, count=self.merger.scheduler.serial, bytes=down, how="ideal")
-        ledger.record(*to_all, buffered.Test, count=tests, bytes=tests * test, how="ideal")
+        ledger.record(*to_all, Test, count=tests, bytes=tests * test, how="ideal")
         return ledger

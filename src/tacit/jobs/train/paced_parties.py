@@ -16,17 +16,18 @@ from ...parties.ledger import Ledger
 from ...parties.message import Message
 from ...parties.party import Party
 from ...protocols import buffered
+from ...protocols.rounds import Stop, Test, Tested
 from ...runtimes.streaming import Emitter
 from ..devices import placed
-from .messages import SERVER, Member, Parties, server_step
-from .networked import Networked
+from .messages import SERVER, Member, MessageTrainer, server_step
+from .networked import NetworkedTrainer
 from .paced import Merger
 from .plan import Plan
 from .traffic import wire_size
 from .trainer import RoundRecord, RunContext, evaluates
 
 
-class _Paced(Parties):
+class _Paced(MessageTrainer):
     """What the two share: the server's program is that of protocols.buffered."""
 
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], context: RunContext):
@@ -105,14 +106,14 @@ class _Paced(Parties):
 
 KINDS: tuple[type[Message], ...] = (
     buffered.Answer,
-    buffered.Tested,
+    Tested,
     buffered.Order,
-    buffered.Test,
-    buffered.Stop,
+    Test,
+    Stop,
 )
 
 
-class PacedParties(_Paced):
+class PacedMessageTrainer(_Paced):
     """Everybody in one process. A client sleeps on the virtual clock while it would work, then does it."""
 
     kinds = KINDS
@@ -152,10 +153,10 @@ class PacedParties(_Paced):
         return start
 
 
-class PacedNetworked(_Paced, Networked):
+class PacedNetworkedTrainer(_Paced, NetworkedTrainer):
     """Parties where they are, under the real clock."""
 
-    kinds = (*KINDS, *(kind for kind in Networked.kinds if kind not in Parties.kinds))
+    kinds = (*KINDS, *(kind for kind in NetworkedTrainer.kinds if kind not in MessageTrainer.kinds))
 
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], context: RunContext):
         super().__init__(task, starts, plans, context)

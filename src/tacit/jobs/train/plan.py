@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -342,6 +343,17 @@ def prepare(p: Plan) -> tuple[Task, State]:
     if p.private is not None:
         layout()  # a step on no rows: what cannot be private is refused before anything is written
     return task, start
+
+
+def prepare_stack(plans: Sequence[Plan]) -> tuple[Task, list[State]]:
+    """Build the model that runs side by side share, and the initial state of each, which follows its seed."""
+    first = plans[0]
+    task, start = prepare(first)
+    starts = {first.seed: start}
+    for p in plans:
+        if p.seed not in starts:
+            starts[p.seed] = make_task(p).initial()
+    return task, [starts[p.seed] for p in plans]
 
 
 def make_task(p: Plan) -> Task:

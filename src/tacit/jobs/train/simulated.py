@@ -39,7 +39,7 @@ SORTED = (
 )
 
 
-class Simulated(Trainer):
+class SimulatedTrainer(Trainer):
     """Clients as one tensor program; several runs side by side."""
 
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], context: RunContext):

@@ -41,8 +41,8 @@ from ...runs import (
 )
 from ...topologies import Gossip, Hierarchy
 from . import guards, paced
-from .plan import Plan, make_plan, make_task, prepare
-from .simulated import Simulated
+from .plan import Plan, make_plan, prepare_stack
+from .simulated import SimulatedTrainer
 from .trainer import PENDING, RoundRecord, RunContext, Trainer
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def train_side_by_side(
     Several runs are resumed from the file `together`, in which the stack was saved as a whole.
     """
     jobs = [p.job(d) for p, d in zip(plans, data_jobs or [None] * len(plans))]
-    with _numbers(plans[0]), closing(_Training(plans, outs, jobs, watch, together)) as training:
+    with torch_settings(plans[0]), closing(_Training(plans, outs, jobs, watch, together)) as training:
         training.open(resume)
         training.run()
         return training.finish()
@@ -116,12 +116,7 @@ class _Training:
         self.plans, self.jobs, self.watch, self.together = plans, jobs, watch, together
         self.directories = [None if out is None else Path(out) for out in outs]
         self.first = plans[0]
-        self.task, start = prepare(self.first)
-        starts = {self.first.seed: start}  # the model is shared; its first values follow the seed
-        for p in plans:
-            if p.seed not in starts:
-                starts[p.seed] = make_task(p).initial()
-        self.starts = [starts[p.seed] for p in plans]
+        self.task, self.starts = prepare_stack(plans)
         self.journals: list[Journal] = []
         self.timer = SaveTimer()
 
@@ -384,9 +379,11 @@ def _last_metrics(events: list[Event]) -> dict[str, Any]:
 
 
 @contextmanager
-def _numbers(p: Plan) -> Iterator[None]:
-    """TF32 by choice only, and only while this run lasts. On a CPU the engine gives each core its own work,
-    so torch's own threads rest: on a busy machine they spend more time waiting for each other than they save.
+def torch_settings(p: Plan) -> Iterator[None]:
+    """Set torch's precision, threads and random state for a run, and restore them afterwards.
+
+    On a CPU the engine gives each core its own work, so torch uses one thread: on a busy machine its threads
+    would spend more time waiting for each other than they save.
     """
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, torch.get_num_threads()
     torch.set_float32_matmul_precision("high" if p.precision == "tf32" else "highest")
@@ -394,15 +391,12 @@ def _numbers(p: Plan) -> Iterator[None]:
     if p.device == "cpu":
         torch.set_num_threads(1)
     try:
-        cards = [] if p.device == "cpu" else [torch.device(p.device)]
-        with torch.random.fork_rng(
-            devices=cards
-        ):  # whatever a model draws, the caller's random state is left as it was
-            torch.default_generator.manual_seed(
-                p.seed
-            )  # torch.manual_seed would reset every GPU's too, also those not used here
-            for card in cards:
-                torch.cuda.default_generators[card.index or 0].manual_seed(p.seed)
+        gpus = [] if p.device == "cpu" else [torch.device(p.device)]
+        with torch.random.fork_rng(devices=gpus):  # the caller's random state stays as it was
+            # torch.manual_seed would reset every GPU, also those not used here
+            torch.default_generator.manual_seed(p.seed)
+            for gpu in gpus:
+                torch.cuda.default_generators[gpu.index or 0].manual_seed(p.seed)
             yield
     finally:
         torch.set_float32_matmul_precision(before[0])
@@ -423,26 +417,26 @@ def trainer_class(p: Plan) -> type[Trainer]:
         what = {Hierarchy: "a hierarchy", Gossip: "gossip"}.get(type(p.topology), "training")
         need_net(f"{what} across processes")
     if isinstance(p.topology, Hierarchy):
-        from .hierarchy import Layered
+        from .hierarchy import HierarchicalTrainer
 
-        return Layered
+        return HierarchicalTrainer
     if isinstance(p.topology, Gossip):
-        from .gossip import Gossiping
+        from .gossip import GossipTrainer
 
-        return Gossiping
+        return GossipTrainer
     if p.runtime == "cohort":
-        from .clustered import Clustered
+        from .clustered import ClusteredTrainer
 
-        kinds = Simulated, paced.PacedSimulation, Clustered
+        kinds = SimulatedTrainer, paced.PacedTrainer, ClusteredTrainer
     else:
-        from .clustered_parties import ClusteredNetworked, ClusteredParties
-        from .messages import Parties
-        from .networked import Networked
-        from .paced_parties import PacedNetworked, PacedParties
+        from .clustered_parties import ClusteredMessageTrainer, ClusteredNetworkedTrainer
+        from .messages import MessageTrainer
+        from .networked import NetworkedTrainer
+        from .paced_parties import PacedMessageTrainer, PacedNetworkedTrainer
 
-        kinds = Parties, PacedParties, ClusteredParties
+        kinds = MessageTrainer, PacedMessageTrainer, ClusteredMessageTrainer
         if is_remote:
-            kinds = Networked, PacedNetworked, ClusteredNetworked
+            kinds = NetworkedTrainer, PacedNetworkedTrainer, ClusteredNetworkedTrainer
     synchronous, asynchronous, clustered = kinds
     if p.algorithm.sees_each:
         return clustered
