@@ -75,8 +75,8 @@ class Column:
         """Convert a series to float64; BadData names the first row outside the domain."""
         missing = series.isna().to_numpy()
         if self.kind in DISCRETE:
-            index = {value: float(i) for i, value in enumerate(self.values)}
-            x = map_values(series, lambda v: index.get(scalar(v), -1.0))
+            index = {value: i for i, value in enumerate(self.values)}
+            x = map_values(series, lambda v: index.get(scalar(v), -1)).astype(np.float64)
             self._reject(series, (x < 0) & ~missing, "is not one of the allowed values")
             x[missing] = np.nan
         else:
@@ -274,10 +274,10 @@ def _generate_fakes(column: Column, n: int, seed: int, first: int) -> list[Any]:
     return [str(make()) for _ in range(n)]  # names may repeat, as among people
 
 
-def map_values(series: pd.Series, number: Callable[[Any], float]) -> np.ndarray:
-    """Apply a function to each distinct value of a series; −1 where a value is missing."""
+def map_values(series: pd.Series, code: Callable[[Any], int]) -> np.ndarray:
+    """Apply a function to each distinct value of a series, int64; −1 where a value is missing."""
     codes, distinct = pd.factorize(series)
-    return np.asarray(np.array([*map(number, distinct), -1])[codes])
+    return np.asarray(np.array([*map(code, distinct), -1], np.int64)[codes])
 
 
 def scalar(value: Any) -> Any:
