@@ -91,8 +91,10 @@ def check_algorithm(algorithm: Algorithm, messages: bool = True) -> None:
         _check_functions(algorithm, name, kind)
         stacked, each = (_train([algorithm], kind, engine)[0] for engine in ("stack", "each"))
         _check_equal(f"{name}, {kind} model: clients stacked and one by one", stacked, each)
-        moved = float((stacked["w"] - _task(kind).initial()["w"]).abs().max())
-        demand(moved > 0, f"{name}: {ROUNDS} rounds did not change the {kind} model.")
+        demand(
+            float((stacked["w"] - _task(kind).initial()["w"]).abs().max()) > 0,
+            f"{name}: {ROUNDS} rounds did not change the {kind} model.",
+        )
     _check_side_by_side(algorithm, name)
     if messages:
         _check_messages(algorithm, name)
@@ -285,8 +287,11 @@ def _check_side_by_side(algorithm: Algorithm, name: str) -> None:
     slower = dataclasses.replace(algorithm, lr=algorithm.lr / 2)  # type: ignore[type-var]
     together = _train([algorithm, slower], "tanh", "stack")
     for seed, (one, mine) in enumerate(zip((algorithm, slower), together)):
-        alone = _train([one], "tanh", "stack", seed)[0]
-        _check_equal(f"{name}: two runs side by side, and run {seed} alone", mine, alone)
+        _check_equal(
+            f"{name}: two runs side by side, and run {seed} alone",
+            mine,
+            _train([one], "tanh", "stack", seed)[0],
+        )
 
 
 def _check_messages(algorithm: Algorithm, name: str) -> None:

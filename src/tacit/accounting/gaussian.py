@@ -71,8 +71,9 @@ def distributed_multiplier(multiplier: float, sigma: float, clients: int, dimens
     with ε = min(√(1/z² + τd/2), 1/z + τ√d), τ = 10 Σ_{k=1}^{n−1} exp(−2π²σ²·k/(k+1)).
     """
     tau = 10 * sum(math.exp(-2 * math.pi**2 * sigma**2 * k / (k + 1)) for k in range(1, clients))
-    eps = min(math.sqrt(multiplier**-2 + tau * dimension / 2), 1 / multiplier + tau * math.sqrt(dimension))
-    return 1 / eps
+    return 1 / min(
+        math.sqrt(multiplier**-2 + tau * dimension / 2), 1 / multiplier + tau * math.sqrt(dimension)
+    )
 
 
 def _log_cdf(x: float) -> float:

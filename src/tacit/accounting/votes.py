@@ -104,8 +104,7 @@ def gaussian_gaps(variance: Fraction, reach: int) -> NoiseGaps:
     g).
     """
     y, law, survive = _gaussian_law(variance)
-    gaps = np.arange(-reach, reach + 1)
-    at = np.clip(y[None, :] + gaps[:, None] - y[0], 0, len(y))
+    at = np.clip(y[None, :] + np.arange(-reach, reach + 1)[:, None] - y[0], 0, len(y))
     return NoiseGaps((law[None, :] * survive[at]).sum(1) * ROUNDING, reach)
 
 

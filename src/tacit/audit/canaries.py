@@ -172,8 +172,7 @@ def from_scores(
     for share in SHARES:
         k = max(1, int(share * m) // 2)
         right = int(included[order[-k:]].sum() + (~included[order[:k]]).sum())
-        bound = lower_bound(m, 2 * k, right, delta, (1 - confidence) / len(SHARES))
-        best = max(best, (bound, 2 * k, right))
+        best = max(best, (lower_bound(m, 2 * k, right, delta, (1 - confidence) / len(SHARES)), 2 * k, right))
     lower, guesses, right = best if best[1] else (0.0, 2 * k, right)
     return Audited(lower, claimed, delta, confidence, guesses, right, m)
 

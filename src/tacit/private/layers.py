@@ -243,8 +243,11 @@ class EmbeddingRule(LayerRule):
 
     def total(self, uses: list[LayerUse], saved: Any, c: Tensor) -> dict[str, Tensor]:
         index, g = saved
-        scaled = (g * c.to(g.dtype)[:, None, None]).flatten(0, 1)
-        return {"weight": torch.zeros_like(self.module.weight).index_add_(0, index.flatten(), scaled)}
+        return {
+            "weight": torch.zeros_like(self.module.weight).index_add_(
+                0, index.flatten(), (g * c.to(g.dtype)[:, None, None]).flatten(0, 1)
+            )
+        }
 
     def per_example(self, uses: list[LayerUse]) -> dict[str, Tensor]:
         index, g = self._rows(uses)
@@ -283,8 +286,7 @@ class NormRule(LayerRule):
 
     def _reduce(self, g: Tensor) -> Tensor:
         if isinstance(self.module, nn.LayerNorm | nn.RMSNorm):
-            saved = len(self.module.normalized_shape)
-            return g.reshape(len(g), -1, *g.shape[g.dim() - saved :]).sum(1)
+            return g.reshape(len(g), -1, *g.shape[g.dim() - len(self.module.normalized_shape) :]).sum(1)
         return g.flatten(2).sum(2) if g.dim() > 2 else g
 
 

@@ -4,6 +4,12 @@ N. Papernot et al.: *Semi-supervised Knowledge Transfer for Deep Learning from P
 2017, Section 2.1 (LNMax); *Scalable Private Learning with PATE*, ICLR 2018, Section 4.1 and Algorithm 1
 (GNMax, Confident-GNMax).
 
+ε protects one row of a teacher's data, and even all rows of one teacher, exchanged for others: rows are
+partitioned across teachers before training, so the exchange changes one teacher, and at most one vote per
+query. It holds against whoever sees the labels and the student, with any background knowledge; not against
+one who sees the counts without noise (a server that adds the noise) or a teacher's model. If rows are
+partitioned at random, adding or removing one is not covered: the partition would move other rows, too.
+
 Votes are integers, and so is the noise: discrete Laplace and discrete Gaussian numbers, drawn exactly from
 the operating system's randomness (`accounting/discrete.py`). Nothing is rounded after the noise, so the
 lowest bits reveal nothing (Mironov, CCS 2012). The discrete distributions have the guarantees of the

@@ -136,8 +136,7 @@ def split_price(job: dict[str, Any], total: float, last: tuple[int, int]) -> tup
 
 
 def _classes(result: Any) -> Figure | None:
-    sure = result.labels[result.labels != UNANSWERED]
-    kinds, many = np.unique(sure, return_counts=True)
+    kinds, many = np.unique(result.labels[result.labels != UNANSWERED], return_counts=True)
     return (
         bars("Answers by class", [str(k) for k in kinds], [int(n) for n in many], count)
         if len(kinds)

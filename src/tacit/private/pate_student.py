@@ -80,8 +80,7 @@ class Student:
         optimizer = torch.optim.Adam(module.parameters(), lr=self.lr)
         use_unlabeled = self.uses_unlabeled(len(x), len(public)) and public.is_floating_point()
         radius = self.radius * median_distance(public, seed) if use_unlabeled else 0.0
-        side = min(x.shape[2:]) if x.dim() == 4 else 0
-        shift = 0 if x.dim() != 4 else side // 14 if self.shift is None else self.shift
+        shift = 0 if x.dim() != 4 else min(x.shape[2:]) // 14 if self.shift is None else self.shift
         for step in range(self.steps):
             for group in optimizer.param_groups:
                 group["lr"] = self.lr * min(1.0, 2 * (1 - step / self.steps))

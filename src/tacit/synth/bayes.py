@@ -29,7 +29,7 @@ class Bayes(Generator):
         0.5, least=0, doc="pseudo-rows of the child's marginal distribution added to every line of a table"
     )
     even: bool = flag(True, doc=EVEN)
-    seed: int = whole(0, least=0, doc="of all that is random in allowed")
+    seed: int = whole(0, least=0, doc="random seed of the fit")
 
     def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> GeneratorState:
         cells = Discretizer.from_data(layout.variables, v, self.bins)

@@ -50,7 +50,7 @@ class Cart(Generator):
     )
     bins: int = whole(256, least=2, doc="cells of a numeric column")
     even: bool = flag(True, doc=EVEN)
-    seed: int = whole(0, least=0, doc="of all that is random in allowed")
+    seed: int = whole(0, least=0, doc="random seed of the fit")
 
     def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> GeneratorState:
         cells = Discretizer.from_data(layout.variables, v, self.bins)
@@ -100,8 +100,7 @@ class Cart(Generator):
             u = uniforms_within(leaf, rng, self.even)
             # the cells of all leaves are one list; its cumulative counts are searched once for all rows
             begin, end, total = t[f"begin.{i}"][leaf], t[f"begin.{i}"][leaf + 1], t[f"total.{i}"]
-            mass = total[end] - total[begin]
-            at = np.searchsorted(total, total[begin] + u * mass, side="right") - 1
+            at = np.searchsorted(total, total[begin] + u * (total[end] - total[begin]), side="right") - 1
             codes[:, i] = t[f"cell.{i}"][np.clip(at, begin, end - 1)]
         return cells.decode(codes, rng)
 
@@ -193,8 +192,7 @@ def _rank(codes: np.ndarray, target: np.ndarray, size: int) -> np.ndarray:
     score = means[:, 0]
     if means.shape[1] > 1:
         centered = (means - target.mean(axis=0)) * np.sqrt(counts)[:, None]
-        axis = np.linalg.svd(centered, full_matrices=False)[2][0]
-        score = means @ axis
+        score = means @ np.linalg.svd(centered, full_matrices=False)[2][0]
     return np.argsort(np.argsort(score, kind="stable"), kind="stable")
 
 

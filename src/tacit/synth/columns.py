@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ..errors import BadData, BadParameter, MissingExtra
-from ..parameters import bad
+from ..errors import BadData, BadParameter, MissingExtra, TacitError
+from ..parameters import bad, nearest
 
 KINDS = ("continuous", "integer", "categorical", "ordinal", "datetime", "boolean", "id")
 NUMERIC = ("continuous", "integer", "datetime")
@@ -272,6 +272,19 @@ def _generate_fakes(column: Column, n: int, seed: int, first: int) -> list[Any]:
             "'address', 'phone_number', 'iban', 'ssn', 'uuid4'."
         ) from None
     return [str(make()) for _ in range(n)]  # names may repeat, as among people
+
+
+def check_known(
+    wanted: Iterable[Any],
+    known: Sequence[str],
+    before: str,
+    after: str = "",
+    error: type[TacitError] = BadData,
+) -> None:
+    """Raise `error`, with a suggestion, for the first name that is not known: '{before} {name}{after}'."""
+    for name in wanted:
+        if name not in known:
+            raise error(f"{before} {name!r}{after}. {nearest(str(name), list(known))}")
 
 
 def map_values(series: pd.Series, code: Callable[[Any], int]) -> np.ndarray:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import BadData, BadParameter
-from ..parameters import nearest
+from .columns import check_known
 
 if TYPE_CHECKING:
     from .table import Table
@@ -93,11 +93,9 @@ Constraint = Range | Ordered | Unique | Combinations
 
 def check_columns(constraint: Constraint, names: list[str]) -> None:
     """Raise BadParameter if a constraint names an unknown column or too few columns."""
-    for name in constraint.columns:
-        if name not in names:
-            raise BadParameter(
-                f"{constraint!r} names {name!r}, which is not a modeled column. {nearest(str(name), names)}"
-            )
+    check_known(
+        constraint.columns, names, f"{constraint!r} names", ", which is not a modeled column", BadParameter
+    )
     if isinstance(constraint, Combinations) and len(constraint.columns) < 2:
         raise BadParameter(f"{constraint!r}: a combination needs at least two columns.")
     if isinstance(constraint, Unique) and not constraint.columns:

@@ -35,7 +35,7 @@ class GaussianCopula(Generator):
         doc="weight of the identity in the correlation matrix, which keeps it invertible",
     )
     even: bool = flag(True, doc=EVEN)
-    seed: int = whole(0, least=0, doc="of all that is random in allowed")
+    seed: int = whole(0, least=0, doc="random seed of the fit")
 
     federated: ClassVar[bool] = True
 

@@ -33,10 +33,8 @@ from .adversarial import choose_device, torch_seed
 from .encode import Conditions, Layout
 from .generator import Generator, GeneratorState, Watch, run_epochs
 
-KNOTS = (
-    513  # of a column's quantile function; at least five rows between two, so no single value is alpha_bar
-)
-MIN_ROWS_PER_KNOT = 5
+KNOTS = 513  # of a column's quantile function
+MIN_ROWS_PER_KNOT = 5  # rows between two knots, so that no single value is stored
 SPIKE = 0.03  # a value shared by at least this share of the rows is a category, as for the GANs
 EMBEDDING = 128  # width of the step's embedding and of the rows' projection
 OFFSET = 0.008  # s of the cosine schedule (Nichol, Dhariwal, ICML 2021)
@@ -54,7 +52,7 @@ class TabDDPM(Generator):
     width: int = whole(256, least=1, doc="width of the hidden layers")
     layers: int = whole(3, least=1, doc="number of hidden layers")
     device: str = choice("auto", ("auto", "cpu", "cuda"), doc="device for training and sampling")
-    seed: int = whole(0, least=0, doc="of all that is random in allowed")
+    seed: int = whole(0, least=0, doc="random seed of the fit")
 
     def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> GeneratorState:
         device = choose_device(self.device)
@@ -80,8 +78,13 @@ class TabDDPM(Generator):
                 return {"loss": float(total_loss) / len(v)}
 
             history = run_epochs(self.epochs, train_epoch, watch)
-        state = {f"network.{name}": t.detach().cpu() for name, t in network.state_dict().items()}
-        return GeneratorState({**columns.tensors(), **state}, history=history)
+        return GeneratorState(
+            {
+                **columns.tensors(),
+                **{f"network.{name}": t.detach().cpu() for name, t in network.state_dict().items()},
+            },
+            history=history,
+        )
 
     def draw(
         self, state: GeneratorState, layout: Layout, n: int, rng: np.random.Generator, conditions: Conditions

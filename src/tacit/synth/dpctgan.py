@@ -84,8 +84,9 @@ class DPCTGAN(DPGAN):
         codes, scale = grid.codes(frame), math.ceil(len(grid.sizes) / (COLUMNS * self.epsilon))
         columns = []
         for j, size in enumerate(grid.sizes):
-            counts = np.bincount(codes[:, j], minlength=size) + discrete.laplace(scale, size, secret.bytes)
-            share = np.maximum(counts, 1)
+            share = np.maximum(
+                np.bincount(codes[:, j], minlength=size) + discrete.laplace(scale, size, secret.bytes), 1
+            )
             edges = np.rint(np.r_[0, np.cumsum(share)] / share.sum() * STAND_IN)
             columns.append(rng.permutation(np.repeat(np.arange(size), np.diff(edges).astype(np.int64))))
         return np.column_stack(columns)

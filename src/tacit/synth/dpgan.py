@@ -114,13 +114,14 @@ class DPGAN(NetworkGenerator):
             f"{COUNTING * budget:.4g} for the number of rows{note}. Domains are the declared ones."
         )
         mechanism = f"{type(self).__name__} (DP-SGD on the critic)"
-        sampling = f"Poisson ({batch} of about {estimate:,})"
-        return network_spend(mechanism, spent, self.delta, sampling, note), history
+        return network_spend(
+            mechanism, spent, self.delta, f"Poisson ({batch} of about {estimate:,})", note
+        ), history
 
 
 @dataclass(frozen=True)
 class PrivateGAN:
-    """Two networks, and how their batches are made.
+    """Two networks, and how their batches are drawn.
 
     `real` returns the rows at these indices as the critic sees them; `fake` returns `n` generated rows and an
     optional further loss of the generator.

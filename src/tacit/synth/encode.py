@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..errors import BadData, BadParameter
-from ..parameters import nearest
+from .columns import check_known
 from .constraints import Combinations
 from .table import Table
 
@@ -56,10 +56,7 @@ class Conditions:
         allowed: dict[int, np.ndarray] = {}
         intervals: dict[int, tuple[float, float]] = {}
         for name, value in conditions.items():
-            if name not in names:
-                raise BadParameter(
-                    f"conditions: there is no modeled column {name!r}. {nearest(str(name), names)}"
-                )
+            check_known([name], names, "conditions: there is no modeled column", error=BadParameter)
             j = names.index(name)
             column = table.modeled[j]
             if isinstance(value, tuple) and column.is_number and len(value) == 2:
@@ -125,10 +122,9 @@ class Layout:
         for i, v in enumerate(self.variables):
             if i in self.combinations:
                 out[:, i] = self._encode_combination(x[:, list(v.columns)], i)
-            elif v.levels:
-                out[:, i] = np.where(np.isnan(x[:, v.columns[0]]), v.levels - 1, x[:, v.columns[0]])
             else:
-                out[:, i] = x[:, v.columns[0]]
+                column = x[:, v.columns[0]]
+                out[:, i] = np.where(np.isnan(column), v.levels - 1, column) if v.levels else column
         return out
 
     def _encode_combination(self, part: np.ndarray, i: int) -> np.ndarray:
@@ -148,10 +144,9 @@ class Layout:
         for i, var in enumerate(self.variables):
             if i in self.combinations:
                 x[:, list(var.columns)] = self.combinations[i][v[:, i].astype(np.int64)]
-            elif var.levels and var.missing:
-                x[:, var.columns[0]] = np.where(v[:, i] >= var.levels - 1, np.nan, v[:, i])
             else:
-                x[:, var.columns[0]] = v[:, i]
+                is_missing = bool(var.levels and var.missing) & (v[:, i] >= var.levels - 1)
+                x[:, var.columns[0]] = np.where(is_missing, np.nan, v[:, i])
         return x
 
     def allowed_levels(self, conditions: Conditions) -> dict[int, np.ndarray]:
@@ -226,11 +221,13 @@ class Discretizer:
 
     @classmethod
     def from_tensors(cls, variables: Sequence[Variable], tensors: Mapping[str, Tensor]) -> Discretizer:
-        parts = [
-            {i: tensors[f"cells.{what}.{i}"].numpy() for i, v in enumerate(variables) if not v.levels}
-            for what in ("edges", "knots")
-        ]
-        return cls(variables, *parts)
+        return cls(
+            variables,
+            *[
+                {i: tensors[f"cells.{what}.{i}"].numpy() for i, v in enumerate(variables) if not v.levels}
+                for what in ("edges", "knots")
+            ],
+        )
 
 
 def _quantile_cells(column: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray]:
@@ -238,10 +235,8 @@ def _quantile_cells(column: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarr
     if not len(present):
         return np.empty(0), np.zeros((1, 2))
     values, counts = np.unique(present, return_counts=True)
-    if len(values) <= bins and MIN_ROWS_PER_VALUE * len(values) <= len(present):
-        shared = np.ones(len(values), dtype=bool)
-    else:
-        shared = counts >= max(MIN_ROWS_PER_VALUE, len(present) / bins)
+    few = len(values) <= bins and MIN_ROWS_PER_VALUE * len(values) <= len(present)
+    shared = few | (counts >= max(MIN_ROWS_PER_VALUE, len(present) / bins))
     # a cell begins at and after every shared value, and after every len/bins other rows
     full = max(len(present) / bins, 2 * MIN_ROWS_PER_KNOT)
     blurred = np.where(shared, 0, counts)
@@ -251,15 +246,13 @@ def _quantile_cells(column: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarr
     start_of_run = np.maximum.accumulate(start_of_run)
     part = ((before - start_of_run) // full).astype(np.int64)
     key = np.stack([run, np.where(shared, -1, part)])
-    begins = np.r_[True, (key[:, 1:] != key[:, :-1]).any(axis=0)]
-    first = np.flatnonzero(begins)
+    first = np.flatnonzero(np.r_[True, (key[:, 1:] != key[:, :-1]).any(axis=0)])
     last = np.r_[first[1:], len(values)] - 1
     edges = (values[last[:-1]] + values[first[1:]]) / 2
     ends = np.cumsum(counts)
     rows = [present[(ends[a] - counts[a]) : ends[b]] for a, b in zip(first, last)]
     m = int(np.clip(full // MIN_ROWS_PER_KNOT, 1, MAX_KNOTS))
-    knots = np.stack([np.quantile(r, np.linspace(0, 1, m + 1)) for r in rows])
-    return edges, knots
+    return edges, np.stack([np.quantile(r, np.linspace(0, 1, m + 1)) for r in rows])
 
 
 EVEN = "stratified sampling: columns follow the learned distribution as closely as n rows can"
@@ -280,8 +273,7 @@ def uniforms_within(groups: np.ndarray, rng: np.random.Generator, even: bool) ->
         return rng.random(n)
     order = np.lexsort((rng.random(n), groups))
     sorted_groups = groups[order]
-    first = np.r_[True, sorted_groups[1:] != sorted_groups[:-1]]
-    starts = np.flatnonzero(first)
+    starts = np.flatnonzero(np.r_[True, sorted_groups[1:] != sorted_groups[:-1]])
     sizes = np.diff(np.r_[starts, n])
     u = np.empty(n)
     u[order] = (np.arange(n) - np.repeat(starts, sizes) + rng.random(n)) / np.repeat(sizes, sizes)

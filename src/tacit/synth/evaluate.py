@@ -25,8 +25,9 @@ import numpy as np
 import pandas as pd
 
 from ..errors import BadData, MissingExtra
-from ..parameters import bad, nearest
+from ..parameters import bad
 from . import fidelity, privacy, utility
+from .columns import check_known
 from .scores import Facet, MetricScore
 from .table import Table
 from .views import Views
@@ -140,8 +141,8 @@ class Evaluation:
         return write(self, path, points)
 
     def __str__(self) -> str:
-        lines = [self.table().to_string(float_format=lambda v: f"{v:.3f}", na_rep="")]
-        return "\n".join([*lines, *(f"! {w}" for w in self.warnings)])
+        table = self.table().to_string(float_format=lambda v: f"{v:.3f}", na_rep="")
+        return "\n".join([table, *(f"! {w}" for w in self.warnings)])
 
 
 def evaluate(
@@ -216,8 +217,7 @@ def rank(
     scores = [e._by_name for e in evaluations]
     shared = [n for n in scores[0] if all(n in h and math.isfinite(h[n].value) for h in scores)]
     for name, weight in (weights or {}).items():
-        if name not in shared:
-            raise BadData(f"rank: there is no metric {name!r} in all evaluations. {nearest(name, shared)}")
+        check_known([name], shared, "rank: there is no metric", " in all evaluations")
         if not weight >= 0:
             raise bad("rank", f"the weight of {name!r}", weight, "a number of at least 0")
     columns = {}

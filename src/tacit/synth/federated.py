@@ -146,8 +146,9 @@ class PooledCopula(Pooled):
     def __init__(self, generator: GaussianCopula, histograms: Histograms, totals: np.ndarray):
         super().__init__(histograms.layout)
         self.generator = generator
-        rows = histograms.stand_in_rows(totals)
-        self.cells = Discretizer.from_data(self.layout.variables, rows, generator.bins)
+        self.cells = Discretizer.from_data(
+            self.layout.variables, histograms.stand_in_rows(totals), generator.bins
+        )
         self.size = sum(self.cells.sizes)
         self.total = np.zeros(self.length)
 

@@ -65,8 +65,7 @@ def run_epochs(
     history: list[dict[str, Any]] = []
     for epoch in range(1, epochs + 1):
         started = time.monotonic()
-        losses = train_epoch(epoch)
-        history.append({"epoch": epoch, **losses, "seconds": time.monotonic() - started})
+        history.append({"epoch": epoch, **train_epoch(epoch), "seconds": time.monotonic() - started})
         watch({"kind": "epoch", "epochs": epochs, **history[-1]})
     return history
 
@@ -181,8 +180,9 @@ class Generator(ABC):
     def _chunks(self, n: int, seed: int, layout: Layout, conditions: Conditions) -> Iterator[pd.DataFrame]:
         seen: list[set[bytes]] = [set() for c in self.table.constraints if isinstance(c, Unique)]
         for i, first in enumerate(range(0, n, CHUNK)):
-            rng = np.random.default_rng([seed, i, 1])
-            x = self._draw_valid(min(CHUNK, n - first), rng, layout, conditions, seen)
+            x = self._draw_valid(
+                min(CHUNK, n - first), np.random.default_rng([seed, i, 1]), layout, conditions, seen
+            )
             yield self.table.to_frame(x, seed, first)
 
     def _draw_valid(

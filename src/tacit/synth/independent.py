@@ -18,7 +18,7 @@ class Independent(Generator):
 
     bins: int = whole(256, least=2, doc="cells of a numeric column")
     even: bool = flag(True, doc=EVEN)
-    seed: int = whole(0, least=0, doc="of all that is random in allowed")
+    seed: int = whole(0, least=0, doc="random seed of the fit")
 
     def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> GeneratorState:
         cells = Discretizer.from_data(layout.variables, v, self.bins)

@@ -226,8 +226,11 @@ class Curator:
         variance = discrete.rational_above(1 / (2 * rho))
         self._charge(1 / (2 * variance))
         exact = self._counts(clique)
-        noise = discrete.gaussian(variance, exact.size, self.secret.bytes)
-        return Measurement(clique, exact + noise.reshape(exact.shape), float(variance))
+        return Measurement(
+            clique,
+            exact + discrete.gaussian(variance, exact.size, self.secret.bytes).reshape(exact.shape),
+            float(variance),
+        )
 
     def choose(
         self,
@@ -277,8 +280,7 @@ class Support:
             keep = m.counts >= 3 * math.sqrt(m.variance)
             if (~keep).sum() <= 1:
                 keep[:] = True
-            codes = np.where(keep, np.cumsum(keep) - 1, keep.sum())
-            place.append(codes)
+            place.append(np.where(keep, np.cumsum(keep) - 1, keep.sum()))
             rare.append(np.flatnonzero(~keep))
         return cls(tuple(place), tuple(rare))
 

@@ -129,8 +129,11 @@ class PATEGAN(NetworkGenerator):
             "declared ones."
         )
         epsilon = discrete.epsilon_of(float(spent), self.delta)
-        spend = network_spend("PATE-GAN (noisy votes of teachers)", epsilon, self.delta, "no", note)
-        return network, spend, history
+        return (
+            network,
+            network_spend("PATE-GAN (noisy votes of teachers)", epsilon, self.delta, "no", note),
+            history,
+        )
 
     def initialize(self, shares: list[np.ndarray], sizes: tuple[int, ...]) -> GeneratorNet:
         """Build a network whose columns have these shares and are nearly independent."""
@@ -156,7 +159,7 @@ class PATEGAN(NetworkGenerator):
         target: Tensor,
         sizes: tuple[int, ...],
     ) -> float:
-        """Train towards target shares of all pairs of cells; return the last loss.
+        """Train toward target shares of all pairs of cells; return the last loss.
 
         The residuals of two half-batches are multiplied: the square of one would be a biased estimate.
         """

@@ -216,8 +216,7 @@ def membership(s: AttackSetup) -> list[MetricScore]:
         scores.append(MetricScore(DENSITY, auc, 0.5, (low, high)))
     n = min(len(train), len(synthetic))
     some = synthetic[rng.permutation(len(synthetic))[:n]]
-    loss = _adversarial(unseen[:n], some) - _adversarial(train[:n], some)
-    return [*scores, MetricScore(LOSS, loss, 0.0)]
+    return [*scores, MetricScore(LOSS, _adversarial(unseen[:n], some) - _adversarial(train[:n], some), 0.0)]
 
 
 def _distance(query: np.ndarray, base: np.ndarray, skip_self: bool = False) -> np.ndarray:

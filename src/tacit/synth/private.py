@@ -23,11 +23,11 @@ from torch.nn import functional
 
 from ..accounting.discrete import rho_of
 from ..errors import BadData, BadParameter
-from ..parameters import bad, nearest, real, whole
+from ..parameters import bad, real, whole
 from ..parties.ledger import Spend
 from ..parties.secret import Secret
 from .adversarial import CPU, TEMPERATURE, GeneratorNet, get_weights, torch_seed
-from .columns import Column
+from .columns import Column, check_known
 from .constraints import Combinations
 from .encode import Conditions, Layout
 from .generator import Generator, GeneratorState, Watch
@@ -76,10 +76,7 @@ def declared_table(table: Table | Mapping[str, Column] | None, frame: pd.DataFra
                 f"{who}: {constraint!r} is not supported under differential privacy. Combine the columns "
                 "into one and declare its values."
             )
-    names = [str(n) for n in frame.columns]
-    for column in table.columns:
-        if column.name not in names:
-            raise BadData(f"the table has no column {column.name!r}. {nearest(column.name, names)}")
+    check_known((c.name for c in table.columns), list(map(str, frame.columns)), "the table has no column")
     return replace(table, columns=tuple(replace(c, dtype=_declared_dtype(c)) for c in table.columns))
 
 
@@ -154,8 +151,12 @@ class MarginalGenerator(PrivateGenerator):
     ) -> tuple[GeneratorState, Spend]:
         curator = Curator(grid.codes(frame), grid.sizes, rho_of(self.epsilon, self.delta), secret)
         model, support = self.estimate(curator, watch)
-        mechanism = f"{type(self).__name__} (discrete Gaussian marginals, exponential choice)"
-        return pack_model(model, support), marginal_spend(mechanism, self.epsilon, self.delta, curator)
+        return pack_model(model, support), marginal_spend(
+            f"{type(self).__name__} (discrete Gaussian marginals, exponential choice)",
+            self.epsilon,
+            self.delta,
+            curator,
+        )
 
     def draw(
         self, state: GeneratorState, layout: Layout, n: int, rng: np.random.Generator, conditions: Conditions
@@ -227,8 +228,9 @@ class NetworkGenerator(PrivateGenerator):
             network, spend, history = self.train_network(
                 torch.cat(rows, dim=1).float(), grid.sizes, secret, watch
             )
-        tensors = {f"maker.{name}": t.clone() for name, t in get_weights(network).items()}
-        return GeneratorState(tensors, history=history), spend
+        return GeneratorState(
+            {f"maker.{name}": t.clone() for name, t in get_weights(network).items()}, history=history
+        ), spend
 
     def build_network(self, sizes: tuple[int, ...]) -> GeneratorNet:
         return GeneratorNet(self.noise, (self.width, self.width), sum(sizes))

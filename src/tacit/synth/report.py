@@ -223,8 +223,7 @@ def distances(evaluation: Evaluation) -> Section | None:
     )
     series, rows = [], []
     for name, d in distance.items():
-        share = np.histogram(np.minimum(d, edges[-1]), edges)[0] / len(d)
-        series.append(_steps(name, edges, share))
+        series.append(_steps(name, edges, np.histogram(np.minimum(d, edges[-1]), edges)[0] / len(d)))
         rows.append(
             (
                 name,
@@ -321,8 +320,9 @@ def _histogram(evaluation: Evaluation, j: int) -> Figure | None:
     series, rows = [], []
     for view in _both(evaluation):
         x = view.x[:, j][~np.isnan(view.x[:, j])]
-        share = np.histogram(np.clip(x, low, high), edges)[0] / max(1, view.rows)
-        series.append(_steps(view.name, edges, share))
+        series.append(
+            _steps(view.name, edges, np.histogram(np.clip(x, low, high), edges)[0] / max(1, view.rows))
+        )
         stats = [number(float(f(x))) if len(x) else "" for f in (np.mean, np.std, np.median)]
         rows.append((view.name, *stats, f"{np.isnan(view.x[:, j]).mean():.1%}"))
     axis = Axis(

@@ -22,9 +22,9 @@ import pandas as pd
 
 from ..accounting.discrete import rho_of
 from ..errors import BadParameter
-from ..parameters import bad, check, flag, nearest, real, whole
+from ..parameters import bad, check, flag, real, whole
 from ..parties.ledger import Ledger
-from .columns import Column
+from .columns import Column, check_known
 from .graphical import Clique, Measurement, Model, count_cells, fit_model
 from .marginals import Curator, Grid, make_secret, marginal_spend, private_ledger
 from .private import INSECURE_SEED, declared_table
@@ -86,8 +86,9 @@ class Statistics:
         measured = [curator.measure(c, curator.rho * shares[c] / sum(shares.values())) for c in cliques]
         mechanism = f"{len(cliques)} marginals with discrete Gaussian noise"
         ledger = private_ledger(marginal_spend(mechanism, self.epsilon, self.delta, curator), secret)
-        model = fit_model(measured, grid.sizes, steps=1000) if self.consistent else None
-        return ReleasedStatistics(grid, measured, ledger, model)
+        return ReleasedStatistics(
+            grid, measured, ledger, fit_model(measured, grid.sizes, steps=1000) if self.consistent else None
+        )
 
     def _clique(self, columns: Sequence[str], names: list[str]) -> Clique:
         if isinstance(columns, str) or not columns:
@@ -98,11 +99,7 @@ class Statistics:
                 "a list of lists of columns",
                 "One column is written as ('sex',).",
             )
-        for name in columns:
-            if name not in names:
-                raise BadParameter(
-                    f"Statistics: there is no declared column {name!r}. {nearest(str(name), names)}"
-                )
+        check_known(columns, names, "Statistics: there is no declared column", error=BadParameter)
         return tuple(sorted({names.index(name) for name in columns}))
 
 
@@ -133,9 +130,8 @@ class ReleasedStatistics:
         The interval contains the true count with probability `level`.
         """
         m, order = self._measurement(columns)
-        z = NormalDist().inv_cdf(0.5 + level / 2)
         # for the discrete Gaussian, P(|X| > ⌈zσ⌉) < P(|N| > zσ): Canonne et al., Proposition 25
-        half = math.ceil(z * math.sqrt(m.variance))
+        half = math.ceil(NormalDist().inv_cdf(0.5 + level / 2) * math.sqrt(m.variance))
         counts = np.transpose(m.counts, [m.clique.index(c) for c in order])
         cell = np.indices(counts.shape).reshape(len(order), -1)
         out = pd.DataFrame(

@@ -14,7 +14,7 @@ import pandas as pd
 from ..errors import BadData, BadParameter
 from ..parameters import nearest
 from . import constraints as rules
-from .columns import DISCRETE, KINDS, Column, as_float, identifiers, scalar, seconds
+from .columns import DISCRETE, KINDS, Column, as_float, check_known, identifiers, scalar, seconds
 from .constraints import Combinations, Constraint, Range
 
 MIN_ROWS = 2  # one row has no variation; a generator could only copy it
@@ -62,9 +62,7 @@ class Table:
         check_frame(frame)
         known = {**(columns or {}), **overrides}
         names = [str(n) for n in frame.columns]
-        for name in known:
-            if name not in names:
-                raise BadParameter(f"Table.infer: there is no column {name!r}. {nearest(str(name), names)}")
+        check_known(known, names, "Table.infer: there is no column", error=BadParameter)
         inferred = [_column(frame.iloc[:, i], name, known.get(name)) for i, name in enumerate(names)]
         table = cls(tuple(_apply_ranges(c, constraints) for c in inferred), tuple(constraints))
         if not table.modeled:
@@ -91,8 +89,7 @@ class Table:
     def column_index(self, name: str) -> int:
         """Return the index of a column among the modeled ones."""
         names = [c.name for c in self.modeled]
-        if name not in names:
-            raise BadParameter(f"there is no modeled column {name!r}. {nearest(str(name), names)}")
+        check_known([name], names, "there is no modeled column", error=BadParameter)
         return names.index(name)
 
     def to_numbers(self, frame: pd.DataFrame) -> np.ndarray:
@@ -102,9 +99,7 @@ class Table:
         """
         check_frame(frame)
         names = [str(n) for n in frame.columns]
-        for c in self.columns:
-            if c.name not in names:
-                raise BadData(f"the table has no column {c.name!r}. {nearest(c.name, names)}")
+        check_known((c.name for c in self.columns), names, "the table has no column")
         return np.column_stack([c.to_numbers(frame.iloc[:, names.index(c.name)]) for c in self.modeled])
 
     def fit_to_domain(self, x: np.ndarray) -> np.ndarray:

@@ -35,7 +35,7 @@ class TVAE(Generator):
     )
     modes: int = whole(10, least=1, doc="maximum number of Gaussian modes of a numeric column")
     device: str = choice("auto", ("auto", "cpu", "cuda"), doc="device for training and sampling")
-    seed: int = whole(0, least=0, doc="of all that is random in allowed")
+    seed: int = whole(0, least=0, doc="random seed of the fit")
 
     def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> GeneratorState:
         device = choose_device(self.device)

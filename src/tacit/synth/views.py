@@ -14,8 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ..errors import BadData
-from ..parameters import nearest as suggest
-from .columns import Column, map_values, scalar
+from .columns import Column, check_known, map_values, scalar
 from .table import Table
 
 CELLS = 10  # bins of a number in a joint table, as in SDMetrics
@@ -91,13 +90,12 @@ class Views:
                 f"evaluate: the {name} table has {len(frame)} row{'s' * (len(frame) != 1)}; at least 2 are "
                 "needed."
             )
-        names = [str(c) for c in frame.columns]
-        for column in self.columns:
-            if column.name not in names:
-                raise BadData(
-                    f"evaluate: the {name} table has no column {column.name!r}, which the real one has. "
-                    f"{suggest(column.name, names)}"
-                )
+        check_known(
+            self.names,
+            list(map(str, frame.columns)),
+            f"evaluate: the {name} table has no column",
+            ", which the real one has",
+        )
 
     @property
     def numbers(self) -> list[int]:
@@ -113,8 +111,7 @@ class Views:
 
     def column_index(self, name: str) -> int:
         """Return the index of a column."""
-        if name not in self.names:
-            raise BadData(f"evaluate: there is no column {name!r}. {suggest(str(name), self.names)}")
+        check_known([name], self.names, "evaluate: there is no column")
         return self.names.index(name)
 
     def cells(self, view: View, j: int, bins: int = CELLS) -> tuple[np.ndarray, int]:
@@ -134,8 +131,7 @@ class Views:
     def joint(self, view: View, columns: tuple[int, ...], bins: int = CELLS) -> np.ndarray:
         """Return the shares of all combinations of the columns' cells, flattened."""
         codes, sizes = zip(*(self.cells(view, j, bins) for j in columns))
-        flat = np.ravel_multi_index(codes, sizes)
-        return np.bincount(flat, minlength=int(np.prod(sizes))) / view.rows
+        return np.bincount(np.ravel_multi_index(codes, sizes), minlength=int(np.prod(sizes))) / view.rows
 
     def points(self, view: View, columns: list[int] | None = None) -> np.ndarray:
         """Return rows as points in a Euclidean space.

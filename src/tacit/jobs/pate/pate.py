@@ -639,7 +639,7 @@ def _spend_line(
         f"{aggregator}: {spent.answers} answers to {spent.queries} queries, {noise} noise",
         reported,
         delta,
-        "teacher's whole data, and so each row",
+        "row of a teacher's data, or all of its rows, exchanged for others",
         whom,
         "no",
         f"{basis}{f' With {earlier} earlier runs.' if earlier else ''} The student only depends on the "
