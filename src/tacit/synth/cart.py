@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ..errors import BadData, MissingExtra
 from ..parameters import flag, real, whole
+from .constraints import row_keys
 from .encode import EVEN, Conditions, Discretizer, Layout, uniforms, uniforms_within
 from .generator import Generator, GeneratorState, Watch
 from .independent import inverse
@@ -196,15 +197,9 @@ def _rank(codes: np.ndarray, target: np.ndarray, size: int) -> np.ndarray:
     return np.argsort(np.argsort(score, kind="stable"), kind="stable")
 
 
-def _keys(x: np.ndarray) -> np.ndarray:
-    """Return each row as bytes."""
-    x = np.ascontiguousarray(x + 0.0)
-    return x.view(f"V{8 * x.shape[1]}").ravel()
-
-
 def copy_rate(rows: np.ndarray, drawn: np.ndarray) -> float:
     """Return the share of drawn rows that equal one of `rows` in every column."""
-    return float(np.isin(_keys(drawn), np.unique(_keys(rows))).mean())
+    return float(np.isin(row_keys(drawn), np.unique(row_keys(rows))).mean())
 
 
 def lower_rate(rate: float, n: int) -> float:
@@ -223,5 +218,5 @@ def natural_rate(rows: np.ndarray) -> float:
 
     This is the leave-one-out estimate for a new row of the same population.
     """
-    _, back, counts = np.unique(_keys(rows), return_inverse=True, return_counts=True)
+    _, back, counts = np.unique(row_keys(rows), return_inverse=True, return_counts=True)
     return float((counts[back] > 1).mean())

@@ -60,6 +60,13 @@ class Column:
     def is_number(self) -> bool:
         return self.kind in NUMERIC
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Both bounds of a number, which must be declared."""
+        assert self.low is not None
+        assert self.high is not None
+        return self.low, self.high
+
     def to_dict(self) -> dict[str, Any]:
         return {
             k: list(v) if k == "values" else v

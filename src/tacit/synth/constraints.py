@@ -67,10 +67,14 @@ class Unique:
 
     def keys(self, x: np.ndarray, table: Table) -> tuple[np.ndarray, np.ndarray]:
         """Return (one bytes key per row, whether the row counts)."""
-        part = np.ascontiguousarray(
-            x[:, [table.column_index(name) for name in self.columns]] + 0.0
-        )  # + 0.0: −0 is 0
-        return part.view(f"V{part.shape[1] * 8}").ravel(), np.asarray(~np.isnan(part).any(axis=1))
+        part = x[:, [table.column_index(name) for name in self.columns]]
+        return row_keys(part), np.asarray(~np.isnan(part).any(axis=1))
+
+
+def row_keys(x: np.ndarray) -> np.ndarray:
+    """Return each row as bytes, so that equal rows have equal keys."""
+    x = np.ascontiguousarray(x + 0.0)  # −0 becomes 0
+    return np.asarray(x.view(f"V{x.shape[1] * 8}").ravel())
 
 
 @dataclass(frozen=True, init=False)

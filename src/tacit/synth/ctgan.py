@@ -114,16 +114,21 @@ def condition_sampler(
     offsets = np.cumsum([0, *(b.width for b in encoding.discrete)])
 
     def condition(rows: int) -> Tensor:
-        out = torch.zeros(rows, int(offsets[-1]))
-        if encoding.discrete:
-            column = torch.randint(len(shares), (rows,))
-            for k, (at, share) in enumerate(shares):
-                mine = torch.nonzero(column == k).ravel()
-                if len(mine):
-                    out[mine, int(offsets[at]) + torch.multinomial(share, len(mine), replacement=True)] = 1
-        return out
+        if not shares:
+            return torch.zeros(rows, 0)
+        return draw_levels(torch.randint(len(shares), (rows,)), shares, offsets)
 
     return condition
+
+
+def draw_levels(column: Tensor, shares: list[tuple[int, Tensor]], offsets: np.ndarray) -> Tensor:
+    """Return conditional vectors: in each row, a level of column `shares[column]` by its frequency."""
+    out = torch.zeros(len(column), int(offsets[-1]))
+    for k, (at, share) in enumerate(shares):
+        mine = torch.nonzero(column == k).ravel()
+        if len(mine):
+            out[mine, int(offsets[at]) + torch.multinomial(share, len(mine), replacement=True)] = 1
+    return out
 
 
 def _column_shares(

@@ -29,7 +29,7 @@ from ..parameters import real, whole
 from ..parties.ledger import Spend
 from ..parties.secret import Secret
 from .adversarial import CPU, GeneratorNet, activate, generate_rows, get_weights, torch_seed
-from .ctgan import condition_sampler, level_frequencies
+from .ctgan import condition_sampler, draw_levels, level_frequencies
 from .dpgan import DPGAN, PrivateGAN, build_critic
 from .encode import Conditions, Layout
 from .generator import GeneratorState, Watch
@@ -124,6 +124,7 @@ class ConditionalNets:
             frequencies,
             settings.noise,
         )
+        self.shares = list(enumerate(frequencies.values()))
         self.sizes = [b.width for b in encoding.discrete]
         self.offsets = np.cumsum([0, *self.sizes])
         width = int(self.offsets[-1])
@@ -141,41 +142,21 @@ class ConditionalNets:
     def real(self, index: Tensor) -> Tensor:
         """Return real rows, each with its own level of a uniformly drawn column."""
         rows = self.encoded[index]
-        condition = (
-            torch.cat([rows[:, b.indicators] for b in self.encoding.discrete], dim=1)
-            if self.sizes
-            else rows[:, :0]
-        )
-        if self.sizes:
-            condition = condition * torch.repeat_interleave(
-                functional.one_hot(torch.randint(len(self.sizes), (len(rows),)), len(self.sizes)),
-                torch.tensor(self.sizes),
-                dim=1,
-            )
-        return torch.cat([rows, condition], dim=1)
+        if not self.sizes:
+            return rows
+        column = functional.one_hot(torch.randint(len(self.sizes), (len(rows),)), len(self.sizes))
+        levels = torch.cat([rows[:, b.indicators] for b in self.encoding.discrete], dim=1)
+        return torch.cat([rows, levels * torch.repeat_interleave(column, torch.tensor(self.sizes), 1)], dim=1)
 
     def fake(self, n: int) -> tuple[Tensor, Tensor | None]:
         """Return generated rows with their conditions, and the cross-entropy between the two."""
         column = torch.randint(max(len(self.sizes), 1), (n,))
-        condition, losses = torch.zeros(n, int(self.offsets[-1])), []
-        for k, b in enumerate(self.encoding.discrete):
-            mine = torch.nonzero(column == k).ravel()
-            if len(mine):
-                condition[
-                    mine,
-                    int(self.offsets[k])
-                    + torch.multinomial(
-                        self.frequencies[f"frequency.{b.variable}"], len(mine), replacement=True
-                    ),
-                ] = 1
+        condition = draw_levels(column, self.shares, self.offsets)
         raw = self.generator(torch.cat([torch.randn(n, self.noise), condition], dim=1))
+        losses = []
         for k, b in enumerate(self.encoding.discrete):
-            mine = column == k
-            losses.append(
-                -(
-                    functional.log_softmax(raw[mine][:, b.indicators], dim=1)
-                    * condition[mine][:, self.offsets[k] : self.offsets[k + 1]]
-                ).sum()
-            )
+            mine, levels = column == k, slice(self.offsets[k], self.offsets[k + 1])
+            log_shares = functional.log_softmax(raw[mine][:, b.indicators], dim=1)
+            losses.append(-(log_shares * condition[mine][:, levels]).sum())
         loss = torch.stack(losses).sum() / n if losses else None
         return torch.cat([activate(raw, self.encoding), condition], dim=1), loss

@@ -37,8 +37,6 @@ class Variable:
     levels: int
     missing: bool = False
     ordered: bool = False
-    low: float | None = None
-    high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -107,9 +105,7 @@ class Layout:
             if group is None:
                 levels = 0 if c.is_number else len(c.values) + c.missing
                 self.variables.append(
-                    Variable(
-                        c.name, (j,), levels, c.missing, c.kind == "ordinal" or c.is_number, c.low, c.high
-                    )
+                    Variable(c.name, (j,), levels, c.missing, c.kind == "ordinal" or c.is_number)
                 )
             elif j == min(group):
                 rows = np.array(groups[group].allowed, dtype=np.float64)

@@ -46,31 +46,25 @@ class Histograms:
         self.steps: list[float | None] = []  # for numeric columns with one cell per value
         self.sizes: list[int] = []
         for v in layout.variables:
-            if v.levels:
-                self.steps.append(None)
-                self.sizes.append(v.levels)
-                continue
-            assert v.low is not None
-            assert v.high is not None
-            step = layout.table.modeled[v.columns[0]].step
-            places = int(np.floor((v.high - v.low) / step + 1e-9)) + 1 if step else FINE + 1
+            step, places = None, v.levels
+            if not v.levels:
+                column = layout.table.modeled[v.columns[0]]
+                step, (low, high) = column.step, column.ends
+                places = int(np.floor((high - low) / step + 1e-9)) + 1 if step else FINE + 1
             self.steps.append(step if places <= FINE else None)
-            self.sizes.append(min(places, FINE) + v.missing)
+            self.sizes.append(v.levels or min(places, FINE) + v.missing)
 
     def count(self, v: np.ndarray) -> np.ndarray:
         """Count the rows in each cell, one variable after the other."""
         parts = []
         for i, (var, size, step) in enumerate(zip(self.layout.variables, self.sizes, self.steps)):
-            if var.levels:
-                code = v[:, i].astype(np.int64)
-            else:
-                assert var.low is not None
-                assert var.high is not None
-                cells = size - var.missing
-                x = np.nan_to_num(v[:, i], nan=var.low) - var.low
-                at = np.rint(x / step) if step else np.floor(x / max(var.high - var.low, 1e-300) * cells)
-                code = np.where(np.isnan(v[:, i]), size - 1, np.clip(at, 0, cells - 1)).astype(np.int64)
-            parts.append(np.bincount(code, minlength=size))
+            code = v[:, i]
+            if not var.levels:
+                (low, high), cells = self.layout.table.modeled[var.columns[0]].ends, size - var.missing
+                x = np.nan_to_num(v[:, i], nan=low) - low
+                at = np.rint(x / step) if step else np.floor(x / max(high - low, 1e-300) * cells)
+                code = np.where(np.isnan(v[:, i]), size - 1, np.clip(at, 0, cells - 1))
+            parts.append(np.bincount(code.astype(np.int64), minlength=size))
         return np.concatenate(parts)
 
     def stand_in_rows(self, totals: np.ndarray) -> np.ndarray:
@@ -84,20 +78,10 @@ class Histograms:
             counts = totals[ends[i] : ends[i + 1]]
             code = np.repeat(np.arange(size), counts).astype(np.float64)
             if not var.levels:
-                assert var.low is not None
-                assert var.high is not None
-                cells = size - var.missing
-                missing = code >= cells
-                if step:
-                    code = var.low + code * step
-                else:
-                    within = (
-                        np.concatenate([(np.arange(c) + 0.5) / c for c in counts if c])
-                        if counts.sum()
-                        else np.zeros(0)
-                    )
-                    code = var.low + (code + within) / cells * (var.high - var.low)
-                code[missing] = np.nan
+                (low, high), cells = self.layout.table.modeled[var.columns[0]].ends, size - var.missing
+                within = np.concatenate([(np.arange(c) + 0.5) / c for c in counts if c] or [np.zeros(0)])
+                values = low + (code * step if step else (code + within) / cells * (high - low))
+                code = np.where(code >= cells, np.nan, values)
             columns.append(code)
         return np.column_stack(columns)
 

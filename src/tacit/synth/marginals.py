@@ -58,7 +58,7 @@ class Grid:
 
     def _count_values(self, column: Column) -> int | None:
         """Return how many values the column's step allows, or None without a step."""
-        low, high = _ends(column)
+        low, high = column.ends
         return math.floor((high - low) / column.step + 1e-9) + 1 if column.step else None
 
     def _cells(self, column: Column) -> int:
@@ -87,7 +87,7 @@ class Grid:
         out = codes.astype(np.float64)
         for j, column in enumerate(self.columns):
             if column.is_number:
-                out[:, j] = np.clip(column.to_numbers_or_nan(frame[column.name]), *_ends(column))
+                out[:, j] = np.clip(column.to_numbers_or_nan(frame[column.name]), *column.ends)
             if column.missing:
                 out[codes[:, j] == self._cells(column), j] = np.nan
         return out[(codes >= 0).all(axis=1)]
@@ -108,7 +108,7 @@ class Grid:
         return out
 
     def _bin(self, column: Column, x: np.ndarray) -> np.ndarray:
-        (low, high), k, places = _ends(column), self._cells(column), self._count_values(column)
+        (low, high), k, places = column.ends, self._cells(column), self._count_values(column)
         x = np.clip(x, low, high) - low
         if places:
             return np.clip(np.rint(x / (column.step or 1)), 0, places - 1).astype(np.int64) * k // places
@@ -119,7 +119,7 @@ class Grid:
         out = codes.astype(np.float64)
         for j, column in enumerate(self.columns):
             if column.is_number:
-                (low, high), k, places = _ends(column), self._cells(column), self._count_values(column)
+                (low, high), k, places = column.ends, self._cells(column), self._count_values(column)
                 if places:
                     first, end = (
                         -(-codes[:, j] * places // k),
@@ -139,7 +139,7 @@ class Grid:
         column, k = self.columns[j], self._cells(self.columns[j])
         if not column.is_number:
             return [None if code == k else column.values[code] for code in codes]
-        (low, high), places, step = _ends(column), self._count_values(column), column.step or 1
+        (low, high), places, step = column.ends, self._count_values(column), column.step or 1
         names: list[Any] = []
         for code in range(k):
             if places:
@@ -153,12 +153,6 @@ class Grid:
                 first, end = (low + c * (high - low) / k for c in (code, code + 1))
                 names.append(f"{column.format_value(first)} … {column.format_value(end)}")
         return [None if code == k else names[code] for code in codes]
-
-
-def _ends(column: Column) -> tuple[float, float]:
-    assert column.low is not None
-    assert column.high is not None  # Grid rejects other columns
-    return column.low, column.high
 
 
 def _encode_levels(column: Column, series: Any) -> np.ndarray:

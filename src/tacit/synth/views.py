@@ -15,6 +15,7 @@ import pandas as pd
 
 from ..errors import BadData
 from .columns import Column, check_known, map_values, scalar
+from .constraints import row_keys
 from .table import Table
 
 CELLS = 10  # bins of a number in a joint table, as in SDMetrics
@@ -163,8 +164,7 @@ class Views:
 
     def keys(self, view: View) -> np.ndarray:
         """Return each row as bytes, so that exact copies can be found."""
-        rows = np.ascontiguousarray(np.where(np.isnan(view.x), np.inf, view.x) + 0.0)
-        return np.asarray(rows.view(f"V{rows.shape[1] * 8}").ravel())
+        return row_keys(np.where(np.isnan(view.x), np.inf, view.x))
 
     def pairs(self) -> list[tuple[int, int]]:
         """Return all pairs of columns."""
