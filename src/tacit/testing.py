@@ -97,7 +97,7 @@ def check_algorithm(algorithm: Algorithm, messages: bool = True) -> None:
         )
     _check_side_by_side(algorithm, name)
     if messages:
-        _check_messages(algorithm, name)
+        _check_runtimes(name, algorithm=algorithm, per_round=PER_ROUND)
 
 
 def _check_parameters(algorithm: Algorithm, name: str) -> None:
@@ -292,10 +292,6 @@ def _check_side_by_side(algorithm: Algorithm, name: str) -> None:
             mine,
             _train([one], "tanh", "stack", seed)[0],
         )
-
-
-def _check_messages(algorithm: Algorithm, name: str) -> None:
-    _check_runtimes(name, algorithm=algorithm, per_round=PER_ROUND)
 
 
 def _check_runtimes(name: str, **options: Any) -> list[Any]:

@@ -107,8 +107,8 @@ def test_the_condition_loss_is_zero_only_when_the_maker_obeys():
     obeyed = torch.zeros(2, encoding.width)
     obeyed[0, encoding.discrete[0].indicators.start + 2] = 50
     obeyed[1, encoding.discrete[1].indicators.start] = 50
-    assert float(rows.condition_loss(obeyed, torch.zeros(2, 5), chosen)) < 1e-6
-    indifferent = float(rows.condition_loss(torch.zeros(2, encoding.width), torch.zeros(2, 5), chosen))
+    assert float(rows.condition_loss(obeyed, chosen)) < 1e-6
+    indifferent = float(rows.condition_loss(torch.zeros(2, encoding.width), chosen))
     assert indifferent == pytest.approx((np.log(3) + np.log(2)) / 2, rel=1e-5)
 
 

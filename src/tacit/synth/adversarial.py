@@ -72,7 +72,7 @@ class EncodedRows:
         nothing = self.encoded.new_zeros(size, 0)
         return nothing, self.encoded[index], nothing, nothing
 
-    def condition_loss(self, raw: Tensor, condition: Tensor, chosen: Tensor) -> Tensor | None:
+    def condition_loss(self, raw: Tensor, chosen: Tensor) -> Tensor | None:
         """Return a loss that ties generated rows to their condition, or None."""
         return None
 

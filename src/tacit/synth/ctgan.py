@@ -61,7 +61,7 @@ class ConditionalRows(EncodedRows):
         shuffle = torch.randperm(size, device=device)
         return condition, real[shuffle], condition[shuffle], torch.stack([column, level])
 
-    def condition_loss(self, raw: Tensor, condition: Tensor, chosen: Tensor) -> Tensor | None:
+    def condition_loss(self, raw: Tensor, chosen: Tensor) -> Tensor | None:
         """Return the cross-entropy between the requested level and the generated one."""
         if not self.sizes:
             return None

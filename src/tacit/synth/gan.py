@@ -208,7 +208,7 @@ class GANTrainer:
             raw, fake, condition, _, _, chosen = self._generate()
             verdict = critic(torch.cat([fake, condition], dim=1))
             generator_loss = -verdict.mean() if settings.wasserstein else functional.softplus(-verdict).mean()
-            condition_loss = self.rows.condition_loss(raw, condition, chosen)
+            condition_loss = self.rows.condition_loss(raw, chosen)
             self.optimizers[0].zero_grad(set_to_none=True)
             (generator_loss if condition_loss is None else generator_loss + condition_loss).backward()
             self.optimizers[0].step()

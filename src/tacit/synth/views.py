@@ -103,10 +103,6 @@ class Views:
         return [j for j, c in enumerate(self.columns) if c.is_number]
 
     @property
-    def discrete(self) -> list[int]:
-        return [j for j, c in enumerate(self.columns) if not c.is_number]
-
-    @property
     def names(self) -> list[str]:
         return [c.name for c in self.columns]
 
