@@ -13,6 +13,7 @@ from tacit import data, models
 from tacit.errors import BadRun
 from tacit.report import read_run
 from tacit.results import JobResult
+from tests.jobs.studies import small
 
 FED = data.gaussian_blobs(rows=80, seed=0).split(3, seed=0)
 
@@ -23,7 +24,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, JobResult]:
     return {
         "train": tacit.train(FED, model="logistic", rounds=2),
         "compare": tacit.compare(FED, model="logistic", rounds=1),
-        "study": tacit.study("heart-disease", quick=True, rounds=1, out=out / "run"),
+        "study": tacit.study(small(out), quick=True, out=out / "run"),
     }
 
 

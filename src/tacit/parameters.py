@@ -1,4 +1,4 @@
-"""Hyper-parameters as data: what a field may be stands beside the field, once.
+"""Hyperparameters as data: the allowed values of a field are declared once, with the field.
 
 A constructor in tacit is a frozen dataclass. Its fields are declared with `real`, `whole`, `choice`, `flag`
 or `part`, which keep the allowed values and one line of documentation. From that one place come the check
@@ -23,9 +23,7 @@ T = TypeVar("T")
 
 
 class Kind(NamedTuple):
-    """A kind of component: what it is called, its members by name, and the class that a user's own
-    extends.
-    """
+    """A kind of component: its name, its members, and the class that a user's own extends."""
 
     what: str
     members: Mapping[str, type]
@@ -41,7 +39,7 @@ class Kind(NamedTuple):
         return type(value) in self.members.values() if self.base is None else isinstance(value, self.base)
 
     def advice(self, value: Any) -> str:
-        """What to do about an object of the right form that is not of this kind."""
+        """Return advice about an object of the right form that is not of this kind."""
         if self.base is None or not dataclasses.is_dataclass(value):
             return ""
         room = ".".join(self.base.__module__.split(".")[:2])
@@ -129,7 +127,7 @@ def _field(default: Any, **metadata: Any) -> Any:
 
 
 def allowed(meta: Mapping[str, Any]) -> str:
-    """What a field may be, in words: 'a number above 0 and at most 1'."""
+    """Return the allowed values of a field in words: 'a number above 0 and at most 1'."""
     if meta["kind"] == "choice":
         words = "one of " + ", ".join(repr(o) for o in meta["options"])
     elif meta["kind"] == "flag":
@@ -179,7 +177,7 @@ def _fits(value: Any, meta: Mapping[str, Any]) -> bool:
 
 
 def too_large(value: Any) -> str:
-    """What is wrong with a whole number that no tensor can hold; "" of any other value."""
+    """Return what is wrong with an integer that no tensor can hold; "" for any other value."""
     return (
         "A whole number has 63 bits at most here."
         if isinstance(value, Integral) and not -(2**63) <= int(value) < 2**63
@@ -195,15 +193,16 @@ def _finite(value: Any) -> bool:
 
 
 def bad(owner: str, name: str, given: Any, must_be: str, advice: str = "") -> BadParameter:
-    """The one sentence for a bad parameter: what was given, what is allowed, what to do."""
+    """Return the error for a bad parameter: its value, what is allowed, what to do."""
     return BadParameter(
         f"{owner}: {name} is {given!r}; it must be {must_be}." + (f" {advice}" if advice else "")
     )
 
 
 def check(thing: T, owner: str = "") -> T:
-    """Hold every field of a dataclass, and of the dataclasses in it, to what it declares; return the thing.
-    `owner` is who is blamed, where its own name is none that a user knows.
+    """Check every field of a dataclass, and of the dataclasses in it; return the dataclass.
+
+    Errors begin with `owner`, or with the name of the class.
     """
     for field in dataclasses.fields(thing):  # type: ignore[arg-type]
         if not field.metadata or field.metadata["kind"] == "component":
@@ -215,11 +214,8 @@ def check(thing: T, owner: str = "") -> T:
             raise bad(owner or type(thing).__name__, field.name, value, allowed(field.metadata), advice)
         if field.metadata["kind"] == "part" and value is not None:
             check(value)
-        elif isinstance(value, Real) and type(value) not in (
-            bool,
-            int,
-            float,
-        ):  # numpy's: the same value as a plain number, which a job file can hold
+        # a numpy number becomes a plain one, which a job file can hold
+        elif isinstance(value, Real) and type(value) not in (bool, int, float):
             object.__setattr__(thing, field.name, int(value) if isinstance(value, Integral) else float(value))
     if hasattr(thing, "check"):  # what holds between the fields
         thing.check()
@@ -227,7 +223,7 @@ def check(thing: T, owner: str = "") -> T:
 
 
 def describe(cls: type) -> list[tuple[str, str, str]]:
-    """(name and default, what it may be, what it means) for each declared field."""
+    """Return (name and default, allowed values, meaning) of each declared field."""
     rows = []
     for field in dataclasses.fields(cls):
         if field.metadata:
@@ -237,8 +233,9 @@ def describe(cls: type) -> list[tuple[str, str, str]]:
 
 
 def to_table(thing: Any) -> dict[str, Any]:
-    """A constructor as a TOML table: its name, then every field that is not None; or what it says itself, if
-    it holds what no table can.
+    """Return a component as a TOML table: its name, then every field that is not None.
+
+    A component with values that no table can hold defines `as_table`.
     """
     if hasattr(thing, "as_table"):
         return dict(thing.as_table())
@@ -257,7 +254,7 @@ def to_table(thing: Any) -> dict[str, Any]:
 
 
 def nearest(word: str, words: list[str]) -> str:
-    """' Did you mean …?', or the whole list when nothing is near."""
+    """Return 'Did you mean …?', or the whole list when nothing is similar."""
     close = difflib.get_close_matches(word.lower(), [w.lower() for w in words], n=1, cutoff=0.6)
     for w in words:
         if close and w.lower() == close[0]:
@@ -310,7 +307,7 @@ def from_fields(
     try:
         return check(cls(**values), "" if members else where)
     except TypeError as error:
-        raise BadJob(f"{where}: {cls.__name__} cannot be made from {sorted(values)}: {error}") from None
+        raise BadJob(f"{where}: {cls.__name__} cannot be built from {sorted(values)}: {error}") from None
     except BadParameter as error:
         raise BadJob(f"{where}: {error}" if members else str(error)) from None
 

@@ -1,6 +1,4 @@
-"""A run is a directory with one writer and many readers.
-
-Its files survive a kill at any time.
+"""A run is a directory with one writer and many readers. Its files survive a kill at any time.
 
 job.toml       the job, with every option resolved
 events.jsonl   what happened, one event a line
@@ -29,9 +27,7 @@ Event = dict[str, Any]
 
 
 def check_unused(directory: str | Path, marker: str = "events.jsonl") -> Path:
-    """Return the path of a new run.
-
-    Raise BadRun if it contains one (has the file `marker`) or is a file.
+    """Return the path of a new run; raise BadRun if it is a file or contains a run (the file `marker`).
 
     Nothing is written.
     """
@@ -124,10 +120,7 @@ def load_stack(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any], dict[s
 
 
 def read_stack_note(path: Path) -> dict[str, Any] | None:
-    """Return the note of a saved stack without loading its states.
-
-    None if the file no longer exists.
-    """
+    """Return the note of a saved stack without loading its states; None if the file no longer exists."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -197,9 +190,7 @@ class Journal:
         watch: Callable[[Event], None] | None = None,
         agree: Callable[[list[Event]], None] = lambda events: None,
     ) -> tuple[Journal, dict[str, Any] | None, Any]:
-        """Open an existing run at its last saved state.
-
-        Return (journal, state tensors or None, metadata).
+        """Open an existing run at its last saved state: (journal, state tensors or None, metadata).
 
         `agree` is called with the events up to that state and may raise; nothing has been changed then.
         """

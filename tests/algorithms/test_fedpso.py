@@ -1,8 +1,8 @@
 """FedPSO (Park, Suh, Lee 2021): a swarm whose best member is the model.
 
-By hand, with targets 0 and 8, η = 1/4 (a step halves the way) and no pulls, from w = 2: the parties arrive at
-1 and 5, with losses 1 and 9 where they stand. The best is the first, so w = 1. They go on from their own
-models, to 1/2 and 6.5, with losses 1/4 and 9/4: w = 1/2.
+By hand, with targets 0 and 8, η = 1/4 (a step halves the distance) and no attraction, from w = 2: the parties reach
+1 and 5, with losses 1 and 9. The first is the best, so w = 1. They continue from their own models, to 1/2 and 6.5,
+with losses 1/4 and 9/4: w = 1/2.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Personalised algorithms: the server's model and every party's own, held to the papers' pseudo-code in
-numpy.
-"""
+"""Personalized algorithms: the server's model and every party's own, compared with the papers' pseudocode in numpy."""
 
 from __future__ import annotations
 
@@ -179,7 +177,7 @@ def test_the_servers_model_and_everyones_own_are_the_papers(algorithm, reference
 
 
 def test_ditto_without_a_tie_is_each_party_alone():
-    """λ = 0: a party's own model never hears of the others, so it does not matter who they are."""
+    """λ = 0: a party's own model does not depend on the other parties."""
     more = World(rounds=3, per_round=5)
     alone = np.stack(
         [functools.reduce(lambda v, r, k=k: more.sgd(r, k, v, 0.2), range(3), more.start) for k in range(5)]
@@ -265,7 +263,7 @@ def test_ifca_by_hand():
     assert still["centers"].tolist() == [[1.0], [10.0]]  # a model nobody chose stays
 
 
-def test_ifca_is_refused_beside_secure_aggregation():
+def test_ifca_is_refused_with_secure_aggregation():
     from tacit import guard
 
     with pytest.raises(ValueError, match="a cluster with one party shows its update"):

@@ -1,8 +1,8 @@
-"""A small world in which a paper's pseudo-code can be written down in numpy and held to ours.
+"""A small setting in which a paper's pseudocode is implemented in numpy and compared with tacit.
 
 A reference is a generator over a World: it yields the server's weights after each round. It takes from tacit
-only who takes part in a round and on which rows (`algorithms.plan`); gradients, local steps and merges are
-its own, in float64.
+only the participants of a round and their rows (`algorithms.plan`); gradients, local steps and merges are its
+own, in float64.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def test_a_command_that_cannot_be_parsed_ends_with_2_and_the_usage(argv, capsys)
         (["study"], "tacit study: error: the following arguments are required: name\n"),
     ],
 )
-def test_an_option_that_is_not_known_is_told_by_its_verb_with_the_nearest(argv, sentence, capsys):
+def test_an_unknown_option_is_refused_with_the_nearest_one_of_its_verb(argv, sentence, capsys):
     with pytest.raises(SystemExit):
         cli.main(argv)
     err = capsys.readouterr().err
@@ -137,13 +137,13 @@ def test_json_is_one_document_with_the_result_and_progress_goes_elsewhere(folder
         ["--json", "data", "list"],
     ],
 )
-def test_json_may_stand_before_the_verb_and_after_it(capsys, argv):
+def test_json_is_accepted_before_and_after_the_verb(capsys, argv):
     code, out, _ = run(capsys, *argv)
     assert code == 0
     assert json.loads(out)
 
 
-def test_debug_may_stand_before_the_verb(folder, capsys):
+def test_debug_is_accepted_before_the_verb(folder, capsys):
     assert "Traceback" in run(capsys, "--debug", "run", "jbo.toml")[2]
     assert "Traceback" not in run(capsys, "run", "jbo.toml")[2]
 
@@ -263,7 +263,7 @@ def test_the_command_line_gives_what_python_gives(folder, capsys):
         ),
         (
             ["run", "job.toml", "--set", "modle=mlp"],
-            "'modle=mlp' changes nothing: write it as TABLE.KEY=VALUE",
+            "expected TABLE.KEY=VALUE, got 'modle=mlp'",
         ),
         (
             ["run", "job.toml", "--set", "model=mpl"],
@@ -284,7 +284,7 @@ def test_the_command_line_gives_what_python_gives(folder, capsys):
         (["run", "--resume", "nowhere"], "nowhere holds no run to resume"),
         (["compare", "job.toml", "--set", "train.runtime=inprocess"], "'runtime' is for `tacit run`"),
         (["report", "nowhere"], "there is no directory nowhere"),
-        (["report", "."], "is no run directory"),
+        (["report", "."], "is not a run directory"),
         (["algorithms", "FedPros"], "'FedPros' is not known. Did you mean 'FedProx'?"),
         (["data", "show", "digitz"], "'digitz' is not a data set. Did you mean 'digits'?"),
         (

@@ -1,4 +1,4 @@
-"""What is stopped goes on: a kill, Ctrl-C, being told to end."""
+"""Stopped commands resume: after a kill, Ctrl-C, or SIGTERM."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 import tacit
 from tacit import cli, data
 from tacit.errors import BadRun
+from tests import warm
 
 from .shell import ROOT, answer, process, run
 
@@ -31,7 +32,7 @@ def slow_job(folder: Path) -> Path:
     return file
 
 
-def begun(started: subprocess.Popen, out: Path, rounds: int = 10) -> None:
+def begun(started: warm.Popen, out: Path, rounds: int = 10) -> None:
     """Wait until some rounds are written down, and some state with them."""
     for _ in range(1200):
         if (out / "state" / "state.json").exists() and (out / "events.jsonl").read_bytes().count(
@@ -76,7 +77,7 @@ def test_a_killed_run_resumes_to_the_very_model_of_one_that_was_never_stopped(fo
     same(folder / "killed", folder / "whole")
 
 
-def test_ctrl_c_ends_with_130_and_the_command_that_goes_on(folder, capsys):
+def test_ctrl_c_exits_with_130_and_prints_the_resume_command(folder, capsys):
     slow_job(folder)
     started = process("run", "slow.toml", "--out", "stop me", "--json", cwd=folder)
     begun(started, folder / "stop me")
@@ -115,7 +116,7 @@ sys.exit(cli.main([]))
     [("asyncio", signal.SIG_DFL), ("plain", signal.SIG_IGN)],
     ids=["in a loop", "in the background"],
 )
-def test_a_command_told_to_end_takes_its_rows_and_keys_off_the_disk(how, shell):
+def test_a_terminated_command_deletes_its_rows_and_keys_from_disk(how, shell):
     """By SIGTERM, as schedulers and containers say it; also where the shell switched Ctrl-C off."""
     started = subprocess.Popen(
         [sys.executable, "-c", WORKS, how],
@@ -174,7 +175,7 @@ def test_ctrl_c_in_a_comparison_says_what_is_left_and_what_can_be_done(folder, c
     )
 
 
-def test_a_run_that_was_started_from_python_is_said_to_be_one(folder, capsys):
+def test_a_run_that_was_started_from_python_is_reported_as_such(folder, capsys):
     fed = data.gaussian_blobs(rows=100).split(2)
     tacit.train(fed, model="logistic", rounds=1, out="py")
     with pytest.raises(BadRun) as refused:

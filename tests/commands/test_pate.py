@@ -87,7 +87,7 @@ def test_a_job_file_says_what_the_arguments_say(job):
         ("train.rounds=3", "'train' is not a known table"),
     ],
 )
-def test_what_a_job_file_may_not_say_is_told_with_its_place(job, change, words):
+def test_bad_job_file_entries_are_refused_with_their_position(job, change, words):
     with pytest.raises(BadJob, match=words):
         command.load(job, [change])
 

@@ -1,8 +1,7 @@
-"""The tables of the reference pages, made from the code. a test holds the pages to them.
+"""The tables of the reference pages, generated from the code. A test compares the pages with them.
 
-`python -m tests.docs.tables` writes them into the pages.
-
-In a page a table stands between `<!-- table: NAME -->` and `<!-- end -->`.
+`python -m tests.docs.tables` writes them into the pages. In a page a table is between `<!-- table: NAME -->` and
+`<!-- end -->`.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ def options(function: Callable[..., Any], declared: dict[str, Any]) -> str:
 def data_sets() -> str:
     rows = []
     for name, make in data.ALL.items():
-        first = (inspect.getdoc(inspect.getmodule(make)) or "").split("\n")[0]
+        first = (inspect.getdoc(make) or "").split("\n")[0]
         options = ", ".join(
             f"`{p.name}={p.default!r}`" if p.default is not p.empty else f"`{p.name}`"
             for p in inspect.signature(make).parameters.values()

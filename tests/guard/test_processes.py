@@ -65,7 +65,7 @@ def test_processes_and_the_simulation_give_the_same_model(guard: list[Any]) -> N
     assert apart(there, here) < 1e-5
 
 
-def test_noise_across_processes_is_accounted_alike_and_never_replayable() -> None:
+def test_noise_across_processes_is_accounted_equally_and_never_replayable() -> None:
     guard = [Clip(0.3), Noise(multiplier=1.0, placement="distributed"), Quantize(bits=24), SecAgg()]
     there, here = (
         tacit.train(FED, **TOLD, guard=guard, runtime="processes"),
@@ -94,7 +94,7 @@ def without(gone: str, since: int) -> Iterator[None]:
         yield
 
 
-def test_every_linear_algorithm_with_a_killed_client_is_the_unguarded_one_up_to_quantisation(
+def test_every_linear_algorithm_with_a_killed_client_is_the_unguarded_one_up_to_quantization(
     tmp_path: Path,
 ) -> None:
     """Clip → Quantize → SecAgg for each, and for some Clip → Noise → Quantize → SecAgg, in one process a
@@ -107,7 +107,7 @@ def test_every_linear_algorithm_with_a_killed_client_is_the_unguarded_one_up_to_
         "rounds": 2,
         "evaluate_every": 0,
         "batch_size": 8,
-    }  # two layers: personalised ones keep the last
+    }  # two layers: personalized ones keep the last
     linear = {
         name: {**common, "algorithm": made(lr=0.05)}
         for name, made in algorithms.ALL.items()
@@ -151,9 +151,7 @@ def guarded(**more: Any) -> dict[str, Any]:
 def test_a_killed_client_is_left_out_of_its_round_and_of_those_after_it_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Against an active server, so that the survivors' list is signed by certificates while one of them is
-    gone.
-    """
+    """Against an active server, so that the survivors' list is signed by certificates while one client is absent."""
     gone = FOUR.parties[2]
     doom(monkeypatch, tmp_path / "killed", **{gone: 1})
     told = {**guarded(threshold=0.7, adversary="active"), "rounds": 2, "algorithm": algorithms.FedAvg(lr=0.1)}
@@ -172,8 +170,8 @@ def test_a_killed_client_is_left_out_of_its_round_and_of_those_after_it_and_name
 def test_too_few_left_abort_the_sum_and_those_who_come_back_take_part_when_it_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two of four are killed before their second upload, of whom three are needed; they are started again.
-    Nobody is missing from any sum in the end.
+    """Two of four clients are killed before their second upload, and three are needed; the two are restarted. In the end
+    no client is missing from any sum.
     """
     first, second = FOUR.parties[:2]
     doom(monkeypatch, tmp_path / "killed", **{first: 2, second: 2})

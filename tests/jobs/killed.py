@@ -70,8 +70,8 @@ def settings(algorithm: str, runtime: str) -> dict[str, Any]:
 
 
 class Clock:
-    """Stands for `time` in runs.py: 0.4 s pass at each look, so that the state is saved about every third
-    round and not in the first second only.
+    """Replaces `time` in runs.py: 0.4 s pass at each call, so that the state is saved about every third round and not in
+    the first second only.
     """
 
     now = 0.0
@@ -82,9 +82,7 @@ class Clock:
 
 
 class Axe:
-    """Counts the moments at which something reaches the disk, before and after, and strikes at the one it was
-    told.
-    """
+    """Counts the writes to disk, before and after each, and kills the process at the given one."""
 
     def __init__(self, moment: int | None):
         self.moment, self.count = moment, 0
@@ -110,7 +108,7 @@ class Axe:
 
 
 def child(out: Path, job: dict[str, Any], moment: int | None = None, delay: float | None = None) -> bool:
-    """Train, or go on, in a process of its own; whether it was killed."""
+    """Train, or resume, in a child process; return whether it was killed."""
     pid = os.fork()
     if pid == 0:
         runs.time = Clock()  # type: ignore[assignment]

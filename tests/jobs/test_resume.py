@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 import tacit
 from tacit import algorithms, data
 from tacit.errors import BadParameter, BadRun
+from tests import warm
 
 
 @pytest.mark.parametrize(
@@ -37,10 +37,8 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(
     ledger come out the same.
     """
     program = Path(__file__).with_name("killed.py")
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, str(program), str(tmp_path), algorithm, runtime, "7"],
-        capture_output=True,
-        text=True,
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
@@ -193,7 +191,7 @@ def test_a_damaged_run_is_refused_with_advice(damage: Any, tmp_path: Path) -> No
         run(tmp_path / "a", resume=True)
 
 
-def test_a_run_of_a_comparison_can_go_on_alone(tmp_path: Path) -> None:
+def test_a_run_of_a_comparison_can_resume_alone(tmp_path: Path) -> None:
     """Its directory has the whole state, the control variates of every client included, though it ran in a
     stack with others.
     """

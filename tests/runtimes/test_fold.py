@@ -218,7 +218,7 @@ class Played:
         return list(carry)
 
 
-def test_recordings_are_shared_by_pieces_and_plans_of_one_size_and_made_at_the_second_sight(
+def test_recordings_are_shared_by_chunks_and_plans_of_one_size_and_made_at_the_second_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A client that leaves ends a piece of the plan; pieces of one stack are of every length."""

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadData
+from ..report.layout import Section, figure, table
 from ..report.markup import Safe, join, tag
 from ..report.numbers import count, is_finite, names, percent, significant
 from ..report.page import assemble, write_page
-from ..report.sections import Section, figure, table
 from ..report.svg import Figure
 from . import drawings
 from .assessment import Risk, assess
@@ -147,7 +147,7 @@ def verdict(risk: Risk) -> Section:
         [
             tag("p", headline, class_="headline"),
             tag("dl", tiles, class_="tiles"),
-            *(tag("p", w, class_="plainly") for w in risk.warnings),
+            *(tag("p", w, class_="warning") for w in risk.warnings),
         ]
     )
     return Section("verdict", "Verdict", body)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,7 +48,7 @@ def _list(args: Any) -> tuple[Any, Callable[[Any], None]]:
     sets: list[dict[str, Any]] = [
         {
             "name": name,
-            "about": about(sys.modules[make.__module__]),
+            "about": about(make),
             "files": place_of(name, args.data_dir),
             "options": {p.name: p.default for p in inspect.signature(make).parameters.values()},
         }

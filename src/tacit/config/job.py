@@ -148,7 +148,7 @@ def of_run(directory: str | os.PathLike[str]) -> Job:
 
 
 def of_comparison(directory: str | os.PathLike[str]) -> Job:
-    """Read the job that `tacit compare` keeps beside its runs."""
+    """Read the job of a comparison from its directory."""
     file = Path(directory) / "job.toml"
     if not file.is_file():
         raise BadRun(
@@ -313,7 +313,7 @@ def _data(raw: dict[str, Any], skews: list[Any], file: Path) -> dict[str, Any]:
         )
     if "by" not in flat and "parties" not in flat and not any(isinstance(s, ByColumn) for s in skews):
         raise BadJob(
-            f"{where}: it is not said who holds the rows. Add `parties = 10`, or `by` with a column that "
+            f"{where}: who holds the rows is missing. Add `parties = 10`, or `by` with a column that "
             "tells parties apart."
         )
     defaults = {
@@ -346,9 +346,7 @@ def source(table: Mapping[str, Any], file: str) -> tuple[Callable[..., Any], dic
             data.from_parquet if packed.endswith((".parquet", ".pq")) else data.from_csv
         )
         if "label" not in table:
-            raise BadJob(
-                f'{file}, data: there is no `label` beside `path`. Name the column to predict: label = "…".'
-            )
+            raise BadJob(f'{file}, data: `path` needs a `label`. Name the column to predict: label = "…".')
     elif "name" not in table:
         between = (
             ""
@@ -360,7 +358,7 @@ def source(table: Mapping[str, Any], file: str) -> tuple[Callable[..., Any], dic
             f"{file}, data: there is neither a `name` nor a `path`.{between} Data sets: "
             f"{', '.join(data.ALL)}."
         )
-    elif table["name"] not in list(data.ALL):  # a list: what cannot be hashed is told, too
+    elif table["name"] not in list(data.ALL):  # a list: the name may not be hashable
         if str(table["name"]).lower().endswith((".csv", ".csv.gz", ".parquet", ".pq")):
             raise BadJob(
                 f"{file}, data: {table['name']!r} is a file, not the name of a data set. Write path = "

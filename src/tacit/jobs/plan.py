@@ -185,17 +185,17 @@ def _tolerated(p: Plan, guard: Guard | None) -> int:
 
 
 def _looked(p: Plan) -> int:
-    """How many are asked for their loss before it is settled who takes part."""
-    asked: list[int] = []
+    """Return how many parties report their loss before participants are chosen."""
+    sizes: list[int] = []
 
     def loss(who: np.ndarray) -> np.ndarray:
-        asked.append(len(who))
+        sizes.append(len(who))
         return np.zeros(len(who))
 
     if p.select is not None:
         n = len(p.fed)
         selection.select(p.select, p.seed, 0, selection.PartyInfo(p.sizes, loss, np.zeros(n)), p.per_round)
-    return sum(asked)
+    return sum(sizes)
 
 
 def _sees(p: Plan, guard: Guard | None, start: State) -> list[dict[str, str]]:

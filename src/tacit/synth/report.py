@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..report.layout import Section, grid, table, tile
 from ..report.maps import heat
 from ..report.markup import Safe, join, tag
 from ..report.numbers import count, is_finite, significant, truncate
 from ..report.page import assemble, write_page
-from ..report.sections import Section, figure, table
 from ..report.svg import Axis, Figure, Rule, Series, Table, bars, plot
 from .fidelity import correlation
 from .scores import MetricScore
@@ -52,7 +52,9 @@ def render(evaluation: Evaluation, points: bool = True) -> str:
         f"{count(len(views.columns))} columns",
         f"target {evaluation.target}" if evaluation.target else "",
     ]
-    stamps = [tag("p", tag("strong", KEEP if points else KEEP_LESS), class_="stamp going", role="status")]
+    stamps = [
+        tag("p", tag("strong", KEEP if points else KEEP_LESS), class_="stamp unfinished", role="status")
+    ]
     sections = [
         summary(evaluation),
         *(s for facet in ("fidelity", "utility", "privacy") if (s := scores(evaluation, facet))),
@@ -95,12 +97,7 @@ def _tile(score: MetricScore | None, warn: bool) -> Safe | None:
         )
         if w
     )
-    return tag(
-        "div",
-        tag("dt", score.name),
-        tag("dd", number(score.value), tag("small", more)),
-        class_="tile warn" if warn else "tile",
-    )
+    return tile(score.name, number(score.value), more, "warn" if warn else "")
 
 
 def summary(evaluation: Evaluation) -> Section:
@@ -130,7 +127,9 @@ def summary(evaluation: Evaluation) -> Section:
             [
                 tag("p", head, class_="headline"),
                 tag("dl", [t for t in tiles if t], class_="tiles"),
-                tag("ul", [tag("li", w) for w in warnings[1:]], class_="said") if len(warnings) > 1 else None,
+                tag("ul", [tag("li", w) for w in warnings[1:]], class_="sentences")
+                if len(warnings) > 1
+                else None,
                 tag(
                     "p",
                     "Fidelity, utility and privacy are separate: a copy of the real table has the best "
@@ -203,10 +202,6 @@ def _parts(score: MetricScore) -> Safe | None:
     )
 
 
-def _figures(*figures: Figure | None) -> Safe:
-    return tag("div", [figure(d) for d in figures if d], class_="figures")
-
-
 def distances(evaluation: Evaluation) -> Section | None:
     """Plot the distances of synthetic and held-out rows to the nearest training row."""
     views = evaluation.views
@@ -251,7 +246,7 @@ def distances(evaluation: Evaluation) -> Section | None:
         columns=("risk", "excess_risk"),
         rules=[Rule("full disclosure", 1.0)],
     )
-    return Section("distances", "Distances and risks", _figures(figures, risks))
+    return Section("distances", "Distances and risks", grid([figures, risks]))
 
 
 def _steps(name: str, edges: Any, share: Any) -> Series:
@@ -289,7 +284,7 @@ def columns(evaluation: Evaluation) -> Section:
                 "details",
                 tag("summary", f"{name} ({views.columns[j].kind}): {number(shape.get(name))}"),
                 tag("p", "; ".join(inside), class_="quiet"),
-                _figures(figures),
+                grid([figures]),
                 open="open" if place < 2 else None,
             )
         )
@@ -430,9 +425,9 @@ def pairs(evaluation: Evaluation, points: bool) -> Section | None:
         "Pairs",
         join(
             [
-                _figures(*figures),
+                grid(figures),
                 tag("h3", "Numeric pairs with the largest difference") if scatters else None,
-                _figures(*scatters) if scatters else None,
+                grid(scatters),
             ]
         ),
     )

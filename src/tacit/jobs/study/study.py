@@ -81,23 +81,23 @@ def study(
     to try it out. `seeds`, `rounds` and `rows` reduce it, `only` (a regular expression) selects runs. `watch`
     is called with lines of progress.
     """
-    asked = file.load(
+    spec = file.load(
         name, quick=quick, data_dir=data_dir, device=device, seeds=seeds, rows=rows, rounds=rounds
     )
-    directory = default_directory(asked) if out is None else Path(out)
-    return write_result(asked, run.study(asked, directory, only=only, say=watch), directory)
+    directory = default_directory(spec) if out is None else Path(out)
+    return write_result(spec, run.study(spec, directory, only=only, say=watch), directory)
 
 
-def default_directory(asked: file.Study) -> Path:
-    """Where a study is kept if nothing else is said."""
-    return Path("runs") / f"study-{asked.name}{'-quick' if asked.quick else ''}"
+def default_directory(spec: file.Study) -> Path:
+    """Return the default directory of a study."""
+    return Path("runs") / f"study-{spec.name}{'-quick' if spec.quick else ''}"
 
 
-def write_result(asked: file.Study, store: Store, directory: Path) -> StudyResult:
+def write_result(spec: file.Study, store: Store, directory: Path) -> StudyResult:
     """Write the tables and the report of what is done."""
     lines = store.lines()
-    summary = table.summary(asked, lines)
+    summary = table.summary(spec, lines)
     with store.writing():
-        files = table.write_files(directory, asked, lines)
-        report = page.write(directory / "report.html", summary, table.finished(asked, lines))
+        files = table.write_files(directory, spec, lines)
+        report = page.write(directory / "report.html", summary, table.finished(spec, lines))
     return StudyResult(summary, directory, [*files, report])

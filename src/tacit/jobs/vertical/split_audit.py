@@ -15,9 +15,9 @@ from ...audit.reconstruction import Reconstruction
 from ...errors import BadData
 from ...parties.secret import Secret
 from ...protocols.splitnn_terms import Route, compute_loss
+from ...report.layout import Section, figure, table
 from ...report.markup import Safe, join, tag
 from ...report.page import assemble, write_page
-from ...report.sections import Section, figure, table
 from ...report.svg import Axis, Series, plot
 from .split import route_of
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ...data.federation import Dataset, Federation
 from ...data.identifiers import normal
-from ...data.tables import Recipe
+from ...data.recipe import Recipe
 from ...data.vertical import Columns, Vertical, drop_repeated_ids, split_rows
 from ...errors import BadData, BadParameter
 from ...parameters import bad, nearest

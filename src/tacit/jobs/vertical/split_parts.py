@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ...audit import leakage
-from ...data.tables import Recipe
+from ...data.recipe import Recipe
 from ...engine.metrics import count, measure, measure_regression
 from ...errors import BadData, BadParameter, BadRun, MissingFiles
 from ...files import write_atomic

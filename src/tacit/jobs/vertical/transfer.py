@@ -20,7 +20,7 @@ from torch.nn.functional import mse_loss
 
 from ...data.federation import Dataset
 from ...data.identifiers import normal
-from ...data.tables import Recipe
+from ...data.recipe import Recipe
 from ...data.vertical import Columns, drop_repeated_ids
 from ...errors import BadData
 from ...mpc import transfer as hidden
