@@ -79,7 +79,7 @@ def _verdict(result: Any) -> Section:
 
 def _curves(result: Any) -> Section:
     figures = grid([_accuracy(result), _spending(result), _classes(result)])
-    return Section("answers", "Answers and what they cost", figures)
+    return Section("answers", "Answers and what they cost", join([figures]))
 
 
 def _accuracy(result: Any) -> Figure | None:

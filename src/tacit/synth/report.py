@@ -246,7 +246,7 @@ def distances(evaluation: Evaluation) -> Section | None:
         columns=("risk", "excess_risk"),
         rules=[Rule("full disclosure", 1.0)],
     )
-    return Section("distances", "Distances and risks", grid([figures, risks]))
+    return Section("distances", "Distances and risks", join([grid([figures, risks])]))
 
 
 def _steps(name: str, edges: Any, share: Any) -> Series:
