@@ -28,11 +28,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..crypto.prg import KEY
 from ..errors import BadRun, ProtocolError
 from ..files import write_atomic
 from ..parties.message import Message
 from ..parties.party import Party
-from .tape import KEY, Tape
+from .tape import Tape
 
 if TYPE_CHECKING:
     from .context import RingContext

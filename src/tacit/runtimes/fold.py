@@ -329,7 +329,7 @@ class _Graph:
 
         self.index[:, :steps].copy_(index)
         self.live[:, :steps].copy_(live)
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(
             stream
