@@ -215,8 +215,7 @@ class Stock:
         async def receive() -> list[Tensor]:
             return (await me.recv(dealer, Corrections)).values
 
-        tape = Tape(message.key)
-        return cls(tape, rank, parties, receive, device, message.session, arithmetic=arithmetic)
+        return cls(Tape(message.key), rank, parties, receive, device, message.session, arithmetic=arithmetic)
 
     def _check_next(self, request: Request) -> None:
         """Refuse a request that is not the next one of the plan."""
