@@ -84,14 +84,14 @@ def test_a_job_file_becomes_the_federation_and_the_arguments_it_describes(tmp_pa
     assert told["data_job"]["skew"] == {"name": "Dirichlet", "alpha": 0.7, "variant": "class"}
 
 
-def test_without_other_tables_a_job_is_fedavg_with_an_mlp_on_evenly_dealt_rows(tmp_path):
+def test_without_other_tables_a_job_is_fedavg_with_an_mlp_on_evenly_partitioned_rows(tmp_path):
     job = config.load(written(tmp_path, DATA))
     assert job.train()["algorithm"] == algorithms.FedAvg()
     assert job.model == models.MLP()
     assert job.skews == (data.IID(),)
 
 
-def test_a_name_alone_may_stand_for_a_table(tmp_path):
+def test_a_name_alone_may_replace_a_table(tmp_path):
     job = config.load(
         written(tmp_path, 'model = "logistic"\nalgorithm = "FedDyn"\n' + DATA + 'skew = "Quantity"\n')
     )
@@ -175,7 +175,7 @@ def test_changes_are_laid_over_the_file(tmp_path):
 
 @pytest.mark.parametrize("change", ["rounds=5", "train.rounds", "train..rounds=5", "=5"])
 def test_a_change_that_names_no_table_and_key_is_refused(tmp_path, change):
-    with pytest.raises(BadJob, match=r"write it as TABLE\.KEY=VALUE, like train\.rounds=5"):
+    with pytest.raises(BadJob, match=r"expected TABLE\.KEY=VALUE, got .* Write it like train\.rounds=5"):
         config.load(written(tmp_path, DATA), [change])
 
 
@@ -287,8 +287,8 @@ def test_a_value_of_the_wrong_type_is_refused_with_the_uniform_sentence(tmp_path
     [
         ("", "there is no [data] table"),
         ("[data]\nparties = 3\n", "neither a `name` nor a `path`"),
-        ('[data]\nname = "digits"\n', "it is not said who holds the rows"),
-        ('[data]\npath = "x.csv"\nparties = 3\n', "there is no `label` beside `path`"),
+        ('[data]\nname = "digits"\n', "who holds the rows is missing"),
+        ('[data]\npath = "x.csv"\nparties = 3\n', "`path` needs a `label`"),
         (
             '[data]\nname = "heart_disease"\nby = "hospital"\nparties = 3\n',
             "both `parties` and `by` are there",
@@ -311,7 +311,7 @@ def test_a_job_that_says_too_little_or_too_much_is_refused(tmp_path, text, said)
     assert said in refusal(tmp_path, text)
 
 
-def test_a_part_may_only_stand_where_it_belongs(tmp_path):
+def test_a_part_is_accepted_only_where_it_belongs(tmp_path):
     assert "algorithm: 'SGD' is not known here" in refusal(tmp_path, DATA + '[algorithm]\nname = "SGD"\n')
     assert "algorithm.solver: 'FedAvg' is not known here" in refusal(
         tmp_path, DATA + '[algorithm]\nname = "FedAvg"\nsolver = "FedAvg"\n'
@@ -394,7 +394,7 @@ def constructors(members) -> st.SearchStrategy:
 
 
 def fits(thing) -> bool:
-    """Each field is allowed by itself; some must also fit together."""
+    """Each field is valid alone; some must also be consistent with each other."""
     try:
         check(thing)
     except BadParameter:
@@ -457,13 +457,13 @@ def test_every_option_of_train_has_one_declaration():
 
 
 @pytest.mark.parametrize("topology", [{}, {"name": ["Gossip"]}], ids=["empty", "list"])
-def test_a_topology_without_a_name_is_told_and_not_left_out(topology: dict[str, object]) -> None:
+def test_a_topology_without_a_name_is_refused(topology: dict[str, object]) -> None:
     job = config.from_tables({"data": {"name": "iris", "parties": 3}, "topology": topology})
     with pytest.raises(BadParameter, match=r"topology is .*; it must be one of Gossip, Hierarchy"):
         tacit.train(job.federations()[0], **job.train())
 
 
-def test_who_is_asked_reaches_the_run_and_a_comparison_does_not_leave_it_out_silently() -> None:
+def test_select_reaches_the_run_and_a_comparison_does_not_ignore_it_silently() -> None:
     tables = {
         "data": {"name": "iris", "parties": 3},
         "select": {"name": "PowerOfChoice", "candidates": 2},

@@ -15,14 +15,6 @@ from tacit.errors import BadParameter
 FED = data.gaussian_blobs(rows=300, classes=3, features=4, seed=1).split(4, seed=0)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def some(count):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -66,7 +58,7 @@ def test_the_weights_take_mirror_steps(how):
     assert np.abs(alpha - 1 / 3).max() > 0.02
 
 
-def test_a_member_that_knows_nothing_is_no_longer_believed_and_one_number_a_member_is_sent():
+def test_a_random_member_loses_its_weight_and_one_number_per_member_is_sent():
     good = [tacit.train(FED, model="mlp", rounds=4, seed=s).model for s in (0, 1)]
     guess = models.MLP(hidden=(6,)).build((4,), 3)
     ensemble = models.Ensemble([*good, guess])

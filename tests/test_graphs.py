@@ -58,7 +58,7 @@ def test_one_peer_exponential_averages_exactly_after_log_n_exchanges():
     assert g.at(3) is g.at(0)
 
 
-def test_directed_weights_deal_a_node_out():
+def test_directed_weights_sum_to_one_per_sender():
     w = graphs.from_edges(3, [(0, 1), (1, 2), (2, 0), (0, 2)], directed=True).matrix()
     np.testing.assert_allclose(w.sum(0), 1)
     np.testing.assert_allclose(w[:, 0], [1 / 3, 1 / 3, 1 / 3])
@@ -85,13 +85,13 @@ def test_the_gap_says_how_fast_nodes_agree():
     ],
     ids=lambda g: f"{g.name} {g.nodes}",
 )
-def test_a_graph_comes_back_from_its_table(graph):
+def test_a_graph_is_restored_from_its_table(graph):
     back = graphs.from_table(graphs.to_table(graph), 99)
     assert back == graph
     np.testing.assert_array_equal(back.at(0).matrix(), graph.at(0).matrix())
 
 
-def test_a_name_alone_is_of_as_many_nodes_as_there_are_parties():
+def test_a_name_alone_gives_a_graph_with_one_node_per_party():
     assert graphs.from_table("ring", 7) == graphs.ring(7)
     assert graphs.from_table({"name": "erdos_renyi", "p": 0.9}, 5).nodes == 5
 

@@ -71,7 +71,7 @@ def test_a_model_with_batch_norm_is_drawn_with_its_statistics() -> None:
     assert found["line"]["global"][5] == pytest.approx(result.metrics["loss"], abs=1e-4)
 
 
-def test_directions_are_filter_normalised() -> None:
+def test_directions_are_filter_normalized() -> None:
     """Every filter (row of a weight, kernel of a convolution) and every bias gets the length it has in the
     model.
     """

@@ -132,22 +132,22 @@ def frozen() -> nn.Module:
         (
             tiny,
             nn.Linear(4, 2),
-            r"train: model 'linear' gives outputs of shape \(2,\); arrays has 3 classes, so it must give 3 "
-            r"numbers a row\.",
+            r"train: model 'linear' returns outputs of shape \(2,\); arrays has 3 classes, so it must return 3 "
+            r"logits per row\.",
         ),
         (
             tiny,
             nn.Linear(5, 3),
-            r"train: model 'linear' cannot take rows of shape \(4,\): .* Give a model made for this data, "
+            r"train: model 'linear' cannot take rows of shape \(4,\): .* Give a model for this data, "
             r"or reshape the rows\.",
         ),
         (
             tiny,
             nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1)),
-            r"train: model 'sequential' gives probabilities, numbers from 0 that add up to 1; the loss takes "
-            r"what stands before the softmax, and would apply it twice\. Leave out the softmax at its end\.",
+            r"train: model 'sequential' returns probabilities; the loss expects logits, and would apply the "
+            r"softmax a second time\. Remove the softmax at its end\.",
         ),
-        (tiny, Two, r"train: model 'two' gives a tuple; it must give one tensor of outputs\."),
+        (tiny, Two, r"train: model 'two' returns a tuple; it must return one tensor\."),
         (tiny, lambda: 3, r"it must be a function that returns an nn\.Module\. It returned int\."),
         (
             tiny,
@@ -177,7 +177,7 @@ def frozen() -> nn.Module:
         (
             tokens,
             "mlp",
-            r"The rows are whole-number tokens: give a model that begins with an Embedding, or make the "
+            r"The rows are integer tokens: give a model that begins with an Embedding, or load the "
             r"data without tokens=True\.",
         ),
         (
@@ -185,7 +185,7 @@ def frozen() -> nn.Module:
             "lstm",
             r"train: model 'lstm' cannot take rows of shape \(4,\): the model reads integer tokens "
             r"\(from_arrays\(…, tokens=True\)\), and these rows "
-            r"contain fractions\. Give a model made for this data",
+            r"contain fractions\. Give a model for this data",
         ),
         (
             pixels,
@@ -201,7 +201,7 @@ def frozen() -> nn.Module:
         (
             numbers,
             nn.Linear(4, 2),
-            r"gives outputs of shape \(2,\); arrays has one number to predict, so it must give one a row\.",
+            r"returns outputs of shape \(2,\); arrays is a regression, so it must return one number per row\.",
         ),
     ],
 )
@@ -305,7 +305,7 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_job_file_starts_from_weights_as_a_module_that_is_handed_in(saved: Path) -> None:
+def test_a_job_file_starts_from_weights_like_a_given_module(saved: Path) -> None:
     fed = data.iris().split(3)
     module = models.build("logistic", (4,), 3, seed=9)
     module.load_state_dict(load_file(saved / "start.safetensors"))
@@ -323,7 +323,7 @@ def test_a_job_file_starts_from_weights_as_a_module_that_is_handed_in(saved: Pat
     assert config.from_tables(job.resolved()) == job
 
 
-def test_a_run_goes_on_from_the_same_weights_only(saved: Path) -> None:
+def test_a_run_resumes_with_the_same_weights_only(saved: Path) -> None:
     job = config.load(saved / "job.toml")
     tacit.train(job.federations()[0], **job.train(), out=saved / "run")
     again = config.of_run(saved / "run")
@@ -370,7 +370,7 @@ def test_a_run_goes_on_from_the_same_weights_only(saved: Path) -> None:
     ],
     ids=["missing", "torn", "pickle", "shape", "less", "more"],
 )
-def test_weights_that_do_not_fit_are_told_and_leave_no_run(saved: Path, change: Any, said: str) -> None:
+def test_weights_that_do_not_fit_are_refused_and_leave_no_run(saved: Path, change: Any, said: str) -> None:
     change(saved / "start.safetensors")
     with pytest.raises((BadJob, BadData), match=said):
         tacit.train(data.iris().split(3), **config.load(saved / "job.toml").train(), out=saved / "run")

@@ -111,7 +111,7 @@ def fits(thing: Any) -> bool:
 
 
 @pytest.mark.parametrize(("room", "name"), MEMBERS)
-def test_every_member_comes_back_from_its_table(room, name):
+def test_every_member_is_restored_from_its_table(room, name):
     """Whatever values its fields allow, and through real TOML text."""
     members = ROOMS[room]
 
@@ -132,7 +132,7 @@ def test_every_member_comes_back_from_its_table(room, name):
 
 
 @pytest.mark.parametrize(("room", "name"), MEMBERS)
-def test_every_declared_field_refuses_what_lies_outside(room, name):
+def test_every_declared_field_refuses_values_out_of_range(room, name):
     kind = ROOMS[room][name]
     good = {f.name: f.default for f in dataclasses.fields(kind)}
     for f in dataclasses.fields(kind):
@@ -188,7 +188,7 @@ KNOWN = {"Inner": Inner, "Outer": Outer}
         ({}, "job: there is no `name`. Known: Inner, Outer."),
         ("Otter", "job: 'Otter' is not known here. Did you mean 'Outer'?"),
         ({"name": "Outer", "raet": 1}, "job: Outer has no parameter 'raet'. Did you mean 'rate'?"),
-        ({"name": "Outer"}, "job: Outer cannot be made from []: "),
+        ({"name": "Outer"}, "job: Outer cannot be built from []: "),
         (
             {"name": "Outer", "rate": 0.5, "inner": {"name": "Inner", "sise": 1}},
             "job.inner: Inner has no parameter 'sise'. Did you mean 'size'?",
@@ -220,7 +220,7 @@ def test_a_value_that_is_not_allowed_is_refused_in_one_sentence(table, words):
     assert str(refused.value).endswith(": " + words)
 
 
-def test_a_part_inside_a_thing_is_checked_in_its_turn():
+def test_a_nested_part_is_checked_too():
     with pytest.raises(BadParameter, match="Inner: size is 0"):
         check(Outer(0.5, inner=Inner(0)))
     assert check(Outer(0.5, inner=None)).inner is None
@@ -292,7 +292,7 @@ def test_a_part_of_another_kind_is_refused_with_the_choices(thing, words):
         check(thing)
 
 
-def test_a_solver_of_ones_own_may_stand_where_ours_do():
+def test_a_custom_solver_is_accepted_like_a_built_in_one():
     @dataclass(frozen=True)
     class Mine(algorithms.SGD):
         pass

@@ -145,7 +145,7 @@ def test_a_network_with_anything_else_in_it_is_left_to_autograd(name: str) -> No
     assert task(OTHERS[name](), (1, 8, 8)).pooled is None
 
 
-def test_the_plain_one_beside_them_is_taken_with_and_without_moved_pictures() -> None:
+def test_the_plain_network_is_taken_with_and_without_augmented_images() -> None:
     assert task(network(), (1, 8, 8)).pooled
     net = task(network(front=(CropFlip(2),)), (1, 8, 8)).pooled
     assert net is not None

@@ -1,4 +1,4 @@
-"""The one progress display: lines where there is no terminal, nothing when quiet, a bar in a terminal."""
+"""The progress display: lines without a terminal, nothing when quiet, a bar in a terminal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_quiet_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("", "")
 
 
-def test_in_a_terminal_there_is_a_bar_and_names_are_no_markup(
+def test_in_a_terminal_there_is_a_bar_and_names_are_not_markup(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")

@@ -69,7 +69,7 @@ def visits(t: Task, b: Batch) -> list[tuple[Tensor, State]]:
 
 
 def plain(module: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """torch's own gradient and buffers on just these rows, in double precision: normalising few rows makes
+    """torch's own gradient and buffers on just these rows, in double precision: normalizing few rows makes
     much of rounding.
     """
     module = copy.deepcopy(module).double().train()
@@ -113,7 +113,7 @@ def test_a_padded_batch_gives_torchs_own_gradient_and_statistics_on_the_truncate
     g, buffers = plain(module, t.x[index], t.y[index])
     for got, after in visits(t, batch(index, padding)):
         assert torch.allclose(got, g, atol=2e-5)
-        if t.riders:
+        if t.buffer_slots:
             assert torch.allclose(after["buffers"], buffers, atol=1e-5)
 
 
@@ -201,13 +201,13 @@ def test_convolutions_as_products_of_patches_are_torchs_own(options: dict[str, A
         assert torch.allclose(a, c[2], atol=1e-4)
 
 
-def test_a_batch_of_one_row_is_normalised_without_a_crash() -> None:
+def test_a_batch_of_one_row_is_normalized_without_a_crash() -> None:
     for g, after in visits(task(norm1()), batch([3], padding=4)):
         assert torch.isfinite(g).all()
         assert torch.isfinite(after["buffers"]).all()
 
 
-def test_buffers_that_nobody_learns_ride_along_and_come_back_in_the_module() -> None:
+def test_untrained_buffers_are_kept_and_restored_in_the_module() -> None:
     t = task(norm1())
     start = t.initial()
     assert start["w"].shape == (t.dim,)
@@ -219,7 +219,7 @@ def test_buffers_that_nobody_learns_ride_along_and_come_back_in_the_module() -> 
     assert not module.training
 
 
-def test_a_buffer_that_is_not_persistent_comes_back_too() -> None:
+def test_a_non_persistent_buffer_is_restored_too() -> None:
     class Counting(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -263,7 +263,7 @@ def test_dropout_masks_differ_between_steps_clients_and_calls() -> None:
             assert 0.25 < agree < 0.75  # 200 fair coins: outside once in 10¹²
 
 
-def test_dropout_does_not_depend_on_how_many_rows_stand_behind_a_row() -> None:
+def test_dropout_does_not_depend_on_the_number_of_later_rows() -> None:
     (short,), (long,) = masks(0.5, [7], (3, 10)), masks(0.5, [7], (8, 10))
     assert torch.equal(short, long[:3])
 
@@ -281,7 +281,7 @@ def test_dropout_of_nothing_of_everything_and_at_test_time() -> None:
         assert torch.equal(F.dropout(torch.ones(4), 0.5, False), torch.ones(4))
 
 
-def test_all_ways_of_visiting_drop_the_same() -> None:
+def test_all_engines_drop_the_same_units() -> None:
     t = task(nn.Sequential(nn.Linear(5, 30), nn.Dropout(0.4), nn.Tanh(), nn.Dropout(0.4), nn.Linear(30, 3)))
     first, *others = visits(t, batch([0, 4, 5], padding=2, key=torch.tensor(12345)))
     alone = visits(t, batch([0, 4, 5], key=torch.tensor(12345)))
@@ -334,7 +334,7 @@ def test_a_task_is_not_copied_by_accident() -> None:
         copy.deepcopy(task(mlp()))
 
 
-def test_a_relu_that_stands_twice_is_applied_twice() -> None:
+def test_a_relu_that_occurs_twice_is_applied_twice() -> None:
     """`named_children` leaves repeats out; the written-out gradient must not."""
     torch.manual_seed(0)
     relu = nn.ReLU()

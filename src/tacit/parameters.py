@@ -1,4 +1,4 @@
-"""Hyper-parameters as data: what a field may be stands beside the field, once.
+"""Hyperparameters as data: the allowed values of a field are declared once, with the field.
 
 A constructor in tacit is a frozen dataclass. Its fields are declared with `real`, `whole`, `choice`, `flag`
 or `part`, which keep the allowed values and one line of documentation. From that one place come the check
@@ -23,9 +23,7 @@ T = TypeVar("T")
 
 
 class Kind(NamedTuple):
-    """A kind of component: what it is called, its members by name, and the class that a user's own
-    extends.
-    """
+    """A kind of component: its name, its members, and the class that a user's own extends."""
 
     what: str
     members: Mapping[str, type]
@@ -41,7 +39,7 @@ class Kind(NamedTuple):
         return type(value) in self.members.values() if self.base is None else isinstance(value, self.base)
 
     def advice(self, value: Any) -> str:
-        """What to do about an object of the right form that is not of this kind."""
+        """Return advice about an object of the right form that is not of this kind."""
         if self.base is None or not dataclasses.is_dataclass(value):
             return ""
         room = ".".join(self.base.__module__.split(".")[:2])
@@ -129,7 +127,7 @@ def _field(default: Any, **metadata: Any) -> Any:
 
 
 def allowed(meta: Mapping[str, Any]) -> str:
-    """What a field may be, in words: 'a number above 0 and at most 1'."""
+    """Return the allowed values of a field in words: 'a number above 0 and at most 1'."""
     if meta["kind"] == "choice":
         words = "one of " + ", ".join(repr(o) for o in meta["options"])
     elif meta["kind"] == "flag":
@@ -179,7 +177,7 @@ def _fits(value: Any, meta: Mapping[str, Any]) -> bool:
 
 
 def too_large(value: Any) -> str:
-    """What is wrong with a whole number that no tensor can hold; "" of any other value."""
+    """Return what is wrong with an integer that no tensor can hold; "" for any other value."""
     return (
         "A whole number has 63 bits at most here."
         if isinstance(value, Integral) and not -(2**63) <= int(value) < 2**63
@@ -195,39 +193,53 @@ def _finite(value: Any) -> bool:
 
 
 def bad(owner: str, name: str, given: Any, must_be: str, advice: str = "") -> BadParameter:
-    """The one sentence for a bad parameter: what was given, what is allowed, what to do."""
+    """Return the error for a bad parameter: its value, what is allowed, what to do."""
     return BadParameter(
         f"{owner}: {name} is {given!r}; it must be {must_be}." + (f" {advice}" if advice else "")
     )
 
 
+def refuse(*problems: tuple[object, str | BadParameter]) -> None:
+    """Raise one BadParameter with the sentence of every problem whose condition holds."""
+    sentences = [str(sentence) for applies, sentence in problems if applies]
+    if sentences:
+        raise BadParameter("\n".join(sentences))
+
+
 def check(thing: T, owner: str = "") -> T:
-    """Hold every field of a dataclass, and of the dataclasses in it, to what it declares; return the thing.
-    `owner` is who is blamed, where its own name is none that a user knows.
+    """Check every field of a dataclass, and of the dataclasses in it; return the dataclass.
+
+    Errors begin with `owner`, or with the name of the class. One error lists all bad values.
     """
-    for field in dataclasses.fields(thing):  # type: ignore[arg-type]
+    problems = _check_fields(thing, owner or type(thing).__name__)
+    if problems:
+        raise BadParameter("\n".join(problems))
+    if hasattr(thing, "check"):  # what holds between the fields
+        thing.check()
+    return thing
+
+
+def _check_fields(thing: Any, owner: str) -> list[str]:
+    """Return a sentence for each value that its field does not allow."""
+    problems = []
+    for field in dataclasses.fields(thing):
         if not field.metadata or field.metadata["kind"] == "component":
             continue
         value = getattr(thing, field.name)
         if not _fits(value, field.metadata):
             of = field.metadata.get("of")
             advice = too_large(value) or (of.advice(value) if of is not None else "")
-            raise bad(owner or type(thing).__name__, field.name, value, allowed(field.metadata), advice)
-        if field.metadata["kind"] == "part" and value is not None:
+            problems.append(str(bad(owner, field.name, value, allowed(field.metadata), advice)))
+        elif field.metadata["kind"] == "part" and value is not None:
             check(value)
-        elif isinstance(value, Real) and type(value) not in (
-            bool,
-            int,
-            float,
-        ):  # numpy's: the same value as a plain number, which a job file can hold
+        # a numpy number becomes a plain one, which a job file can hold
+        elif isinstance(value, Real) and type(value) not in (bool, int, float):
             object.__setattr__(thing, field.name, int(value) if isinstance(value, Integral) else float(value))
-    if hasattr(thing, "check"):  # what holds between the fields
-        thing.check()
-    return thing
+    return problems
 
 
 def describe(cls: type) -> list[tuple[str, str, str]]:
-    """(name and default, what it may be, what it means) for each declared field."""
+    """Return (name and default, allowed values, meaning) of each declared field."""
     rows = []
     for field in dataclasses.fields(cls):
         if field.metadata:
@@ -237,8 +249,9 @@ def describe(cls: type) -> list[tuple[str, str, str]]:
 
 
 def to_table(thing: Any) -> dict[str, Any]:
-    """A constructor as a TOML table: its name, then every field that is not None; or what it says itself, if
-    it holds what no table can.
+    """Return a component as a TOML table: its name, then every field that is not None.
+
+    A component with values that no table can hold defines `as_table`.
     """
     if hasattr(thing, "as_table"):
         return dict(thing.as_table())
@@ -257,7 +270,7 @@ def to_table(thing: Any) -> dict[str, Any]:
 
 
 def nearest(word: str, words: list[str]) -> str:
-    """' Did you mean …?', or the whole list when nothing is near."""
+    """Return 'Did you mean …?', or the whole list when nothing is similar."""
     close = difflib.get_close_matches(word.lower(), [w.lower() for w in words], n=1, cutoff=0.6)
     for w in words:
         if close and w.lower() == close[0]:
@@ -289,30 +302,52 @@ def from_fields(
 ) -> T:
     """Return the dataclass whose fields a table gives; `members` may be parts of it.
 
-    Every error begins with `where`; `unknown` ("a row has no key") begins the one about an unknown key.
+    One error names all unknown keys and bad values. Each line of it begins with `where`; `unknown` ("a row
+    has no key") begins those about unknown keys.
     """
     if not isinstance(table, Mapping):
         raise BadJob(str(bad(where, "value", table, "a table")))
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     hints = typing.get_type_hints(cls)
     values: dict[str, Any] = {}
+    problems: list[str] = []
     for key, value in table.items():
         if key not in fields:
-            raise BadJob(f"{where}: {unknown} {key!r}. {nearest(key, list(fields))}")
-        meta = fields[key].metadata
-        if meta.get("kind") == "part":
-            of = meta["of"].members if meta["of"] is not None else members or {}
-            values[key] = from_table(value, of, f"{where}.{key}")
+            problems.append(f"{where}: {unknown} {key!r}. {nearest(key, list(fields))}")
             continue
-        if not meta:
-            hold_to_type(where, key, value, hints[key])
-        values[key] = tuple(value) if isinstance(value, list) else value
+        try:
+            values[key] = _from_field(value, fields[key], hints[key], where, members or {})
+        except (BadJob, BadParameter) as error:
+            problems.append(str(error))
+    owner = f"{where}: {cls.__name__}" if members else where
     try:
-        return check(cls(**values), "" if members else where)
+        thing = cls(**values)
+        problems += _check_fields(thing, owner)
+        if not problems:
+            return check(thing, owner)
     except TypeError as error:
-        raise BadJob(f"{where}: {cls.__name__} cannot be made from {sorted(values)}: {error}") from None
+        problems = problems or [f"{where}: {cls.__name__} cannot be built from {sorted(values)}: {error}"]
     except BadParameter as error:
-        raise BadJob(f"{where}: {error}" if members else str(error)) from None
+        problems.append(str(error) if str(error).startswith(where) else f"{where}: {error}")
+    raise BadJob("\n".join(problems))
+
+
+def _from_field(
+    value: Any, field: dataclasses.Field[Any], hint: Any, where: str, members: Mapping[str, type]
+) -> Any:
+    """Return what a job file gives for one field; `check` holds numbers and words to what is declared."""
+    meta = field.metadata
+    if meta.get("kind") == "part":
+        return from_table(
+            value, meta["of"].members if meta["of"] is not None else members, f"{where}.{field.name}"
+        )
+    if meta.get("kind") == "component":
+        return meta["take"](value, where)
+    if not meta:
+        value = hold_to_type(where, field.name, value, hint)
+    elif value == NONE and meta["none"]:
+        return None
+    return tuple(value) if isinstance(value, list) else value
 
 
 NONE = "none"  # TOML has no None

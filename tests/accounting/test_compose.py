@@ -64,7 +64,7 @@ def test_rdp_never_says_less_than_pld(z, q, steps, delta):
     )
 
 
-def test_the_approximation_by_gaussian_dp_lies_below_pld_and_is_not_offered():
+def test_the_approximation_by_gaussian_dp_is_below_pld_and_is_not_offered():
     """Bu, Dong, Long, Su 2020: μ = q√(T(e^{1/σ²} − 1)). It is a limit, not a bound: here it says less than
     the guarantee there is.
     """

@@ -41,9 +41,9 @@ def changes(counts: np.ndarray) -> np.ndarray:
     return smooth.change_of_votes(PRICE, GAPS, CLASSES, GAPS.other(counts), AT, TEACHERS + 2)
 
 
-def test_a_neighbours_cost_is_no_further_away_than_the_change_says():
+def test_the_cost_of_a_neighbor_differs_by_at_most_the_stated_change():
     """From counts that are d votes away, one more vote changes the cost by at most changes[d]: random walks
-    of neighbours, from random counts.
+    of neighbors, from random counts.
     """
     rng = np.random.default_rng(0)
     largest = 0.0
@@ -58,7 +58,7 @@ def test_a_neighbours_cost_is_no_further_away_than_the_change_says():
     assert largest > 0.2, "a bound that nothing comes near would prove nothing"
 
 
-def test_the_worst_neighbour_of_equal_gaps_attains_the_change():
+def test_the_worst_neighbor_of_equal_gaps_attains_the_change():
     """Where all gaps are equal and all of them move by 2 as with two classes, the bound is met but for the
     grid.
     """

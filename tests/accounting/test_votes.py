@@ -112,7 +112,7 @@ def test_another_outcome_than_the_plurality_is_at_most_as_likely_as_q(counts):
 
 
 @pytest.mark.parametrize("counts", COUNTS)
-def test_the_gaussian_cost_bounds_the_exact_divergence_to_every_neighbour(counts):
+def test_the_gaussian_cost_bounds_the_exact_divergence_to_every_neighbor(counts):
     """Data-dependent Rényi privacy by its definition: D_λ(M(D) ‖ M(D')) for all D', with the probabilities of
     the discrete mechanism.
     """
@@ -128,7 +128,7 @@ def test_the_gaussian_cost_bounds_the_exact_divergence_to_every_neighbour(counts
 
 
 @pytest.mark.parametrize("counts", COUNTS)
-def test_the_laplace_cost_bounds_the_exact_divergence_to_every_neighbour(counts):
+def test_the_laplace_cost_bounds_the_exact_divergence_to_every_neighbor(counts):
     scale, step = 10, 3  # γ = 0.3
     y, p = laplace_law(scale, 600)
     price = votes.CostTable("laplace", step / scale, votes.WHOLE_ORDERS)

@@ -1,4 +1,4 @@
-"""Rules that see each update: held to plain references, and to what they promise against liars."""
+"""Rules that see each update, compared with plain references, and their robustness against malicious clients."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_trimmed_mean_leaves_out_the_ends(x, trim):
 
 
 def krum_by_hand(x, f):
-    """Blanchard et al., the definition read aloud: for each, its n − f − 2 nearest others."""
+    """Blanchard et al., a direct implementation of the definition: for each update, its n − f − 2 nearest others."""
     n = len(x)
     score = []
     for i in range(n):
@@ -80,7 +80,7 @@ def test_bulyan_by_the_definition():
     np.testing.assert_allclose(apply(aggregate.Bulyan(byzantine=0.16), x), wanted, atol=1e-5)
 
 
-def test_the_geometric_median_minimises_the_sum_of_distances():
+def test_the_geometric_median_minimizes_the_sum_of_distances():
     rng = np.random.default_rng(2)
     x = rng.standard_normal((15, 4))
     found = apply(aggregate.GeometricMedian(), x)
@@ -210,7 +210,7 @@ def test_an_update_that_is_not_finite_is_left_out(name, poison):
     ).all()  # nobody left: the run is lost, and says so
 
 
-def test_too_few_for_the_liars_feared():
+def test_too_few_parties_for_the_declared_attackers_are_refused():
     with pytest.raises(
         BadParameter,
         match=r"Krum: byzantine is 0.25, so 1 of 4 parties in a round may be malicious, .* needs at least 5 "

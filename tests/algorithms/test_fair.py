@@ -53,7 +53,7 @@ def test_qfedavg_is_the_papers(q):
     hold(QFedAvg(lr=0.2, q=q), fair(0.2, q), World(rounds=6))
 
 
-def test_without_fairness_it_is_fedavg_with_all_alike():
+def test_without_fairness_it_is_fedavg_with_equal_weights():
     world = World()
     ours, plain = (world.ours(a) for a in (QFedAvg(lr=0.2, q=0.0), FedAvg(lr=0.2, weighted=False)))
     for a, b in zip(ours, plain):

@@ -58,7 +58,7 @@ def test_fedavg_in_every_shape_of_round(world):
 
 
 @pytest.mark.parametrize("h", [1, 3, 7])
-def test_local_sgd_takes_h_steps_then_averages_all_alike(h):
+def test_local_sgd_takes_h_steps_then_averages_uniformly(h):
     """Seven steps of four rows go round a party's rows more than once."""
     hold(LocalSGD(lr=0.3, local_steps=h), paper(0.3, weighted=False), World(local_steps=h))
 
@@ -93,7 +93,7 @@ def test_by_hand():
 
 
 def test_solvers_and_schedules_work_inside():
-    """Every round starts the solver's memory anew, as a fresh optimiser of torch would."""
+    """Every round resets the solver's state, as a new torch optimizer would."""
     import torch
 
     for solver, make in [

@@ -37,7 +37,7 @@ def paper(kind, lr, server_lr, beta1, beta2, tau, weighted=True):
 
 @pytest.mark.parametrize("kind", SECOND)
 @pytest.mark.parametrize("weighted", [True, False])
-def test_the_server_optimiser_is_the_papers(kind, weighted):
+def test_the_server_optimizer_is_the_papers(kind, weighted):
     betas = {} if kind is FedAdagrad else {"beta2": 0.95}
     algorithm = kind(lr=0.2, server_lr=0.05, beta1=0.8, tau=0.01, weighted=weighted, **betas)
     hold(algorithm, paper(kind, 0.2, 0.05, 0.8, 0.95, 0.01, weighted), World(rounds=7))

@@ -67,7 +67,7 @@ def test_by_hand():
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 7), st.integers(1, 6), st.sampled_from([0.0, 0.1, 1.0, 10.0]), st.integers(0, 1000))
-def test_the_linear_programme_is_the_inverse(samples, dim, rho, seed):
+def test_the_linear_program_is_the_inverse(samples, dim, rho, seed):
     rng = np.random.default_rng(seed)
     x0, x = rng.standard_normal(dim), rng.standard_normal((samples, dim))
     more = np.concatenate([x, np.zeros((2, dim))])  # places of samples that were not drawn

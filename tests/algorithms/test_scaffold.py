@@ -48,7 +48,7 @@ def test_scaffold_is_the_papers(option, server_lr):
 
 
 @pytest.mark.parametrize("option", ["i", "ii"])
-def test_scaffold_with_everybody_and_full_batches(option):
+def test_scaffold_with_full_participation_and_full_batches(option):
     hold(Scaffold(lr=0.2, option=option), paper(0.2, option=option), World(per_round=5, batch_size=None))
 
 
@@ -75,7 +75,7 @@ def test_by_hand_with_the_gradients_at_the_servers_model():
 
 
 @pytest.mark.parametrize("solver", [Adam(), SGD(momentum=0.9)], ids=repr)
-def test_a_solver_whose_way_is_no_sum_of_gradients_is_refused_where_c_is_read_off_the_way(solver):
+def test_a_solver_whose_update_is_not_a_sum_of_gradients_is_refused_if_c_is_computed_from_the_update(solver):
     with pytest.raises(
         BadParameter, match=r"it must be SGD without momentum with option 'ii'.*Use option='i'"
     ):

@@ -69,7 +69,7 @@ def test_a_sentence_is_read_without_the_key(sentence, shift):
     assert break_caesar(encode_caesar_with_key(digits, [shift])) == digits
 
 
-def test_a_longer_key_is_no_help_in_a_long_text():
+def test_a_longer_key_does_not_help_in_a_long_text():
     assert break_caesar(encode_caesar_with_key(LONG, [3, 14, 22]), key_length=3) == LONG
 
 

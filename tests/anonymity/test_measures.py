@@ -57,7 +57,7 @@ def test_a_row_left_out_counts_like_one_of_stars():
     )
 
 
-def test_rows_numbered_anew_are_not_taken_for_the_first_ones():
+def test_renumbered_rows_are_not_matched_with_the_first_ones():
     """A file without the suppressed rows says nothing about which are missing: row 0 after may be row 1
     before.
     """
@@ -165,7 +165,7 @@ def test_rows_that_were_left_out_are_not_trained_on():
         assert abs(score.anonymous - (frame["y"] == "yes").mean()) < 0.05
 
 
-def test_a_label_that_was_generalised_is_no_label():
+def test_a_generalized_label_is_not_a_label():
     frame = made_up(600)
     for score in tacit.risk(frame, frame.assign(y="*"), ["age", "y"], target="y").scores:
         assert score.anonymous == 0.0

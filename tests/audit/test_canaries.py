@@ -6,14 +6,11 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
 import tacit
 from tacit.audit import canaries
 from tacit.errors import BadParameter
 from tacit.private import ghost
-
-torch.set_num_threads(1)
 
 
 def untrained(data):
@@ -73,7 +70,7 @@ def test_delta_can_only_weaken_the_bound():
     assert bounds[0] > bounds[1] > bounds[2]
 
 
-def test_the_bound_holds_for_randomised_response_and_comes_close():
+def test_the_bound_holds_for_randomized_response_and_comes_close():
     """500 coins told truly with probability e^ε/(1 + e^ε), ε = 2, which is exactly ε-private: bounds of 40
     audits exceed 2 in at most 6 (95% confidence each; 7 or more has probability below 0.4%), and the best
     come within 0.5.

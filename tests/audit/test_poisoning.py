@@ -1,4 +1,4 @@
-"""Liars: what each attack does, that a mean breaks and a median does not, and what is refused."""
+"""Attacks: what each does, that a mean breaks and a median does not, and what is refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sent(attack):
     return attack.updates(OWN, EVERYONE, torch.Generator().manual_seed(0))["delta"]
 
 
-def test_what_is_sent_by_hand():
+def test_sent_updates_by_hand():
     assert sent(audit.SignFlip(factor=2)).tolist() == [[-2, -4], [-6, -8]]
     assert sent(audit.Scale(factor=10)).tolist() == [[10, 20], [30, 40]]
     assert sent(audit.FreeRide()).tolist() == [[0, 0], [0, 0]]
@@ -45,7 +45,7 @@ def test_a_little_takes_the_papers_z():
     np.testing.assert_allclose(((mean - got[0]) / std).numpy(), 1.426, atol=1e-3)
 
 
-def test_labels_are_flipped_at_the_liars_and_nowhere_else():
+def test_labels_are_flipped_at_the_attackers_only():
     fed = data.digits().split(5)
     liars = Adversaries.assign(fed, (audit.LabelFlip(share=0.4),), seed=3)
     bad = liars.rows(fed)
@@ -57,7 +57,7 @@ def test_labels_are_flipped_at_the_liars_and_nowhere_else():
         assert torch.equal(fed.rows.y[fed.held.of(k)], bad.rows.y[bad.held.of(k)])
 
 
-def test_a_trigger_stands_in_half_of_the_liars_rows():
+def test_half_of_the_attackers_rows_have_the_trigger():
     fed = data.digits().split(5)
     attack = audit.Backdoor(share=0.2, target=7, poisoned=0.5)
     liars = Adversaries.assign(fed, (attack,), seed=0)
@@ -79,7 +79,7 @@ def test_a_trigger_stands_in_half_of_the_liars_rows():
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_attack_comes_back_from_its_table(name):
+def test_every_attack_is_restored_from_its_table(name):
     attack = ALL[name]()
     assert (
         from_table(to_table(attack), {kind.__name__: kind for kind in ALL.values()}, "adversaries") == attack
@@ -116,7 +116,7 @@ def score(comparison, label, column):
     return sum(rows) / len(rows)
 
 
-def test_a_backdoor_tells_how_well_it_works():
+def test_a_backdoor_reports_its_success_rate():
     fed = data.digits().split(6)
     attack = audit.Backdoor(share=0.2, target=3, factor=6.0)
     model = "logistic"
@@ -177,7 +177,7 @@ def test_a_rule_gives_the_same_model_over_messages():
             torch.testing.assert_close(one[k], two[k], atol=1e-6, rtol=0)
 
 
-def test_a_run_with_liars_and_a_rule_resumes_to_the_same_model(tmp_path):
+def test_a_run_with_attackers_and_a_rule_resumes_to_the_same_model(tmp_path):
     fed = data.gaussian_blobs(rows=200, classes=3, features=4, seed=3).split(5)
     job = dict(model="logistic", aggregate=aggregate.Median(), adversaries={"gaussian": 0.2})
     whole = tacit.train(fed, rounds=4, out=tmp_path / "whole", **job)

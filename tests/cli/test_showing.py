@@ -35,7 +35,7 @@ def test_one_algorithm_or_part_is_shown_with_its_paper_and_parameters(capsys, mo
     assert shown["parameters"]
 
 
-def test_data_show_counts_every_row_where_it_lies(capsys):
+def test_data_show_counts_every_row_at_its_party(capsys):
     value = answer(
         capsys,
         "data",
@@ -196,7 +196,7 @@ def test_the_doctor_gives_the_line_that_installs_what_is_missing(monkeypatch):
     assert ("extra data", "missing pyarrow: pip install 'tacit[data]'") in doctor.examine()["lines"]
 
 
-def test_a_machine_that_computes_wrongly_is_told_and_exit_code_1(capsys, monkeypatch):
+def test_a_machine_that_computes_wrongly_is_reported_with_exit_code_1(capsys, monkeypatch):
     honest = algorithms.FedSGD.merge
     monkeypatch.setattr(
         algorithms.FedSGD, "merge", lambda self, w, *rest: (honest(self, w, *rest)[0] + 0.01, rest[0])
@@ -206,7 +206,7 @@ def test_a_machine_that_computes_wrongly_is_told_and_exit_code_1(capsys, monkeyp
     assert "FAILED: FedAvg with one full step differs from FedSGD" in out
 
 
-def test_a_reader_that_has_enough_is_no_error(tmp_path):
+def test_a_closed_output_pipe_is_not_an_error(tmp_path):
     started = process("algorithms", cwd=tmp_path)
     started.stdout.close()
     assert started.wait(timeout=60) == 1

@@ -27,7 +27,7 @@ def test_both_ends_come_to_the_same_key() -> None:
 
 
 @given(PARTS, PARTS)
-def test_no_two_lists_of_parts_are_bound_alike(
+def test_no_two_lists_of_parts_have_the_same_binding(
     a: list[str | bytes | int], b: list[str | bytes | int]
 ) -> None:
     assert (bind(*a) == bind(*b)) == ([(type(x), x) for x in a] == [(type(x), x) for x in b])

@@ -38,7 +38,7 @@ def test_several_numbers_share_a_slot_where_they_fit() -> None:
     assert sizes[2] < 32
 
 
-def test_the_same_numbers_are_encrypted_anew_each_time() -> None:
+def test_the_same_numbers_are_encrypted_differently_each_time() -> None:
     a, b = (ckks.encrypt(KEY, np.ones(3, np.int64), 16) for _ in range(2))
     assert a != b
 
@@ -58,7 +58,7 @@ def test_what_adds_up_holds_no_key() -> None:
     assert ckks._context(KEY).has_secret_key()
 
 
-def test_bytes_that_are_no_ciphertext_are_refused() -> None:
+def test_bytes_that_are_not_a_ciphertext_are_refused() -> None:
     with pytest.raises(ProtocolError, match="a ciphertext cannot be read or added"):
         ckks.add([[b"nonsense"]])
     with pytest.raises(ProtocolError, match="a ciphertext cannot be read"):

@@ -42,7 +42,7 @@ def test_any_t_shares_give_the_secret(secret: bytes, parties: int, data: st.Data
 @settings(deadline=None)
 @given(st.binary(min_size=32, max_size=32), st.binary(min_size=32, max_size=32), st.integers(2, 8))
 def test_one_share_less_fits_every_other_secret_as_well(secret: bytes, other: bytes, t: int) -> None:
-    """There is a polynomial of degree t − 1 through the t − 1 shares and any secret at 0: the shares favour
+    """There is a polynomial of degree t − 1 through the t − 1 shares and any secret at 0: the shares favor
     none.
     """
     shares = shamir.split(secret, t, t, os.urandom)
@@ -54,7 +54,7 @@ def test_one_share_less_fits_every_other_secret_as_well(secret: bytes, other: by
     assert shamir.join({**some, t - 1: last.to_bytes(shamir.SHARE, "little")}, t) == other
 
 
-def test_the_same_secret_is_shared_anew_each_time() -> None:
+def test_the_same_secret_is_shared_differently_each_time() -> None:
     assert shamir.split(bytes(32), 3, 5, os.urandom) != shamir.split(bytes(32), 3, 5, os.urandom)
 
 
@@ -64,7 +64,7 @@ def test_too_few_shares_are_refused_rather_than_giving_a_wrong_secret() -> None:
         shamir.join(dict(enumerate(shares[:2])), 3)
 
 
-def test_a_share_that_is_no_number_of_the_field_is_refused() -> None:
+def test_a_share_outside_the_field_is_refused() -> None:
     with pytest.raises(ProtocolError, match="below the field's prime"):
         shamir.join({0: b"\xff" * 33, 1: bytes(33)}, 2)
     with pytest.raises(ProtocolError, match="33 bytes"):

@@ -1,5 +1,5 @@
-"""Oblivious transfer and what large sets need beside it: bit matrices, cuckoo tables, key-value stores, tags,
-sums under encryption.
+"""Oblivious transfer and its building blocks for large sets: bit matrices, cuckoo tables, key-value stores, tags,
+encrypted sums.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def test_the_chooser_gets_the_key_it_chose_and_not_the_other() -> None:
     assert ot.pairs(a, said, points, 40, b"something else")[0][0] != zeros[0]
 
 
-def test_the_choosers_points_do_not_tell_its_bits() -> None:
+def test_the_choosers_points_do_not_reveal_its_bits() -> None:
     """Two runs with the same randomness and opposite bits give points that differ; and both are elements with
     no bit of their own that follows the choice: over 600 points the lowest free bit is as often 1 with choice
     0 as with choice 1 (a false alarm in one of 10^6 runs is 4.9 standard deviations).
@@ -50,7 +50,7 @@ def test_the_choosers_points_do_not_tell_its_bits() -> None:
     assert abs(ones[0] - ones[1]) < 4.9 * math.sqrt(2 * 600 / 4)
 
 
-def test_what_is_no_point_is_refused_by_both() -> None:
+def test_invalid_points_are_refused_by_both() -> None:
     a, said = ot.offer(os.urandom)
     with pytest.raises(ProtocolError, match="is not an element of ristretto255"):
         ot.choose(bytes(32), np.array([0]), b"", os.urandom)
@@ -85,7 +85,7 @@ def test_a_long_matrix_goes_in_pieces() -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 10, 100, 5000])
-def test_every_item_lies_at_one_of_its_places_and_no_place_holds_two(n: int) -> None:
+def test_every_item_is_at_one_of_its_positions_and_no_position_has_two(n: int) -> None:
     size = cuckoo.places_for(n)
     for seed in range(20 if n < 1000 else 3):
         positions = np.random.default_rng(seed).integers(0, size, (n, 3))
@@ -116,7 +116,7 @@ def test_items_that_cannot_be_placed_are_an_error() -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 7, 300, 4000])
-def test_a_store_gives_each_key_its_value_and_strangers_nothing_in_common(n: int) -> None:
+def test_a_store_gives_each_key_its_value_and_other_keys_random_values(n: int) -> None:
     keys, values, salt = rows_of(n), rows_of(n, 1), os.urandom(32)
     table = okvs.encode(keys, values, salt, os.urandom)
     assert table.shape == (okvs.entries(n), 16)
@@ -140,7 +140,7 @@ def test_two_keys_that_are_one_cannot_have_two_values() -> None:
         okvs.encode(np.zeros((2, 16), np.uint8), rows_of(2), b"s" * 32, os.urandom)
 
 
-def test_a_store_does_not_tell_its_keys() -> None:
+def test_a_store_does_not_reveal_its_keys() -> None:
     """Stores of two disjoint sets of 500 keys with random values: each of the 128 bits of an entry is 1 as
     often in one as in the other (300 stores of about 754 entries; Bonferroni over 128 bits, false alarm 10^-6
     in all: 5.8 standard deviations).
@@ -179,7 +179,7 @@ def test_matching_finds_what_sets_have_in_common(mine: list[int], theirs: list[i
     assert [theirs[k] for k in b] == [mine[k] for k in a]
 
 
-def test_tags_are_long_enough_that_strangers_meet_in_one_of_2_to_the_40_runs() -> None:
+def test_tags_are_long_enough_that_different_ids_collide_in_one_of_2_to_the_40_runs() -> None:
     for n, m in ((0, 0), (1, 1), (10_000, 10_000), (10**6, 10**6), (10**7, 10**7)):
         assert 8 * tags.tag_bytes(n, m) >= 40 + math.log2(max(1, n * m))
     assert tags.tag_bytes(10_000, 10_000) == 9

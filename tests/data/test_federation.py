@@ -41,7 +41,7 @@ def test_everyone_keeps_a_row_to_train_on_and_holds_one_back_if_it_has_two(n, pa
     assert ((fed.held.sizes >= 1) == ((fed.sizes > 1) & (held > 0))).all()
 
 
-def test_a_glance_tells_how_many_rows_and_shows_none():
+def test_repr_shows_the_number_of_rows_and_no_row():
     assert repr(numbered(200, test_fraction=0.25)) == "<Dataset 'arrays': 150 rows, 50 test rows, 4 classes>"
     assert (
         repr(numbered(100).by("site"))
@@ -51,7 +51,7 @@ def test_a_glance_tells_how_many_rows_and_shows_none():
 
 
 @pytest.mark.parametrize("missing", [None, float("nan"), pd.NA])
-def test_a_label_that_is_missing_is_no_class(missing):
+def test_a_missing_label_is_not_a_class(missing):
     with pytest.raises(
         BadData, match=r"arrays: y has 1 missing labels, the first in row 2. Fill or drop them first."
     ):
@@ -141,7 +141,7 @@ def test_numbers_of_which_one_has_a_fraction_are_targets(y):
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.float64])
-def test_whole_numbers_are_targets_when_told_so(dtype):
+def test_integers_are_targets_if_requested(dtype):
     made = data.from_arrays(
         np.zeros((4, 1)), np.array([100, 250, 250, 70], dtype=dtype), regression=True, test_fraction=0
     )
@@ -158,7 +158,7 @@ def test_whole_numbers_are_targets_when_told_so(dtype):
         ([0.0, np.nan], {}, "a target is NaN or infinite in row 1. Fill or drop it."),
     ],
 )
-def test_a_regression_of_what_is_no_number_is_refused(y, more, words):
+def test_a_regression_of_non_numeric_targets_is_refused(y, more, words):
     with pytest.raises(BadData) as caught:
         data.from_arrays(np.zeros((2, 1)), y, regression=True, **more)
     assert words in str(caught.value)

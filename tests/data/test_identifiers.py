@@ -86,7 +86,7 @@ def test_duplicates_missing_ids_and_mixed_kinds_are_reported() -> None:
         ["<NA>", "NaT"],
     ],
 )
-def test_words_that_say_there_is_no_id_are_nobodys(ids: list[object]) -> None:
+def test_null_tokens_are_not_ids(ids: list[object]) -> None:
     found = identify(["a", *ids, "b"])
     assert found.rows.tolist() == [0, 3]
     assert "2 of 4 ids are missing (" in found.notes[0]
@@ -104,13 +104,13 @@ def test_words_that_say_there_is_no_id_are_nobodys(ids: list[object]) -> None:
         (pd.Timestamp("2020-01-01"), "a Timestamp"),
     ],
 )
-def test_what_is_no_id_is_refused_with_its_row(value: object, text: str) -> None:
+def test_an_invalid_id_is_refused_with_its_row(value: object, text: str) -> None:
     with pytest.raises(BadData, match=text):
         identify(["fine", value])
 
 
 @pytest.mark.parametrize("ids", ["abc", b"abc", {"a": 1}])
-def test_one_string_is_no_list_of_ids(ids: object) -> None:
+def test_one_string_is_not_a_list_of_ids(ids: object) -> None:
     with pytest.raises(BadData, match="is not a list of ids"):
         identify(ids)  # type: ignore[arg-type]
 

@@ -56,7 +56,7 @@ def test_every_skew_conforms(skew):
     held=st.floats(0, 0.95),
     kind=st.sampled_from(["class", "capped", "quantity", "iid", "shift"]),
 )
-def test_any_sensible_request_deals_every_row_once_and_respects_the_minimum(
+def test_any_valid_request_assigns_every_row_once_and_respects_the_minimum(
     n, classes, parties, alpha, seed, held, kind
 ):
     skew = {"quantity": data.Quantity(alpha), "iid": data.IID(), "shift": data.CovariateShift(0.7)}.get(
@@ -150,7 +150,7 @@ def test_concept_shift_renames_every_label_of_the_other_groups_only():
     assert torch.equal(fed.rows.x, made.rows.x)
 
 
-def test_concept_drift_changes_given_labels_every_so_many_rounds_and_the_test_set_with_them():
+def test_concept_drift_changes_the_chosen_labels_periodically_and_the_test_set_with_them():
     made = data.from_arrays(
         np.random.default_rng(0).standard_normal((200, 2)), np.arange(200) % 5, test_fraction=0.2
     )
@@ -265,7 +265,7 @@ def test_topping_up_moves_as_few_rows_as_it_can(sizes, seed):
     assert short <= moved <= short + len(sizes)
 
 
-def test_topping_up_is_told_in_the_notes():
+def test_topping_up_is_noted():
     fed = blobs(1000).split(50, data.Dirichlet(0.02), min_size=10)
     assert fed.notes == (
         "Dirichlet(alpha=0.02): no draw gave all 50 parties 10 rows; the smallest parties got rows of the "
@@ -275,7 +275,7 @@ def test_topping_up_is_told_in_the_notes():
 
 
 @pytest.mark.parametrize("skew", [data.IID(), data.Dirichlet(0.5)], ids=str)
-def test_a_hundred_thousand_parties_of_twenty_rows_are_dealt_in_seconds(skew):
+def test_a_hundred_thousand_parties_of_twenty_rows_are_partitioned_in_seconds(skew):
     made = data.gaussian_blobs(2_000_000, 10, 2, test_fraction=0)
     began = time.process_time()
     fed = made.split(100_000, skew)

@@ -62,7 +62,7 @@ def test_a_download_appears_whole_and_leaves_nothing_else(mirror, tmp_path):
     assert len(mirror.asked) == asked  # it is there now
 
 
-def test_a_download_that_was_cut_goes_on_where_it_stopped(mirror, tmp_path):
+def test_an_interrupted_download_resumes(mirror, tmp_path):
     target = tmp_path / "a.bin"
     with pytest.raises((ConnectionError, OSError)):
         download_file("toy", f"{mirror.url}/cut", target, SUM)

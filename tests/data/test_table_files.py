@@ -20,7 +20,7 @@ from tacit.data import table_files
 from tacit.data.identifiers import identify
 from tacit.data.table_files import NULLS, read_chunks, read_header, read_table, write_table
 from tacit.errors import BadData, BadParameter, MissingExtra, MissingFiles
-from tacit.jobs.train.member import read_rows
+from tacit.jobs.train.party_rows import read_rows
 from tacit.jobs.vertical.psi_deployed import read_ids
 
 IDS = ["007", "7", "NULL", "NA", "nan", "", " x", "1e3", "a-1", "0", "00", "b"]

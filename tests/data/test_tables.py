@@ -49,7 +49,7 @@ def test_a_table_becomes_numbers_one_hot_categories_and_indicators(csv):
     assert made.name == "patients"
 
 
-def test_each_party_standardises_by_its_own_training_rows(csv):
+def test_each_party_standardizes_by_its_own_training_rows(csv):
     fed = data.from_csv(csv, label="ill").by("hospital")
     raw = data.from_csv(csv, label="ill", fit="none").by("hospital")
     for k in range(3):
@@ -77,7 +77,7 @@ def test_a_partys_rows_do_not_depend_on_another_partys_numbers(csv, tmp_path):
     assert not torch.equal(*pooled)
 
 
-def test_a_test_row_is_standardised_as_the_party_it_came_from(csv):
+def test_a_test_row_is_standardized_as_the_party_it_came_from(csv):
     made = data.from_csv(csv, label="ill", test_fraction=0.3)
     fed, raw = (
         made.by("hospital"),
@@ -113,7 +113,7 @@ def test_a_missing_number_is_the_mean_and_says_so(csv):
     assert torch.isfinite(fed.rows.x).all()
 
 
-def test_the_column_that_deals_the_rows_is_no_feature(csv):
+def test_the_column_that_partitions_the_rows_is_not_a_feature(csv):
     made = data.from_csv(csv, label="ill")
     assert "hospital=north" in made.columns
     assert not any(c.startswith("hospital") for c in made.by("hospital").columns)
@@ -257,7 +257,7 @@ def test_a_table_that_cannot_be_used_is_refused(tmp_path, text, more, words):
     assert words in str(caught.value)
 
 
-def test_what_looks_like_numbers_with_a_comma_may_be_called_categories(tmp_path):
+def test_numbers_with_a_comma_may_be_declared_categories(tmp_path):
     (tmp_path / "t.csv").write_text("a;y\n" + "0,5;1\n1;0\n" * 9)
     assert data.from_csv(tmp_path / "t.csv", label="y", separator=";", categories=["a"]).columns == (
         "a=0,5",
@@ -286,7 +286,7 @@ def test_numbers_with_a_comma_are_the_numbers_with_a_point(tmp_path):
             data.from_csv(tmp_path / "point.csv", label="ill", decimal=decimal)
 
 
-def test_a_counter_before_each_row_as_r_writes_it_is_no_column(tmp_path):
+def test_a_row_counter_as_r_writes_it_is_not_a_column(tmp_path):
     (tmp_path / "r.csv").write_text("a,y\n" + "".join(f"{i},{i / 4},{i % 2}\n" for i in range(1, 9)))
     made = data.from_csv(tmp_path / "r.csv", label="y")
     assert made.columns == ("a",)
@@ -310,7 +310,7 @@ def test_columns_that_are_named_by_numbers_are_columns_like_others():
         data.from_frame(frame, label=7)
 
 
-def test_a_file_of_another_encoding_and_a_folder_are_told_as_such(tmp_path):
+def test_a_file_of_another_encoding_and_a_folder_are_refused_as_such(tmp_path):
     (tmp_path / "old.csv").write_bytes("größe,y\n1,0\n2,1\n".encode("latin-1"))
     with pytest.raises(BadData, match=r"old.csv is not UTF-8 text.*Save it as UTF-8"):
         data.from_csv(tmp_path / "old.csv", label="y")

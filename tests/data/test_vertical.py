@@ -30,7 +30,7 @@ def csv(tmp_path):
     return tmp_path / "people.csv", frame
 
 
-def test_columns_are_dealt_and_every_row_keeps_its_person(csv):
+def test_columns_are_partitioned_and_every_row_keeps_its_id(csv):
     path, frame = csv
     made = data.from_csv(path, label="ill", id="id").vertical(
         into={"a": ["age"], "b": ["town", "pulse"]}, label_at="a"
@@ -54,7 +54,7 @@ def test_statistics_are_a_partys_own_and_of_the_rows_learned_from(csv):
     assert torch.allclose(x[made.train, 0], (age - age.mean()) / age.std(correction=0), atol=1e-5)
     assert recipe.mean == pytest.approx((float(age.mean()),), rel=1e-5)
     other = made.parties["b"]
-    assert not torch.isfinite(other.x).all()  # a missing number is NaN until it is standardised
+    assert not torch.isfinite(other.x).all()  # a missing number is NaN until it is standardized
     assert torch.isfinite(other.standardize(made.train)[0]).all()
 
 
@@ -82,7 +82,7 @@ def test_the_holder_of_the_label_may_have_no_columns(csv):
         assert run.shares["registry"].bottom is None
 
 
-def test_data_without_names_is_dealt_by_place():
+def test_data_without_names_is_partitioned_by_position():
     made = data.digits().vertical(into={"left": range(32), "right": range(32, 64)}, label_at="right")
     assert made.parties["left"].x.shape[1] == 32
     assert made.classes == 10
@@ -96,7 +96,7 @@ def test_held_out_rows_are_the_same_for_all_who_have_the_seed():
     assert sorted(torch.cat(one).tolist()) == list(range(103))
 
 
-def test_what_does_not_fit_is_told(csv, tmp_path):
+def test_columns_that_do_not_fit_are_refused(csv, tmp_path):
     path, frame = csv
     whole = data.from_csv(path, label="ill", id="id")
     for ask, kind, words in (

@@ -22,7 +22,7 @@ def test_the_tables_of_the_reference_are_those_of_the_code(page: Path) -> None:
     )
 
 
-def test_every_table_stands_in_the_reference() -> None:
+def test_every_table_is_in_the_reference() -> None:
     used = {m[2] for page in PAGES for m in MARK.finditer(page.read_text())}
     assert used == set(TABLES)
 

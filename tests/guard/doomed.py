@@ -22,7 +22,7 @@ import pytest
 
 import tacit
 from tacit.jobs.train import member as members
-from tacit.jobs.train import networked
+from tacit.jobs.train import networked, party_rows
 from tacit.parties.codec import decode
 from tacit.parties.party import Party, Transport
 from tacit.protocols.secagg import MaskedVector
@@ -145,7 +145,7 @@ def train_together(
                     )
         programs: dict[str, Any] = {"server": server}
         for k, name in enumerate(fed.parties):
-            members.save_rows(fed, k, folder / f"rows-{k}")
+            party_rows.save_rows(fed, k, folder / f"rows-{k}")
             programs[name] = partial(
                 clients,
                 runs=list(jobs),

@@ -42,7 +42,7 @@ def test_each_guard_has_a_row_that_is_the_run_by_itself_and_a_budget_ends_its_ow
     assert np.isnan(rows["open"]).all()
 
 
-def test_rows_are_named_by_what_was_said_and_algorithms_stand_in_front_where_there_are_several() -> None:
+def test_rows_are_named_by_their_guard_and_prefixed_by_the_algorithm_if_there_are_several() -> None:
     found = tacit.compare(
         FED,
         algorithms=[algorithms.FedAvg(lr=0.1), algorithms.Scaffold(lr=0.1)],
@@ -65,7 +65,7 @@ def test_the_report_of_guarded_rows_draws_accuracy_against_epsilon(tmp_path: Any
         out=tmp_path / "study",
         **TOLD,
     )
-    assert "Accuracy against ε" in found.report().read_text()
+    assert "Accuracy vs. ε" in found.report().read_text()
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_bad_guards_are_refused_before_anything_runs(guards: Any, words: str) ->
         tacit.compare(FED, algorithms=[algorithms.FedAvg()], guards=guards, **TOLD)
 
 
-def test_a_rule_that_sees_each_update_is_no_row_beside_a_guard_that_hides_them() -> None:
+def test_a_rule_that_sees_each_update_is_refused_with_a_guard_that_hides_them() -> None:
     with pytest.raises(
         BadParameter,
         match=r"guard: SecAgg hides each update from the server, and Median must see each of them",

@@ -16,7 +16,7 @@ def seeded(seed: int):
 
 
 def chi_square(counts: np.ndarray, expected: np.ndarray) -> float:
-    """Standard deviations that χ² lies above its mean."""
+    """The number of standard deviations by which χ² exceeds its mean."""
     return float(
         (((counts - expected) ** 2 / expected).sum() - (len(counts) - 1)) / math.sqrt(2 * (len(counts) - 1))
     )
@@ -36,7 +36,7 @@ def test_laplace_noise_has_the_discrete_laplace_distribution(epsilon):
     assert 1 / float(stage.scale) <= epsilon  # rounded to the safe side
 
 
-def test_randomised_response_tells_the_truth_as_often_as_epsilon_allows_and_the_estimate_is_right():
+def test_randomized_response_is_true_as_often_as_epsilon_allows_and_the_estimate_is_unbiased():
     """3 answers at ε = 1: kept with e/(e + 2) = 0.576. Deviations of 5 are passed by chance less than once in
     10⁶.
     """

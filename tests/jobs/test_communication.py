@@ -16,7 +16,7 @@ from tacit.errors import BadJob, BadParameter
 
 WAYS = {
     "none": {},
-    "quantised": {"guard": [guard.Quantize(bits=8)]},
+    "quantized": {"guard": [guard.Quantize(bits=8)]},
     "sparsified": {"guard": [guard.Sparsify(top_k=0.1)]},
     "lazily skipped": {"guard": [guard.Lazy(xi=4.0)]},
     "several local steps": {"local_steps": 4},
@@ -40,7 +40,7 @@ def wire(run):
     )
 
 
-def test_five_ways_are_five_rows_beside_the_baselines():
+def test_five_variants_are_five_rows_in_addition_to_the_baselines():
     assert list(found().table().index) == [*WAYS, "central", "local only"]
 
 
@@ -62,7 +62,7 @@ def test_bytes_until_the_last_rounds_accuracy_are_the_ledgers_stacked_and_over_m
     )
     assert wire(spoken) == wire(run)
     assert [e["bytes_up"] for e in spoken.history] == [e["bytes_up"] for e in history]
-    if way != "quantised":  # which rounds at random, with numbers of the operating system's
+    if way != "quantized":  # which rounds at random, with numbers of the operating system's
         assert [e["accuracy"] for e in spoken.history] == [e["accuracy"] for e in history]
 
 
@@ -73,9 +73,9 @@ def test_bytes_over_processes_are_those_of_the_table():
     assert wire(spoken) == wire(found().results[list(WAYS).index("lazily skipped")])
 
 
-def test_each_way_saves_what_it_says_it_saves():
+def test_each_variant_saves_the_stated_bytes():
     up = {name: wire(run)[0] for name, run in zip(WAYS, found().results)}
-    assert up["quantised"] < 0.3 * up["none"]  # a byte for four, and what says how to read it
+    assert up["quantized"] < 0.3 * up["none"]  # a byte for four, and what says how to read it
     assert up["sparsified"] < 0.35 * up["none"]  # a tenth of the numbers, each with its place
     assert up["lazily skipped"] < up["none"]
     assert up["several local steps"] == up["none"]  # no less a round, but
@@ -97,10 +97,10 @@ def test_what_is_never_reached_has_no_number():
 
 def test_the_report_draws_one_plot_of_all_with_the_table(tmp_path: Path):
     page = found().report(tmp_path / "page.html").read_text()
-    assert page.count("Accuracy against bytes sent") >= 1
-    assert "sent until 95% of its best" in page
+    assert page.count("Accuracy vs. bytes sent") >= 1
+    assert "sent to reach 95% of its best" in page
     lowest = min(max(e["accuracy"] for e in run.history) for run in found().results[:5])
-    assert f"sent until {int(100 * lowest)}" in page
+    assert f"sent to reach {int(100 * lowest)}" in page
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_bad_variants(variants, text):
 def test_a_guard_for_all_and_one_of_a_variants_own_do_not_go_together():
     with pytest.raises(
         BadParameter,
-        match="guards is 'given'; it must be None where a variant has a guard of its own, as 'quantised' has",
+        match="guards is 'given'; it must be None where a variant has a guard of its own, as 'quantized' has",
     ):
         tacit.compare(fed(), algorithms=[algorithms.FedAvg()], guards=[None], variants=WAYS, **TOLD)
 

@@ -33,16 +33,14 @@ def same(a, b, within=1e-6):
         torch.testing.assert_close(x, y, atol=within, rtol=0)
 
 
-def test_everybody_with_everybody_is_fedavg():
+def test_the_complete_graph_is_fedavg():
     same(gossip(graphs.complete(6)), tacit.train(blobs(), model="logistic", algorithm=STEP, rounds=4))
     one = gossip(graphs.complete(6))
     assert one.metrics["consensus"] < 1e-5
 
 
 def test_the_mean_of_all_nodes_moves_as_if_they_had_met():
-    """A doubly stochastic W leaves the mean of the models as it is: what one exchange changes is the
-    consensus, never the mean.
-    """
+    """A doubly stochastic W preserves the mean of the models: an exchange changes the consensus, never the mean."""
     with_links, without = gossip(graphs.ring(6), rounds=1), gossip(graphs.ring(6), rounds=1, period=2)
     same(with_links, without)
     assert with_links.metrics["consensus"] < without.metrics["consensus"]
@@ -82,7 +80,7 @@ def test_over_real_processes(given):
 
 
 def test_push_sum_agrees_on_the_true_mean():
-    """Column-stochastic links alone would favour nodes that hear much; the share undoes it."""
+    """Column-stochastic links alone would favor nodes with many incoming links; the push-sum weight corrects this."""
     graph = graphs.from_edges(4, [(0, 1), (1, 2), (2, 3), (3, 0), (0, 2)], directed=True)
     w = torch.from_numpy(graph.matrix()).float()
     values = torch.tensor([[1.0], [2.0], [3.0], [10.0]])
@@ -101,7 +99,7 @@ def test_a_denser_graph_agrees_better():
     assert near[0] > near[1] > near[2]
 
 
-def test_a_hidden_average_shows_a_node_no_neighbours_model():
+def test_a_hidden_average_shows_a_node_no_neighbors_model():
     plain, hidden = (
         gossip(graphs.ring(6), rounds=2, runtime="inprocess"),
         gossip(graphs.ring(6), rounds=2, runtime="inprocess", secure=True),
@@ -112,7 +110,7 @@ def test_a_hidden_average_shows_a_node_no_neighbours_model():
     assert "MaskedVector" in kinds
 
 
-def test_gossip_learns_and_says_where_each_node_stands():
+def test_gossip_learns_and_reports_each_node():
     run = gossip(graphs.ring(6), rounds=15)
     assert run.metrics["accuracy"] > 0.9
     last = run.history[-1]

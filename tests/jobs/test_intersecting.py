@@ -17,7 +17,7 @@ from tacit.runtimes.inprocess import InProcess
 from tacit.runtimes.processes import Processes
 
 
-def test_the_receivers_own_spelling_comes_back() -> None:
+def test_the_receivers_own_spelling_is_returned() -> None:
     found = tacit.psi(receiver=["A-17 ", "B-23", "007"], sender=["a-17", "7", "x"])
     assert found.value == ["A-17 "]
     assert found.size == 1
@@ -89,7 +89,7 @@ def test_three_tables_are_aligned() -> None:
 
 
 @pytest.mark.parametrize("parties", [["a", "b"], ["b", "a", "c"]])
-def test_a_program_that_goes_on_gets_its_rows_in_the_common_order(parties: list[str]) -> None:
+def test_a_program_that_continues_gets_its_rows_in_the_common_order(parties: list[str]) -> None:
     ids = {"a": ["1", "2", "3"], "b": ["3", "9", "1"], "c": ["0", "1", "", "3"]}
 
     def program(name: str) -> Any:
@@ -143,12 +143,12 @@ def test_between_processes() -> None:
         ),
     ],
 )
-def test_what_cannot_be_asked_for_is_said_in_a_sentence(more: dict[str, Any], text: str) -> None:
+def test_unsupported_requests_are_refused_in_one_sentence(more: dict[str, Any], text: str) -> None:
     with pytest.raises((BadParameter, BadData), match=re.escape(text)):
         tacit.psi(["a"], ["a"], **more)
 
 
-def test_values_of_an_id_that_stands_twice_are_refused() -> None:
+def test_values_of_a_repeated_id_are_refused() -> None:
     with pytest.raises(BadData, match="duplicate or empty ids"):
         tacit.psi(["a"], ["a", "A"], reveal="sum", values=[1, 2])
 

@@ -1,5 +1,5 @@
-"""Whoever is killed in the middle of a protocol over real processes ends it: an error that names the party,
-soon, and nothing that looks like a result.
+"""A party that is killed during a protocol over real processes ends it: soon, with an error that names the party, and
+without a partial result.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def test_a_killed_party_ends_the_run_with_its_name(
     ],
     ids=["psi", "splitnn", "infer", "regress", "gossip", "hierarchy", "synthesize"],
 )
-def test_a_protocol_nobody_can_leave_takes_no_runtime_that_goes_on_without_them(
+def test_a_protocol_that_needs_every_party_refuses_a_runtime_that_continues_without_one(
     job: Callable[..., Any], runtime: Any
 ) -> None:
     with pytest.raises(

@@ -17,7 +17,8 @@ import tacit
 from tacit import algorithms, data, guard, pace
 from tacit.errors import BadParameter, BadRun, PartyFailed
 from tacit.jobs.train import networked
-from tacit.jobs.train.member import Memory, load_rows, save_rows
+from tacit.jobs.train.member import Memory
+from tacit.jobs.train.party_rows import load_rows, save_rows
 
 
 def federation(parties: int = 3) -> data.Federation:
@@ -74,7 +75,7 @@ def test_a_process_for_each_party_gives_the_model_of_one_process_for_all(options
     assert all(s.how == "executed" for s in there.ledger.seen)
 
 
-def test_a_run_across_processes_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_a_run_across_processes_resumes(tmp_path: Path) -> None:
     """Stopped after its second round; what the clients remember (SCAFFOLD's c_k) is on their disks, not in
     the server's state.
     """
@@ -106,7 +107,7 @@ def test_a_run_across_processes_goes_on_where_it_stopped(tmp_path: Path) -> None
     ],
     ids=["clear", "hidden", "paced"],
 )
-def test_a_server_that_is_stopped_while_its_model_is_tested_goes_on_with_that_model(
+def test_a_server_stopped_during_an_evaluation_resumes_with_that_model(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parties have seen the model of round 2: another one in its place would be refused. It is on disk before
@@ -152,7 +153,7 @@ def test_a_client_remembers_the_last_round_from_before_and_after(tmp_path: Path)
         Memory(tmp_path, "run", one)
 
 
-def test_a_partys_rows_are_handed_over_whole_and_alone(tmp_path: Path) -> None:
+def test_a_party_receives_all_of_its_rows_and_no_others(tmp_path: Path) -> None:
     fed = data.from_arrays(np.arange(40.0).reshape(20, 2), np.arange(20) % 2).split(
         2, skew=data.ConceptDrift(every=2), seed=1
     )
@@ -177,7 +178,7 @@ def test_what_cannot_be_found_by_another_process_is_refused_before_anything_star
         train(3)
 
 
-def test_an_update_that_is_no_number_stops_at_the_party_it_comes_from() -> None:
+def test_a_non_finite_update_is_refused_at_its_own_party() -> None:
     with pytest.raises(
         PartyFailed,
         match=r"party 'p\d' failed: BadData: the update of 'p\d' in round 1 holds NaN or infinity",

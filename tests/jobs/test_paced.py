@@ -159,7 +159,7 @@ def test_simulation_and_one_program_a_party_are_one(one: Any, model: Any) -> Non
     assert told(stacked) == told(parties)
 
 
-def test_drifting_rows_are_those_of_the_version_at_hand() -> None:
+def test_drifting_rows_are_those_of_the_current_version() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(120, 5))
     fed = data.from_arrays(x, (x @ rng.normal(size=(5, 3))).argmax(1), classes=3).split(
@@ -184,7 +184,7 @@ def test_the_same_seed_gives_the_same_bits(runtime: str) -> None:
 
 @pytest.mark.parametrize("runtime", ["cohort", "inprocess"])
 @pytest.mark.parametrize("one", PACES, ids=lambda p: type(p).__name__)
-def test_a_run_goes_on_where_it_stopped_to_the_same_bits(one: Any, runtime: str, tmp_path: Path) -> None:
+def test_a_run_resumes_to_the_same_bits(one: Any, runtime: str, tmp_path: Path) -> None:
     """Stopped after its fourth version, with work half done and answers that wait."""
     options: dict[str, Any] = {"pace": one, "speed": SLOW, "runtime": runtime}
 
@@ -211,7 +211,7 @@ def test_synchronous_rounds_take_as_long_as_their_slowest_party() -> None:
     assert off(here, train(per_round=2)) == 0  # time changes nothing else
 
 
-def test_a_synchronous_run_with_a_speed_goes_on_with_its_clock(tmp_path: Path) -> None:
+def test_a_synchronous_run_with_a_speed_resumes_its_clock(tmp_path: Path) -> None:
     def stop(event: dict[str, Any]) -> None:
         if event["kind"] == "round" and event["round"] == 5:
             raise RuntimeError("stopped on purpose")
@@ -363,7 +363,7 @@ rounds = 3
 """
 
 
-def test_a_job_file_says_pace_and_speed_and_comes_back_whole(tmp_path: Path) -> None:
+def test_a_job_file_with_pace_and_speed_round_trips(tmp_path: Path) -> None:
     file = tmp_path / "job.toml"
     file.write_text(JOB)
     job = config.load(file)

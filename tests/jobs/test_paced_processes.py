@@ -106,7 +106,7 @@ def test_a_buffer_over_the_network_has_staleness_and_time_in_its_events() -> Non
     assert run.metrics["accuracy"] > 0.5  # of three classes; the model before training has 0.3
 
 
-def test_a_run_goes_on_where_it_stopped_and_asks_again_for_what_was_under_way(tmp_path: Path) -> None:
+def test_a_run_resumes_and_requests_work_in_progress_again(tmp_path: Path) -> None:
     options: dict[str, Any] = {"pace": pace.FedAsync(), "per_round": 1, "rounds": 6}
 
     def stop(event: dict[str, Any]) -> None:
@@ -132,7 +132,7 @@ def test_a_client_killed_at_its_work_is_started_again_and_the_model_is_the_same(
     assert off(run, train("inprocess", model=model, pace=how)) <= 1e-6
 
 
-def test_a_client_that_stays_away_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+def test_an_absent_client_is_named_and_the_others_continue(tmp_path: Path) -> None:
     model = partial(fragile, marker=str(tmp_path / "died"), home=os.getpid())
     run = train(
         tacit.Processes(deadline=5.0, at_least=2),
@@ -145,7 +145,7 @@ def test_a_client_that_stays_away_is_named_and_the_others_go_on(tmp_path: Path) 
     assert [e["round"] for e in run.history] == list(range(1, 41))
 
 
-def test_an_update_that_is_no_number_stops_at_the_party_it_comes_from() -> None:
+def test_a_non_finite_update_is_refused_at_its_own_party() -> None:
     with pytest.raises(
         PartyFailed,
         match=r"party 'p\d' failed: BadData: the update of 'p\d' in round 1 holds NaN or infinity",

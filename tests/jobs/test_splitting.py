@@ -219,7 +219,7 @@ def people(tmp_path):
     return path, frame
 
 
-def test_a_table_dealt_by_columns(people):
+def test_a_table_partitioned_by_columns(people):
     """Ids stay text (leading zeros), each party has its own columns encoded, the label is at one."""
     path, _ = people
     parties = data.from_csv(path, label="default", id="id").vertical(
@@ -338,7 +338,7 @@ def test_numbers_are_regressed():
     assert set(run.metrics) == {"train_loss", "loss", "mae", "r2"}
 
 
-def test_guards_cost_accuracy_and_quantised_activations_cost_fewer_bytes():
+def test_guards_cost_accuracy_and_quantized_activations_cost_fewer_bytes():
     x, y = rows(400)
     told = {"configuration": "vanilla", "epochs": 6, "lr": 0.3}
 
@@ -497,13 +497,13 @@ def bad_requests():
 
 
 @pytest.mark.parametrize("case", list(bad_requests()))
-def test_a_bad_request_is_told_what_to_do(case):
+def test_a_bad_request_is_refused_with_the_remedy(case):
     ask, words = bad_requests()[case]
     with pytest.raises(tacit.TacitError, match=words):
         ask()
 
 
-def test_files_that_share_nobody_say_so(people, tmp_path):
+def test_files_without_shared_ids_are_refused(people, tmp_path):
     _, frame = people
     frame[["id", "age", "default"]].iloc[:100].to_csv(tmp_path / "bank.csv", index=False)
     frame[["id", "basket"]].iloc[200:].to_csv(tmp_path / "shop.csv", index=False)
@@ -516,7 +516,7 @@ def test_files_that_share_nobody_say_so(people, tmp_path):
         )
 
 
-def test_predicting_needs_everybodys_rows():
+def test_predicting_needs_the_rows_of_all_parties():
     x, y = rows(40)
     run = tacit.splitnn({"a": x[:, :3], "b": x[:, 3:]}, {"a": y}, epochs=1)
     with pytest.raises(BadParameter, match="rows of every party with columns: 'a', 'b'"):

@@ -97,7 +97,7 @@ def test_a_value_that_lost_a_race_is_done_and_one_that_two_processes_ran_counts_
     ]  # of several seeds all are needed
 
 
-def test_results_are_tidy_and_stand_beside_the_published_figures(tmp_path: Path) -> None:
+def test_results_are_tidy_and_include_the_published_figures(tmp_path: Path) -> None:
     import pandas
 
     s = load(small(tmp_path))
@@ -263,7 +263,7 @@ def test_two_studies_are_compared_cell_by_cell(tmp_path: Path) -> None:
         (tmp_path / "small.toml", "holds no study"),
         (
             tmp_path / "a",
-            r"summary\.json is no summary of a study\. Give a directory that `tacit study` wrote",
+            r"summary\.json is not the summary of a study\. Give a directory that `tacit study` wrote",
         ),
         (
             tmp_path / "b",

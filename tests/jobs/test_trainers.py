@@ -25,7 +25,7 @@ import tacit
 from tacit import algorithms, data, graphs, pace, speeds
 from tacit.errors import BudgetSpent, PartyFailed
 from tacit.jobs.train import member as members
-from tacit.jobs.train import networked
+from tacit.jobs.train import networked, party_rows
 from tacit.jobs.train.plan import Plan, make_plan, make_task
 from tacit.jobs.train.train import train_side_by_side, trainer_class
 from tacit.jobs.train.trainer import PENDING, RoundRecord, RunContext, Trainer
@@ -74,7 +74,7 @@ def plan_of(kind: str, folder: Path) -> Iterator[Plan]:
         yield make_plan(fed(), **options)
         return
     for k in range(len(fed())):
-        members.save_rows(fed(), k, folder / f"rows-{k}")
+        party_rows.save_rows(fed(), k, folder / f"rows-{k}")
     kits: Queue[Any] = Queue()
     over = threading.Event()
 
@@ -245,7 +245,7 @@ def test_a_run_that_is_stopped_leaves_nothing_behind_and_resumed_ends_with_the_s
 
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if "processes" not in k and k != "deployed"])
-def test_an_error_of_the_consumer_is_raised_as_it_is(kind: str, tmp_path: Path) -> None:
+def test_an_error_of_the_consumer_is_raised_unchanged(kind: str, tmp_path: Path) -> None:
     def watch(event: dict[str, Any]) -> None:
         if event["kind"] == "round":
             raise RuntimeError("the disk is full")

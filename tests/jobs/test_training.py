@@ -189,7 +189,7 @@ def test_the_history_has_a_row_a_round_with_everything_in_it() -> None:
     assert start["federation"]["parties"] == list(federation().parties)
 
 
-def test_metrics_are_the_last_rounds_and_the_best_beside_them() -> None:
+def test_metrics_are_the_last_rounds_with_the_best() -> None:
     result = train(rounds=6, algorithm=algorithms.FedAvg(lr=3.0))
     last, best = result.history[-1], max(result.history, key=lambda row: row["accuracy"])
     assert result.metrics["accuracy"] == last["accuracy"]
@@ -206,7 +206,7 @@ def test_metrics_are_the_last_rounds_and_the_best_beside_them() -> None:
 @pytest.mark.parametrize(
     ("every", "tested"), [(0, [5]), (1, [0, 1, 2, 3, 4, 5]), (2, [0, 2, 4, 5]), (9, [0, 5])]
 )
-def test_evaluation_happens_when_asked_and_after_the_last_round(
+def test_evaluation_happens_as_scheduled_and_after_the_last_round(
     every: int, tested: list[int], runtime: str
 ) -> None:
     result = train(rounds=5, evaluate_every=every, runtime=runtime)
@@ -309,7 +309,7 @@ def test_a_run_directory_holds_the_run(tmp_path: Path) -> None:
     assert "<html" in (tmp_path / "r" / "report.html").read_text()
 
 
-def test_a_report_is_written_where_asked(tmp_path: Path) -> None:
+def test_a_report_is_written_to_the_given_path(tmp_path: Path) -> None:
     assert train().report(tmp_path / "x.html").read_text().startswith("<!")
 
 
@@ -343,18 +343,15 @@ def test_a_regression_says_how_much_of_the_spread_it_explains(tmp_path: Path) ->
     ).read_text(encoding="utf-8")
 
 
-def test_a_regression_of_large_numbers_that_diverges_is_told_to_divide_them() -> None:
+def test_a_diverging_regression_of_large_numbers_suggests_scaling_them() -> None:
     x = np.random.default_rng(0).normal(size=(60, 3))
     fed = data.from_arrays(x, 1e6 * x[:, 0]).split(2)
     result = tacit.train(fed, model="mlp", algorithm=algorithms.FedAvg(lr=5.0), rounds=5)
-    assert any(
-        "Or divide the numbers to predict by their size: they are not standardised." in e.get("text", "")
-        for e in result.events
-    )
+    assert any("Or scale the target: it is not standardized." in e.get("text", "") for e in result.events)
 
 
 def test_the_best_round_of_a_run_that_diverges_is_one_before_it_did() -> None:
-    """Too large a step at the server: the loss grows for some rounds before it is no number."""
+    """The server's step is too large: the loss grows for some rounds before it is not finite."""
     result = train(model="mlp", rounds=12, algorithm=algorithms.FedAvg(lr=0.5, server_lr=40.0))
     finite = [row for row in result.history if row["accuracy"] == row["accuracy"]]
     assert 0 < len(finite) < 12

@@ -86,8 +86,8 @@ def test_every_bilinear_operation(op, x, y, parties):
 
 
 def test_shares_of_a_product_are_fresh():
-    """Replicated sharing adds up cross terms at home and must re-randomise them, or a share tells of the
-    factors; there is none of it here, and a triple's own c re-randomises. From the same shares of 0 · 0,
+    """Replicated sharing adds up cross terms at home and must re-randomize them, or a share tells of the
+    factors; there is none of it here, and a triple's own c re-randomizes. From the same shares of 0 · 0,
     twice: other words, uniform (χ² of 15 degrees of the upper 4 bits; a false alarm in 1e-5).
     """
     zero = torch.zeros(3000, dtype=torch.int64)
@@ -154,7 +154,7 @@ def test_one_mask_hides_one_value_only():
         Mask("w", (1,)).derive({"b": torch.ones(1)}, masks)
 
 
-def test_each_triple_is_drawn_anew():
+def test_each_triple_is_fresh():
     """Reusing a triple gives away x − x': two requests read different parts of the tape."""
     import asyncio
 
@@ -214,7 +214,7 @@ def test_a_stock_that_is_not_one_is_refused(tmp_path):
         assert (tmp_path / name).read_bytes() == before, "what is not ours is not emptied"
 
 
-def test_parties_with_different_shapes_are_told_so():
+def test_parties_with_different_shapes_are_refused():
     names = ("a", "b")
 
     def program(rank):

@@ -65,6 +65,6 @@ def test_the_range_of_the_field_is_held_at_encoding():
 
 
 @pytest.mark.parametrize("bad", [-1, P, 2**63 - 1])
-def test_what_is_no_element_is_refused(bad):
+def test_values_outside_the_field_are_refused(bad):
     with pytest.raises(ProtocolError, match="'b' sent numbers outside"):
         prime.check_elements(torch.tensor([0, bad]), "'b'")

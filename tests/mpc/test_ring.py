@@ -16,7 +16,7 @@ def words(*shape, seed=0):
 
 
 @given(st.floats(-(2.0**30), 2.0**30), st.integers(12, 16))
-def test_what_is_encoded_comes_back_within_half_a_unit(x, fraction):
+def test_decoding_returns_an_encoded_value_within_half_a_unit(x, fraction):
     fixed = FixedPoint(fraction)
     back = float(fixed.decode(fixed.encode(x)))
     assert abs(back - x) <= fixed.ulp / 2
@@ -49,7 +49,7 @@ def test_the_range_fits_a_comparison_and_a_product(fraction):
     assert most * 2 ** (2 * fraction) <= 2**62
 
 
-def test_what_is_no_number_is_refused():
+def test_non_numeric_values_are_refused():
     with pytest.raises(BadData, match="the tensor is str, not numbers"):
         FixedPoint().encode("five", "the tensor")
     with pytest.raises(BadData, match=r"holds torch\.bool; only real numbers"):

@@ -31,7 +31,7 @@ def test_sharing_twice_gives_other_shares():
     assert not torch.equal(split(x, 2, Secret())[0], split(x, 2, Secret())[0])
 
 
-def test_a_tape_goes_on_where_it_was_and_is_the_same_for_the_same_key():
+def test_a_tape_continues_and_is_the_same_for_the_same_key():
     key = bytes(range(32))
     whole = Tape(key).draw((70_000,))
     pieces = Tape(key)

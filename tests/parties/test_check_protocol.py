@@ -81,7 +81,7 @@ def test_mail_that_is_not_on_record_is_noticed():
         check_protocol(programs, lambda _: {}, [0])
 
 
-def test_a_party_whose_crash_nobody_notices_is_noticed():
+def test_an_unnoticed_crash_of_a_party_is_detected():
     def programs(_):
         async def talks(me):
             try:
@@ -100,7 +100,7 @@ def test_a_party_whose_crash_nobody_notices_is_noticed():
         check_protocol(programs, lambda _: {}, [0])
 
 
-def test_no_inputs_is_no_check():
+def test_a_check_without_inputs_is_refused():
     with pytest.raises(AssertionError, match="given no inputs"):
         check_protocol(sharing, total, [])
 
@@ -113,7 +113,7 @@ def test_a_tap_gives_each_partys_view():
     assert {scope for _, _, scope, _ in tap.frames} == {"", "open"}
 
 
-def test_alike_compares_numbers_with_room_for_rounding_and_nothing_else():
+def test_alike_compares_numbers_with_tolerance_and_everything_else_exactly():
     x = torch.tensor([1.0, float("nan")])
     assert alike({"w": x, "n": [1, 2.0]}, {"w": x * (1 + 1e-7), "n": (1, 2.0 + 1e-9)})
     assert not alike(x, x[:1])

@@ -112,7 +112,7 @@ everything = st.builds(
 
 @given(everything)
 @settings(max_examples=150, deadline=None)
-def test_every_message_comes_back_bit_for_bit(message):
+def test_every_message_round_trips_bit_for_bit(message):
     sent = encode(message)
     assert decode(sent) == decode(sent, Everything) == decode(sent, (Vector, Everything)) == message
     assert decode(bytearray(sent), reuse=True) == message
@@ -313,7 +313,7 @@ def test_gradients_parameters_and_transposed_tensors_can_be_sent():
         (Numbers([[1], 2]), r"Numbers.items\[1\] must be list of int, got int"),
     ],
 )
-def test_a_sender_is_told_which_field_cannot_be_sent(message, reason):
+def test_an_error_names_the_field_that_cannot_be_sent(message, reason):
     with pytest.raises(ProtocolError, match=reason):
         encode(message)
 

@@ -67,7 +67,7 @@ def test_recv_after_its_deadline_says_who_did_not_answer():
         run(server, p0=idle)
 
 
-def test_first_takes_whoever_speaks_first():
+def test_first_returns_the_first_message():
     async def late(me):
         await me.clock.sleep({"p0": 3.0, "p1": 1.0, "p2": 2.0}[me.name])
         await me.send("server", PartyWord(me.name))
@@ -97,7 +97,7 @@ names = [f"p{i}" for i in range(6)]
 
 @given(st.permutations(names), st.sets(st.sampled_from(names)), st.integers(0, 6))
 @settings(max_examples=40, deadline=None)
-def test_gather_gives_whoever_came_in_the_order_asked_or_names_the_missing(asked, silent, need):
+def test_gather_returns_answers_in_the_requested_order_or_names_the_missing(asked, silent, need):
     async def server(me):
         came = await me.gather(asked, PartyWord, at_least=need, within=10)
         return [(name, message.word) for name, message in came.items()], came.missing
@@ -177,7 +177,7 @@ paths = ["", "a", "b", "a/c", "a/b"]
 
 @given(st.lists(st.tuples(st.sampled_from(paths), st.integers(0, 99)), max_size=20), st.permutations(paths))
 @settings(max_examples=40, deadline=None)
-def test_each_scope_hears_its_own_messages_in_order_whatever_is_read_first(sent, order):
+def test_each_scope_receives_its_own_messages_in_order_whatever_is_read_first(sent, order):
     def at(me, path):
         for tag in filter(None, path.split("/")):
             me = me.scope(tag)

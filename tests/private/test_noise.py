@@ -42,7 +42,7 @@ def test_the_attack_on_floating_point_laplace_works_and_on_ours_finds_nothing():
     assert all((ours(x) * 1024).is_integer() for x in (0.0, 1.0, 0.3) for _ in range(200))
 
 
-def test_every_release_lies_on_the_grid_whatever_was_released():
+def test_every_release_is_on_the_grid_whatever_was_released():
     """Outputs are whole multiples of σ/2²⁶ (up to float32's own rounding, taken away here by float64): the
     lowest bits say nothing about the sum.
     """
@@ -54,7 +54,7 @@ def test_every_release_lies_on_the_grid_whatever_was_released():
         assert torch.equal(whole, whole.round())
 
 
-def test_the_lowest_bits_of_two_sums_cannot_be_told_apart():
+def test_the_lowest_bits_of_two_sums_cannot_be_distinguished():
     """χ² between the lowest 6 bits of the releases of 0 and of 1/3, 64 cells, 64,000 draws each: below 125
     (false alarm 5e-6).
     """

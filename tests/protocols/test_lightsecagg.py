@@ -1,4 +1,4 @@
-"""LightSecAgg: the sum is exact whoever leaves when, in one recovery, and T pieces say nothing."""
+"""LightSecAgg: the sum is exact for any dropouts, in one recovery, and T pieces reveal nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ALARM = 1e-6  # probability of a false alarm of each statistical test
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_the_sum_is_exact_in_the_field_whoever_drops_at_whatever_step(data: st.DataObject) -> None:
+def test_the_sum_is_exact_in_the_field_whichever_party_drops_at_any_step(data: st.DataObject) -> None:
     n = data.draw(st.integers(3, 9), label="parties")
     terms = LightSecAggTerms(
         "fed",

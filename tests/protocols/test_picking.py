@@ -1,5 +1,5 @@
-"""Only the best of a round sends its model: equal to the ideal and to the stacked engine, byte for byte; what
-happens when the best is gone.
+"""Only the best party of a round sends its model: equal to the ideal function and to the stacked engine, byte for
+byte; and what happens if the best party disconnects.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tacit
 from tacit import aggregate, data, models, selection
 from tacit.algorithms import FedPSO
 from tacit.errors import BadJob, PartyFailed
-from tacit.jobs.train import deployed, networked
+from tacit.jobs.train import deployed, networked, party_rows
 from tacit.jobs.train import member as members
 from tacit.jobs.train.contract import Contract
 from tacit.jobs.train.plan import make_plan
@@ -100,7 +100,7 @@ def test_the_programs_compute_the_ideal_and_the_first_of_equals_wins():
     assert sum(n for (_, _, kind), n in counts.items() if kind == "Upload") == 3
 
 
-def test_scores_that_are_no_numbers_come_last():
+def test_non_finite_scores_are_last():
     said = {"a": float("nan"), "b": 2.0, "c": float("-inf"), "d": float("inf")}
     assert picking.rank(said, ["d", "c", "b", "a"]) == ["b", "d", "c", "a"]
 
@@ -241,7 +241,7 @@ def test_one_model_goes_up_in_a_round_and_it_is_the_simulations(more):
     assert {s.how for s in apart.ledger.seen} == {"executed"}
 
 
-def test_it_saves_what_the_paper_says_and_with_the_mean_everybody_is_heard():
+def test_it_saves_the_published_bytes_and_with_the_mean_every_party_sends():
     best, mean = tacit.train(fed(), **JOB), tacit.train(fed(), **{**JOB, "aggregate": None})
     assert best.history[-1]["bytes_up"] < 0.3 * mean.history[-1]["bytes_up"]  # one of four, and four scores
     assert "scored" not in mean.history[-1]
@@ -275,7 +275,7 @@ def test_of_equal_scores_the_first_party_counts_however_long_others_work():
         assert [e["best"] for e in run.history] == [same.parties[0]] * 2
 
 
-def test_where_no_score_is_a_number_nobody_is_best_and_the_model_stays():
+def test_if_no_score_is_finite_no_party_is_best_and_the_model_does_not_change():
     job = {**JOB, "algorithm": FedPSO(lr=1e38), "rounds": 2}
     stacked, apart = (tacit.train(fed(), **job, runtime=r) for r in ("cohort", "inprocess"))
     assert told(stacked) == told(apart)
@@ -285,7 +285,7 @@ def test_where_no_score_is_a_number_nobody_is_best_and_the_model_stays():
 
 
 @pytest.mark.parametrize("runtime", ["cohort", "inprocess", "processes"])
-def test_a_run_goes_on_to_the_same_bits(runtime, tmp_path):
+def test_a_run_resumes_to_the_same_bits(runtime, tmp_path):
     def stop(event):
         if event["kind"] == "round" and event["round"] == 2:
             raise RuntimeError("stopped on purpose")
@@ -300,7 +300,7 @@ def test_a_run_goes_on_to_the_same_bits(runtime, tmp_path):
         assert seen(again) == seen(whole)
 
 
-def test_a_plan_says_beforehand_who_is_heard():
+def test_a_plan_lists_who_sends_a_model():
     told = str(tacit.plan(fed(), **JOB))
     assert "in the clear: of the best of each round" in told
     assert (
@@ -327,9 +327,8 @@ def with_kits(programs, folder, more=None, **how):
     """A run whose parties have kits and meet at a hub; `programs` take the place of honest ones. (its result,
     {party: how it ended})
     """
-    torch.set_num_threads(1)
     for k in range(4):
-        members.save_rows(fed(), k, folder / str(k))
+        party_rows.save_rows(fed(), k, folder / str(k))
 
     async def play():
         async with Net.of("server", *fed().parties) as net, asyncio.timeout(100):
@@ -374,7 +373,7 @@ def test_parties_with_kits_send_the_same(tmp_path):
     ],
     ids=["nan", "lie"],
 )
-def test_a_party_with_a_kit_that_states_what_is_no_score_or_not_its_own_is_refused(score, words, tmp_path):
+def test_a_party_with_a_kit_that_sends_an_invalid_or_foreign_score_is_refused(score, words, tmp_path):
     last = fed().parties[-1]
 
     async def liar(me):
@@ -404,7 +403,7 @@ def test_a_party_with_a_kit_that_states_what_is_no_score_or_not_its_own_is_refus
     assert [(e["scored"], e["uploaded"]) for e in run.history] == [(3 if score != score else 4, 1), (3, 1)]
 
 
-def test_a_party_that_agreed_to_a_score_does_not_send_everybodys_model(tmp_path):
+def test_a_party_that_agreed_to_a_score_does_not_send_its_model_unasked(tmp_path):
     """Its job file says that only the best sends a model; a server that would have all of them is refused."""
     file = tmp_path / "job.toml"
     file.write_text(
@@ -423,8 +422,8 @@ def test_a_party_that_agreed_to_a_score_does_not_send_everybodys_model(tmp_path)
         ours.check_offer(everybody)
 
 
-def test_if_the_best_is_killed_before_its_model_has_gone_out_the_next_best_is_asked(tmp_path, monkeypatch):
-    """The first round's best is killed as it is about to send its model. The run says so, and is one whose
+def test_if_the_best_party_is_killed_before_it_sends_its_model_the_next_best_is_used(tmp_path, monkeypatch):
+    """The best party of the first round is killed before it sends its model. The run states this, and equals one whose
     server does not count that party's scores.
     """
     job = {**JOB, "rounds": 2, "evaluate_every": 0}
@@ -455,8 +454,8 @@ def test_if_the_best_is_killed_before_its_model_has_gone_out_the_next_best_is_as
 
 @pytest.mark.parametrize("kind", ["Upload", "Free"])
 def test_a_best_party_that_is_started_again_still_sends_its_model(kind, tmp_path, monkeypatch):
-    """It had said its score, and what it held is gone with its process; killed at its model, or right after
-    its score. Nobody waits for ever.
+    """It had sent its score, and lost its state with its process; it is killed when sending its model, or right after
+    its score. No party waits forever.
     """
     job = {**JOB, "rounds": 2, "evaluate_every": 0}
     stacked = tacit.train(fed(), **job)

@@ -174,7 +174,7 @@ class Hidden:
 
 
 def hidden_run(sums: Hidden, asked: list[int]) -> tuple[list[Any], list[str]]:
-    """Two rounds of two clients; what was merged, and what was told about aborted tries."""
+    """Two rounds of two clients: the merged updates, and the notes about aborted tries."""
     merged: list[Any] = []
     told: list[str] = []
 
@@ -202,7 +202,7 @@ def hidden_run(sums: Hidden, asked: list[int]) -> tuple[list[Any], list[str]]:
     return merged, told
 
 
-def test_a_sum_for_which_too_few_stay_is_tried_again_and_told() -> None:
+def test_a_sum_with_too_few_survivors_is_tried_again_and_noted() -> None:
     asked: list[int] = []
     merged, told = hidden_run(Hidden(fails=(True, False, True)), asked)
     assert merged == [(0, [2.0]), (1, [2.0])]
@@ -217,9 +217,9 @@ def test_a_sum_that_is_aborted_too_often_ends_the_run() -> None:
         hidden_run(Hidden(tries=2, fails=(True, True)), [])
 
 
-def test_a_client_leaves_a_sum_that_will_never_end_when_the_server_comes_back_and_asks_again() -> None:
-    """The server died after it had asked: whoever takes its place knows nothing of that sum, and asks for the
-    round in a new one.
+def test_a_client_leaves_an_orphaned_sum_when_the_restarted_server_asks_again() -> None:
+    """The server died after its request. The restarted server does not know that sum, and requests the round in a new
+    one.
     """
     sums = Hidden()
 

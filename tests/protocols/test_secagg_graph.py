@@ -1,4 +1,4 @@
-"""The sparse graph of Bell et al.: k-regular, symmetric, drawn anew, and k large enough by an independent
+"""The sparse graph of Bell et al.: k-regular, symmetric, random for each round, and k large enough by an independent
 count.
 """
 
@@ -19,7 +19,7 @@ from tacit.protocols.secagg_graph import degree, neighborhoods, shuffle
 
 
 @given(st.integers(3, 30), st.integers(1, 8))
-def test_everybody_has_k_neighbours_and_is_theirs(n: int, half: int) -> None:
+def test_every_party_has_k_neighbors_symmetrically(n: int, half: int) -> None:
     k, names = 2 * half, [f"c{i}" for i in range(n)]
     around = neighborhoods(names, k, os.urandom)
     for name, holders in around.items():
@@ -29,7 +29,7 @@ def test_everybody_has_k_neighbours_and_is_theirs(n: int, half: int) -> None:
         assert all(name in around[other] for other in holders)
 
 
-def test_without_a_degree_everybody_is_everybodys_neighbour() -> None:
+def test_without_a_degree_the_graph_is_complete() -> None:
     assert neighborhoods(["b", "a", "c"], None, os.urandom) == dict.fromkeys("bac", ("a", "b", "c"))
 
 
@@ -72,11 +72,11 @@ def test_the_degree_grows_with_the_logarithm() -> None:
     assert all(0 < b - a <= 10 for a, b in pairwise(ks))
 
 
-def test_few_parties_need_everybody() -> None:
+def test_few_parties_need_the_complete_graph() -> None:
     assert degree(6, 0.6) == 5
 
 
-def test_the_rest_of_a_circle_stays_connected_unless_half_a_neighbourhood_in_a_row_is_gone() -> None:
+def test_the_rest_of_a_circle_stays_connected_unless_half_a_neighborhood_in_a_row_drops_out() -> None:
     """The third promise by trying: 200 random losses of 30 of 100, k = 44: nobody is ever cut off."""
     rng = np.random.default_rng(0)
     names = [f"c{i}" for i in range(100)]
@@ -92,7 +92,7 @@ def test_the_rest_of_a_circle_stays_connected_unless_half_a_neighbourhood_in_a_r
         assert reached == left
 
 
-def test_shares_that_add_up_to_everybody_are_refused() -> None:
+def test_fractions_that_sum_to_one_are_refused() -> None:
     with pytest.raises(
         BadParameter,
         match=r"SecAgg: corrupt and drop is \(0\.6, 0\.4\); it must be fractions of at least 0 whose sum "

@@ -1,6 +1,4 @@
-"""A network in parts computes what it computes in one piece, in every configuration; whoever strays from the
-job is told so.
-"""
+"""A split network computes the same as one network, in every configuration; deviations from the job are refused."""
 
 from __future__ import annotations
 
@@ -21,14 +19,6 @@ from tacit.protocols.splitnn_terms import Segment
 from tacit.runtimes import InProcess
 
 WIDE = {"a": 6, "b": 3, "c": 4}
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def sgd(lr=0.1, momentum=0.9):
@@ -255,7 +245,7 @@ def test_the_joint_outputs_are_those_of_the_whole_network_and_only_the_last_stop
     assert got["c"] is None
 
 
-def test_who_sees_what_stands_in_the_ledger():
+def test_the_ledger_states_who_sees_what():
     ledger = Ledger()
     InProcess().run_sync(programs(world("vanilla", epochs=1), sgd()), ledger=ledger)
     lines = {(line.party, line.sender, line.kind): line.reveals for line in ledger.seen}

@@ -77,7 +77,7 @@ def test_the_copy_button_copies_the_job(opened: Any, report: Path, compared: Pat
     assert page.evaluate("navigator.clipboard.readText()") == (compared / "job.toml").read_text()
 
 
-def test_hovering_tells_values_and_a_key_hides_its_curve(opened: Any, report: Path) -> None:
+def test_hovering_shows_values_and_a_key_hides_its_curve(opened: Any, report: Path) -> None:
     page = opened(report)
     page.locator("#curves svg .area").first.scroll_into_view_if_needed()
     page.locator("#curves svg .area").first.hover(force=True)

@@ -73,7 +73,7 @@ def test_a_plane_of_any_values_is_whole_xml(values: list) -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=5), st.booleans())
-def test_ticks_are_few_and_lie_on_the_axis(values: list[float], log: bool) -> None:
+def test_ticks_are_few_and_within_the_axis(values: list[float], log: bool) -> None:
     axis = Axis("", log=log).over(values)
     ticks = axis.ticks()
     assert 1 <= len(ticks) <= 10

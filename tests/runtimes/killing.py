@@ -30,7 +30,7 @@ from tacit import aggregate, algorithms, data, pace
 from tacit.jobs.train import member as members
 
 # what a run imports when it starts: once here, not once a process
-from tacit.jobs.train import networked, paced_parties  # noqa: F401
+from tacit.jobs.train import networked, paced_parties, party_rows  # noqa: F401
 from tacit.runtimes import hub as hubs
 from tacit.runtimes import kits
 from tacit.runtimes.link import Link
@@ -80,7 +80,7 @@ class Cast:
             "hub": replace(hub, listen=f"127.0.0.1:{port}")
         }
         for k in range(CLIENTS):
-            members.save_rows(self.fed, k, folder / f"rows-{k}")
+            party_rows.save_rows(self.fed, k, folder / f"rows-{k}")
         self.roles = ("hub", *self.fed.parties, "server")
         self.pids: dict[str, int] = {}
 
@@ -195,7 +195,7 @@ def kill_at_random(base: Path, kills: int, seed: int, kind: str) -> dict[str, An
 
 
 def leave_and_return(base: Path) -> dict[str, Any]:
-    """A client is killed, rounds go on without it, it is started again and takes part again."""
+    """A client is killed, rounds continue without it, and it is restarted and takes part again."""
     cast = Cast(base, deadline=4.0, at_least=1)  # seconds that each round without the client takes
     cast.job |= {"rounds": 40, "per_round": CLIENTS, "evaluate_every": 0}
     gone = cast.fed.parties[1]

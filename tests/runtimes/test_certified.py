@@ -54,7 +54,7 @@ def test_a_revoked_certificate_signs_no_more_as_soon_as_the_list_is_there() -> N
     assert not b.verify("a", SAID, signature)
 
 
-def test_what_is_signed_in_a_protocol_is_no_handshake() -> None:
+def test_a_signature_of_a_protocol_is_not_a_handshake() -> None:
     """The same key signs both; a signature of one may never pass for the other."""
     from tacit.crypto.seal import verify_transcript
 
@@ -65,6 +65,6 @@ def test_what_is_signed_in_a_protocol_is_no_handshake() -> None:
 
 
 @pytest.mark.parametrize("signature", [b"", b"\x00", b"\xff\xff", bytes(600), b"\x00\x03abc"])
-def test_bytes_that_are_no_signature_are_none(signature: bytes) -> None:
+def test_invalid_signature_bytes_are_not_accepted(signature: bytes) -> None:
     mine = federation()["b"]
     assert not CertificateIdentity(lambda: mine).verify("a", SAID, signature)

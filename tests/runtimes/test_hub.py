@@ -89,7 +89,7 @@ def test_a_party_that_claims_anothers_name_is_cut_off_and_the_others_play_on(
     ],
     ids=["oversized", "empty", "kind", "lengths", "names", "poses as the hub"],
 )
-def test_bytes_that_are_no_envelope_end_the_connection_they_came_over_and_no_other(
+def test_invalid_envelope_bytes_end_only_their_own_connection(
     envelope: bytes, status: grpc.StatusCode
 ) -> None:
     async def play() -> None:
@@ -102,7 +102,7 @@ def test_bytes_that_are_no_envelope_end_the_connection_they_came_over_and_no_oth
     asyncio.run(play())
 
 
-def test_a_stranger_is_told_that_its_certificate_is_not_accepted() -> None:
+def test_a_stranger_gets_the_error_that_its_certificate_is_not_accepted() -> None:
     async def play() -> None:
         async with Net.of("a", "b") as net:
             _, others = temporary("another", ("a", "b"))
@@ -131,7 +131,7 @@ def test_a_party_of_another_federation_does_not_take_our_hub_for_its_own() -> No
     asyncio.run(play())
 
 
-def test_a_client_cannot_stand_in_for_the_hub() -> None:
+def test_a_client_cannot_impersonate_the_hub() -> None:
     """Same authority, but only the hub's certificate carries the hub's name."""
 
     async def play() -> None:
@@ -145,7 +145,7 @@ def test_a_client_cannot_stand_in_for_the_hub() -> None:
     asyncio.run(play())
 
 
-def test_nobody_there_is_said_in_words() -> None:
+def test_an_unreachable_hub_gives_a_readable_error() -> None:
     _, kits = temporary("f", ("a",))
     fatal, why = reach(kits["a"].at("127.0.0.1:9"))
     assert not fatal
@@ -194,7 +194,7 @@ def test_a_revoked_party_is_sent_away_while_connected_and_not_let_in_again(
     asyncio.run(play())
 
 
-def test_a_slow_reader_holds_up_its_sender_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_reader_delays_only_its_sender(monkeypatch: pytest.MonkeyPatch) -> None:
     """`slow` never reads; what waits for it in the hub stays below what one pair may have under way."""
 
     async def play() -> None:

@@ -46,7 +46,7 @@ def pair() -> tuple[End, End]:
 
 
 class Wire:
-    """A hub in the middle. `act(direction, payload)` gives what goes on instead."""
+    """A hub in the middle. `act(direction, payload)` returns what is forwarded instead."""
 
     def __init__(self, a: End, b: End, act: Any = lambda direction, payload: [payload]):
         self.a, self.b, self.act, self.now = a, b, act, 0.0
@@ -234,7 +234,7 @@ def test_a_whole_conversation_played_again_opens_nothing() -> None:
     assert b.got == []
 
 
-def test_nobody_can_stand_in_the_middle_with_certificates_of_another_authority() -> None:
+def test_a_man_in_the_middle_with_certificates_of_another_authority_is_refused() -> None:
     a, b, mallory = End(KITS["alice"], "bob"), End(KITS["bob"], "alice"), End(OTHERS["bob"], "alice")
     a.channel.send("", SECRET)
     Wire(a, mallory).run()
@@ -255,7 +255,7 @@ def test_a_member_cannot_pose_as_another() -> None:
     assert any("'bob' presented the certificate of 'mallory'" in n for n in a.notes)
 
 
-def test_a_process_started_anew_gets_what_nobody_had_been_sent_yet_and_nothing_twice() -> None:
+def test_a_restarted_process_gets_undelivered_messages_and_nothing_twice() -> None:
     a, b = pair()
     a.channel.send("", b"first")
     Wire(a, b).run()

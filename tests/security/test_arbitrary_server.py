@@ -26,6 +26,7 @@ from tacit import data, guard
 from tacit.crypto.agree import Identity
 from tacit.errors import TacitError
 from tacit.jobs.train import member as members
+from tacit.jobs.train import party_rows
 from tacit.jobs.train.contract import Agreement, Contract
 from tacit.jobs.train.plan import make_plan, make_task
 from tacit.parties.ledger import Ledger
@@ -249,7 +250,7 @@ def run(actions: list[Any]) -> tuple[list[Seen], Ledger]:
     with tempfile.TemporaryDirectory() as place:
         clients = {}
         for k, name in enumerate(NAMES):
-            members.save_rows(FED, k, Path(place) / str(k) / "rows")
+            party_rows.save_rows(FED, k, Path(place) / str(k) / "rows")
             clients[name] = client(k, Path(place) / str(k))
         InProcess().run_sync({"server": server, **clients}, ledger=ledger)
     return sums, ledger

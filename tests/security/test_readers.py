@@ -17,7 +17,7 @@ from tacit.errors import BadFrame, BadJob, TacitError
 from tacit.guard import Clip, Quantize, SecAgg
 from tacit.jobs.train.contract import KEYS as KEYS_OF_A_CONTRACT
 from tacit.jobs.train.contract import Contract
-from tacit.jobs.train.member import read_layout
+from tacit.jobs.train.party_rows import read_layout
 from tacit.jobs.train.plan import make_plan
 from tacit.runtimes.envelope import MAIL, MAX_ENVELOPE, WELCOME, pack, unpack
 
@@ -44,7 +44,7 @@ def test_any_bytes_are_an_envelope_or_refused(data: bytes) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(kind=st.integers(MAIL, WELCOME), sender=NAMES, to=NAMES, payload=st.binary(max_size=300))
-def test_an_envelope_comes_back_as_it_was_written(kind: int, sender: str, to: str, payload: bytes) -> None:
+def test_an_envelope_round_trips(kind: int, sender: str, to: str, payload: bytes) -> None:
     got = unpack(pack(kind, sender, to, payload))
     assert (got.kind, got.sender, got.to, bytes(got.payload)) == (kind, sender, to, payload)
 

@@ -30,7 +30,7 @@ def seen() -> dict[str, synth.Evaluation]:
     }
 
 
-def test_a_copy_wins_fidelity_and_loses_privacy_and_both_stand_in_one_table(seen):
+def test_a_copy_wins_fidelity_and_loses_privacy_and_both_are_in_one_table(seen):
     """The trap: a quality score that rewards copying. The bootstrap's score is as good as fresh rows', and
     the table says at what price.
     """

@@ -59,8 +59,8 @@ def test_total_variation_by_hand():
 
 
 def test_the_scores_are_sdmetrics_own():
-    """All but a number beside a category, where SDMetrics compares different intervals. SDMetrics 0.32.0 on
-    these two tables (600 and 500 rows, seeds 0 and 1, shift .3): printed by benchmarks/sdmetrics_agree.py.
+    """All except a number with a category, where SDMetrics compares different intervals. SDMetrics 0.32.0 on these two
+    tables (600 and 500 rows, seeds 0 and 1, shift .3): printed by benchmarks/sdmetrics_agree.py.
     """
     views = Views(mixed(), mixed(500, 1, 0.3), None)
     _, (columns, numbers, joint) = fidelity.quality(views, views.synthetic)
@@ -108,7 +108,7 @@ def test_every_metric_declares_its_name_range_and_direction_and_keeps_them():
             assert score.metric.low <= value <= score.metric.high, score.name
 
 
-def test_a_constant_column_and_a_new_category_are_no_stumbling_block():
+def test_a_constant_column_and_a_new_category_are_accepted():
     real = pd.DataFrame({"k": [1.5] * 50, "c": ["a", "b"] * 25, "x": np.arange(50) / 7})
     made = pd.DataFrame({"k": [1.5] * 40, "c": ["a", "z"] * 20, "x": np.arange(40) / 7})
     views = Views(real, made, None)
@@ -119,7 +119,7 @@ def test_a_constant_column_and_a_new_category_are_no_stumbling_block():
     assert math.isfinite(score)
 
 
-def test_neighbours_are_those_of_a_plain_search():
+def test_neighbors_equal_those_of_a_plain_search():
     """Brute force in float64 against the product: places may differ only where distances tie."""
     rng = np.random.default_rng(1)
     real, made = mixed(300, 3), mixed(200, 4)

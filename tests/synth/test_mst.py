@@ -69,7 +69,7 @@ def test_noise_of_half_the_scale_would_be_noticed():
 
 
 def test_one_record_changes_every_marginal_by_one_and_every_score_by_its_weight_at_most():
-    """Sensitivity by neighbouring tables: each of 40 records removed in turn, all marginals up to three
+    """Sensitivity by neighboring tables: each of 40 records removed in turn, all marginals up to three
     columns.
     """
     rng = np.random.default_rng(5)
@@ -104,7 +104,7 @@ def test_the_budget_is_kept_by_construction():
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
-def test_the_ledger_says_what_was_spent_on_whom_against_whom(epsilon):
+def test_the_ledger_states_budget_unit_and_adversary(epsilon):
     fitted = MST(epsilon=epsilon, delta=1e-6, insecure_seed=0).fit(people(300), DOMAIN)
     (line,) = fitted.ledger.spent
     assert (line.epsilon, line.delta) == (epsilon, 1e-6)
@@ -128,7 +128,7 @@ def test_a_seeded_run_is_stamped_and_an_unseeded_one_differs_each_time():
 
 
 def test_a_category_that_one_person_holds_is_not_emitted():
-    """The trap: a synthesiser that reads its domain off the data emits 'astronaut'. Ours refuses to read it,
+    """The trap: a synthesizer that reads its domain off the data emits 'astronaut'. Ours refuses to read it,
     and a declared domain hides it.
     """
     frame = people()
@@ -208,7 +208,7 @@ def test_an_infinite_number_and_a_time_that_never_comes_are_moved_to_the_bounds(
     assert Grid(named(DOMAIN)).values(huge)[:, list(DOMAIN).index("pay")].tolist() == [100]
 
 
-def test_the_synthetic_table_does_not_tell_that_one_row_has_a_gap():
+def test_the_synthetic_table_does_not_reveal_that_one_row_has_a_missing_value():
     whole, gap = people(50), people(50)
     gap["age"] = gap["age"].astype(float).where(gap.index > 0)
     told = [MST().fit(f, Table.infer(f, **DOMAIN)).table for f in (whole, gap)]

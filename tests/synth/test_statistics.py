@@ -45,7 +45,7 @@ def test_stated_intervals_hold_the_truth_as_often_as_they_say():
     assert np.mean(hits) > 0.925
 
 
-def test_the_budget_is_dealt_by_the_root_of_the_cells():
+def test_the_budget_is_split_by_the_root_of_the_cells():
     """ρ_r ∝ √n_r, so variances are as 1/√n_r: 2 cells against 96 cells, √48 apart."""
     table = Statistics([("sex",), ("age", "job")], insecure_seed=0).release(people(100), DOMAIN).errors()
     assert (table["standard error"][0] / table["standard error"][1]) ** 2 == pytest.approx(

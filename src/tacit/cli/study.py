@@ -1,4 +1,4 @@
-"""`tacit study`: the field's published tables, each by one command, ours beside theirs."""
+"""`tacit study`: reproduce published tables, each by one command."""
 
 from __future__ import annotations
 
@@ -60,53 +60,55 @@ baseline = "central"
 algorithm = { name = "FedAvg", lr = 0.1 }
 
 [tables.published.FedAvg]
-"IID" = 0.9                      # shown beside yours
+"IID" = 0.9                      # shown next to yours
 """
 
 
 def add(verb: Callable[..., Any]) -> None:
-    made = verb(
+    parser = verb(
         "study",
         _study,
-        "Reproduce a published table by one command; an interrupted study goes on where it stopped.",
+        "Reproduce a published table by one command; an interrupted study resumes.",
         epilog=WORDS + ".",
     )
-    made.add_argument("name", help="a study, a study file (.toml), or one of: list, new, diff")
-    made.add_argument(
+    parser.add_argument("name", help="a study, a study file (.toml), or one of: list, new, diff")
+    parser.add_argument(
         "more",
         nargs="*",
         default=[],
         metavar="FILE|DIR",
         help="new: the file to begin, and the study it begins as a copy of; diff: two directories of studies",
     )
-    made.add_argument(
-        "--data-dir", metavar="DIR", help="where the data sets' files lie (default: TACIT_DATA, or the cache)"
+    parser.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        help="directory of the data sets' files (default: TACIT_DATA, or the cache)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--quick",
         action="store_true",
         help="a few rows and rounds, to see that everything works; its figures mean nothing",
     )
-    made.add_argument(
+    parser.add_argument(
         "--out",
         metavar="DIR",
-        help="where the study is kept (default: runs/study-NAME); if it was begun there, it goes on",
+        help="directory of the study (default: runs/study-NAME); a study that was started there resumes",
     )
-    made.add_argument("--device", metavar="NAME", help="cpu, cuda or auto (default: auto)")
+    parser.add_argument("--device", metavar="NAME", help="cpu, cuda or auto (default: auto)")
     for name, what in (("seeds", "seeds"), ("rounds", "rounds"), ("rows", "training rows")):
-        made.add_argument(
+        parser.add_argument(
             f"--{name}",
             type=int,
             metavar="N",
             help=f"other than the study's own number of {what}; reduced so, it is another study",
         )
-    made.add_argument(
+    parser.add_argument(
         "--only",
         metavar="REGEX",
         default="",
         help="only cells in whose name (table | row | column | seed) this is found",
     )
-    made.add_argument("--quiet", action="store_true", help="no progress and no summary")
+    parser.add_argument("--quiet", action="store_true", help="no progress and no summary")
 
 
 def _study(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
@@ -154,9 +156,9 @@ def _new(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
         raise BadRun(f"{path} is there already, and is not written over. Give another name.") from None
     except OSError as error:
         raise BadRun(f"{path} cannot be written: {error.strerror}. Give another place.") from None
-    told = f"{path}\nrun it with: tacit study {shlex.quote(str(path))}"
+    text = f"{path}\nrun it with: tacit study {shlex.quote(str(path))}"
     return {"file": str(path)}, lambda console: console.print(
-        told, highlight=False, markup=False, soft_wrap=True
+        text, highlight=False, markup=False, soft_wrap=True
     )
 
 
@@ -198,10 +200,10 @@ def _diff(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     return found, show
 
 
-def _count(args: argparse.Namespace, wanted: int, usage: str) -> None:
-    if len(args.more) != wanted:
+def _count(args: argparse.Namespace, expected: int, usage: str) -> None:
+    if len(args.more) != expected:
         raise BadParameter(
-            f"study {args.name}: {len(args.more)} arguments were given and {wanted} are needed: `{usage}`."
+            f"study {args.name}: expected {expected} arguments, got {len(args.more)}: `{usage}`."
         )
 
 
@@ -212,10 +214,8 @@ def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     from ..jobs.study.study import default_directory, write_result
 
     changes = {k: getattr(args, k) for k in ("seeds", "rounds", "rows")}
-    asked = study_file.load(
-        args.name, quick=args.quick, data_dir=args.data_dir, device=args.device, **changes
-    )
-    out = Path(args.out) if args.out else default_directory(asked)
+    spec = study_file.load(args.name, quick=args.quick, data_dir=args.data_dir, device=args.device, **changes)
+    out = Path(args.out) if args.out else default_directory(spec)
     given = [
         f"--{k} {shlex.quote(str(v))}"
         for k, v in (("data-dir", args.data_dir), ("device", args.device), *changes.items())
@@ -236,17 +236,17 @@ def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     def say(text: str) -> None:
         args.resume_with = whole + (
             f" --only {shlex.quote(args.only)}" if args.only else ""
-        )  # before that it is refused, and there is nothing to go on with
+        )  # before that there is nothing to resume
         progress.line(text)
 
     from ..report import study as page
 
     try:
-        result = write_result(asked, run.study(asked, out, only=args.only, say=say), out)
+        result = write_result(spec, run.study(spec, out, only=args.only, say=say), out)
     except KeyboardInterrupt:
-        if (out / "study.json").exists() and (store := run.Store(out, asked)).done():
-            write_result(asked, store, out)
-            args.left = lambda: f" What is done is in {out / 'report.html'}. Go on with: {args.resume_with}"
+        if (out / "study.json").exists() and (store := run.Store(out, spec)).done():
+            write_result(spec, store, out)
+            args.left = lambda: f" What is done is in {out / 'report.html'}. Resume with: {args.resume_with}"
         raise
     found, files = result.summary, result.files
 
@@ -268,7 +268,7 @@ def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
         if found["changed"]:
             text.insert(0, f"Run with {found['changed']}: this is not the study as its file has it.")
         if found["done"] < found["runs"]:
-            text.insert(0, f"{found['done']} of {found['runs']} runs are done. Go on with: {whole}")
+            text.insert(0, f"{found['done']} of {found['runs']} runs are done. Resume with: {whole}")
         console.print(
             "\n".join([*text, "", *(f"{p.name:16} {p}" for p in files)]),
             highlight=False,

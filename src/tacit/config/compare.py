@@ -47,7 +47,7 @@ class CompareConfig:
         None,
         keep,
         takes="Sequence[Any] | Mapping[str, Any] | None",
-        doc="guards to compare, a row each: a list (None is no guard), or a dict by label",
+        doc="guards to compare, a row each: a list (None: no guard), or a dict by label",
     )
     variants: Mapping[str, Mapping[str, Any]] | None = component(
         None,

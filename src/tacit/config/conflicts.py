@@ -2,7 +2,7 @@
 read.
 
 An entry is a function that yields a `Conflict` (which option, why, what to do instead) for a plan it does
-not allow. `ENTRIES` run when a plan is made; `MODEL_ENTRIES` also need the model, and run before training
+not allow. `ENTRIES` run when a plan is built; `MODEL_ENTRIES` also need the model, and run before training
 starts and in `plan`. A new option of `train` adds its entries here and nowhere else.
 """
 
@@ -201,7 +201,7 @@ def _selection(p: Plan) -> Iterator[Conflict]:
     if p.select.fills and p.asked_per_round is None:
         yield Conflict(
             "select",
-            f"{name} chooses who fills the places of a round, and without per_round everybody has one",
+            f"{name} chooses the participants of a round, and without per_round everyone takes part",
             "Give per_round.",
         )
     if asks_losses and p.asked_per_round is not None and p.select.candidates < p.asked_per_round:
@@ -209,7 +209,7 @@ def _selection(p: Plan) -> Iterator[Conflict]:
             "select",
             f"PowerOfChoice has candidates={p.select.candidates}, fewer than the {p.asked_per_round} parties "
             "of a round (per_round)",
-            "With as many it equals BySize; with more, those with the largest losses are asked.",
+            "With as many it equals BySize; with more, those with the largest losses are chosen.",
         )
 
 
@@ -478,7 +478,7 @@ def _resume(p: Plan) -> Iterator[Conflict]:
 
 
 def _other_vectors(layout: Layout) -> list[str]:
-    """What clients send besides the difference to the model they were sent."""
+    """Return what clients send in addition to the update of the model."""
     return [name for name in layout.shapes if name not in layout.known and name != "delta"]
 
 

@@ -148,7 +148,7 @@ def of_run(directory: str | os.PathLike[str]) -> Job:
 
 
 def of_comparison(directory: str | os.PathLike[str]) -> Job:
-    """Read the job that `tacit compare` keeps beside its runs."""
+    """Read the job of a comparison from its directory."""
     file = Path(directory) / "job.toml"
     if not file.is_file():
         raise BadRun(
@@ -218,12 +218,11 @@ def read_settings(table: dict[str, Any], where: str) -> tuple[dict[str, Any], di
         **{name: hint for name, hint in typing.get_type_hints(TrainConfig).items() if name in SETTINGS},
         "runtime": str,
     }
-    toml.only_known(where, table, hints)
+    values = toml.hold(where, table, hints)
     if "seed" in table and "seeds" in table:
         raise BadJob(
             f"{where}: both `seed` and `seeds` are there. `seed` is for one run, `seeds` for a comparison."
         )
-    values = {key: toml.held(where, key, value, hints[key]) for key, value in table.items()}
     return (
         {k: v for k, v in values.items() if k in SETTINGS},
         {k: v for k, v in values.items() if k not in SETTINGS},
@@ -299,8 +298,7 @@ def _data(raw: dict[str, Any], skews: list[Any], file: Path) -> dict[str, Any]:
             "so leave `parties` out."
         )
     known = {"name": str, **takes, **partition}
-    toml.only_known(where, flat, known)
-    values = {key: toml.held(where, key, flat[key], known[key]) for key in flat}
+    values = toml.hold(where, flat, known)
     for key, hint in known.items():
         if isinstance(values.get(key), str) and any(
             typing.get_origin(a) is os.PathLike for a in typing.get_args(hint)
@@ -313,7 +311,7 @@ def _data(raw: dict[str, Any], skews: list[Any], file: Path) -> dict[str, Any]:
         )
     if "by" not in flat and "parties" not in flat and not any(isinstance(s, ByColumn) for s in skews):
         raise BadJob(
-            f"{where}: it is not said who holds the rows. Add `parties = 10`, or `by` with a column that "
+            f"{where}: who holds the rows is missing. Add `parties = 10`, or `by` with a column that "
             "tells parties apart."
         )
     defaults = {
@@ -346,9 +344,7 @@ def source(table: Mapping[str, Any], file: str) -> tuple[Callable[..., Any], dic
             data.from_parquet if packed.endswith((".parquet", ".pq")) else data.from_csv
         )
         if "label" not in table:
-            raise BadJob(
-                f'{file}, data: there is no `label` beside `path`. Name the column to predict: label = "…".'
-            )
+            raise BadJob(f'{file}, data: `path` needs a `label`. Name the column to predict: label = "…".')
     elif "name" not in table:
         between = (
             ""
@@ -360,7 +356,7 @@ def source(table: Mapping[str, Any], file: str) -> tuple[Callable[..., Any], dic
             f"{file}, data: there is neither a `name` nor a `path`.{between} Data sets: "
             f"{', '.join(data.ALL)}."
         )
-    elif table["name"] not in list(data.ALL):  # a list: what cannot be hashed is told, too
+    elif table["name"] not in list(data.ALL):  # a list: the name may not be hashable
         if str(table["name"]).lower().endswith((".csv", ".csv.gz", ".parquet", ".pq")):
             raise BadJob(
                 f"{file}, data: {table['name']!r} is a file, not the name of a data set. Write path = "

@@ -1,6 +1,4 @@
-"""TOML as all files of jobs are written in it: tables, read and changed, and every key and value held to the
-function or constructor it is for.
-"""
+"""Read, change and check TOML tables: the format of all job files."""
 
 from __future__ import annotations
 
@@ -20,10 +18,9 @@ from ..parameters import bad, nearest
 from ..parameters import hold_to_type as held
 from ..runs import is_python_job
 
-NUMBER = re.compile(
-    r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", re.IGNORECASE
-)  # .5 and 5., which TOML has not and every shell user writes
-USUAL = {"model": "mlp", "algorithm": "FedAvg", "solver": "SGD"}  # what stands where nothing was written
+# .5 and 5., which TOML does not allow and shell users write
+NUMBER = re.compile(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
+USUAL = {"model": "mlp", "algorithm": "FedAvg", "solver": "SGD"}  # the defaults of names
 
 
 def load(path: str | os.PathLike[str], changes: Sequence[str], known: Iterable[str]) -> dict[str, Any]:
@@ -54,13 +51,13 @@ def read(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadJob(
-            f"{file} is not TOML: {error}. Text values stand in quotes, tables in [brackets]."
+            f"{file} is not TOML: {error}. Put text values in quotes and table names in [brackets]."
         ) from None
 
 
 @contextmanager
 def named(file: str | Path) -> Iterator[None]:
-    """What only turns out to be wrong when all of a job is looked at together still names its file."""
+    """Name the job file in errors about a combination of its values."""
     try:
         yield
     except BadParameter as error:
@@ -68,19 +65,19 @@ def named(file: str | Path) -> Iterator[None]:
 
 
 def dumps(tables: Mapping[str, Any]) -> str:
-    """Tables as TOML text."""
+    """Return tables as TOML text."""
     import tomli_w
 
     return tomli_w.dumps({k: v for k, v in tables.items() if v is not None})
 
 
 def change(tables: dict[str, Any], change: str) -> None:
-    """Lay "train.rounds=5" over the tables; the value is TOML, or else text."""
+    """Apply a change such as "train.rounds=5"; the value is TOML, or else text."""
     path, equals, text = change.partition("=")
     *outer, last = keys = [key.strip() for key in path.split(".")]
     if not equals or not all(keys) or (len(keys) < 2 and last not in ("model", "algorithm", "pace", "speed")):
         raise BadJob(
-            f"{change!r} changes nothing: write it as TABLE.KEY=VALUE, like train.rounds=5 or "
+            f"expected TABLE.KEY=VALUE, got {change!r}. Write it like train.rounds=5 or "
             "algorithm.solver.momentum=0.9, "
             "or as model=NAME, algorithm=NAME, pace=NAME or speed=NAME."
         )
@@ -97,13 +94,13 @@ def change(tables: dict[str, Any], change: str) -> None:
         here[int(last) if isinstance(here, list) else last] = value_of(text)
     except (TypeError, ValueError, IndexError, AttributeError):
         raise BadJob(
-            f"{change!r} does not fit this job: {'.'.join(outer)} is no table here. "
+            f"{change!r} does not fit this job: {'.'.join(outer)} is not a table here. "
             "In a list, count from 0: algorithms.0.mu=0.1."
         ) from None
 
 
 def value_of(text: str) -> Any:
-    """A value as TOML has it; what is none is text, so that quotes may be left out on the command line."""
+    """Return a TOML value; anything else is text, so that quotes may be left out on the command line."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -112,8 +109,9 @@ def value_of(text: str) -> Any:
 
 
 def hints(function: Any) -> dict[str, Any]:
-    """The arguments of a function and their types. A name known to type checkers only is a class of ours,
-    which no TOML can hold.
+    """Return the arguments of a function and their types.
+
+    A name known to type checkers only is a class of tacit, which TOML cannot contain.
     """
     unknown: dict[str, Any] = {}
     while True:
@@ -132,7 +130,7 @@ def table(where: str, name: str, value: Any) -> dict[str, Any]:
 
 
 def listed(where: str, name: str, one: Any, many: Any) -> list[tuple[str, Any]]:
-    """(where it stands, its table) of what [name] or [[names]] gives."""
+    """Return (place, table) of each table that [name] or [[names]] gives."""
     if many is None:
         return [] if one is None else [(name, one)]
     if not isinstance(many, list) or not many:
@@ -142,10 +140,25 @@ def listed(where: str, name: str, one: Any, many: Any) -> list[tuple[str, Any]]:
     return [(f"{name}s[{i}]", table) for i, table in enumerate(many)]
 
 
-def only_known(where: str, table: Mapping[str, Any], known: Iterable[str]) -> None:
-    for key in table:
-        if key not in known:
-            raise BadJob(f"{where}: {key!r} is not known here. {nearest(key, list(known))}")
+def only_known(where: str, table: Iterable[str], known: Iterable[str]) -> None:
+    unknown = [key for key in table if key not in known]
+    if unknown:
+        lines = [f"{where}: {key!r} is not known here. {nearest(key, list(known))}" for key in unknown]
+        raise BadJob("\n".join(lines))
+
+
+def hold(where: str, table: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a table whose keys have these types; one error names all that do not."""
+    values, problems = {}, []
+    for key, value in table.items():
+        try:
+            only_known(where, [key], hints)
+            values[key] = held(where, key, value, hints[key])
+        except BadJob as error:
+            problems.append(str(error))
+    if problems:
+        raise BadJob("\n".join(problems))
+    return values
 
 
 __all__ = [
@@ -154,6 +167,7 @@ __all__ = [
     "dumps",
     "held",
     "hints",
+    "hold",
     "listed",
     "load",
     "named",

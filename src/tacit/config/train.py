@@ -216,7 +216,7 @@ class TrainConfig:
         _take(SELECTION, "select", none="drawn uniformly"),
         takes="str | Selection | None",
         compare=False,
-        doc="who is asked in a round: selection.PowerOfChoice(candidates=30)",
+        doc="how participants of a round are chosen: selection.PowerOfChoice(candidates=30)",
     )
 
     @classmethod

@@ -150,7 +150,7 @@ class Cell:
     baseline: str = ""
     rows: int | None = None  # of the data set, where only a part is used
     test_rows: int | None = None
-    tested_as: Any = None  # the job whose test rows are used, where they are made in another way
+    tested_as: Any = None  # the job whose test rows are used, where they differ
 
     @property
     def id(self) -> str:

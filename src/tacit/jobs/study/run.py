@@ -68,7 +68,7 @@ def study(
     for stack in _stacks([(c, _plan(c, datasets)) for c in cells if c.id not in done]):
         for runs, state in _resumable(stack, store):
             _run(runs, state, store, _Race(spec, store.lines()), say)
-    lines = store.lines()  # a part of a study may run beside other parts, so only the whole is timed
+    lines = store.lines()  # parts of a study may run at the same time, so only a whole study is timed
     if (
         not only
         and torch.cuda.is_available()

@@ -1,6 +1,4 @@
-"""The directory of a study: which one it is, a line for whatever was finished, and the states of stacks that
-were not.
-"""
+"""The directory of a study: its identity, finished runs, and the states of unfinished stacks."""
 
 from __future__ import annotations
 
@@ -23,21 +21,22 @@ OTHERS = ("job.toml", "events.jsonl", "compare.json")  # of a run or a compariso
 
 
 class Store:
-    """The directory of a study. Lines are only ever added, each in one write, so that several processes may
-    work on one study. Nothing is made before `begin`: a study that is refused leaves nothing behind.
+    """The directory of a study.
+
+    Lines are only ever added, each in one write, so that several processes may work on one study. Nothing is
+    written before `begin`: a study that is refused leaves nothing behind.
     """
 
     def __init__(self, directory: str | Path, study: Study):
-        self.path, self.asked = Path(directory), study
+        self.path, self.study = Path(directory), study
         self.note = self.path / "study.json"
         try:
             known = json.loads(self.note.read_text(encoding="utf-8")) if self.note.exists() else None
             digest = None if known is None else known.get("digest")
         except (OSError, ValueError, AttributeError) as error:
             raise BadRun(
-                f"{self.note} cannot be read: {error}. If the runs beside it are this study's, delete it; "
-                "else give another directory with "
-                "--out."
+                f"{self.note} cannot be read: {error}. If the runs next to it are this study's, delete it; "
+                "else give another directory with --out."
             ) from None
         if known is None and not (self.path / "cells.jsonl").exists():
             for name in (*OTHERS, *FILES):
@@ -54,7 +53,7 @@ class Store:
             )
 
     def begin(self) -> None:
-        s = self.asked
+        s = self.study
         with self._or_refused():
             (self.path / "state").mkdir(parents=True, exist_ok=True)
             if not self.note.exists():
@@ -74,18 +73,17 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """A full disk, or a directory taken away, in the middle of it."""
+        """Name the directory when it cannot be written any more, as with a full disk."""
         try:
             yield
         except OSError as error:
             raise BadRun(
-                f"{self.path} cannot be written: {error}. What is done is kept. See that there is room and "
-                "leave to write, then give the same command "
-                "again."
+                f"{self.path} cannot be written: {error}. Finished runs are kept. Check free space and "
+                "permissions, then run the same command again."
             ) from None
 
     def lines(self) -> list[dict[str, Any]]:
-        """What was written so far; a line that a kill cut short is none."""
+        """Return the lines so far, without one that a kill cut short."""
         out = []
         file = self.path / "cells.jsonl"
         with self._or_refused():
@@ -98,21 +96,21 @@ class Store:
         return out
 
     def add(self, line: dict[str, Any]) -> None:
-        text = b"\n" + json.dumps(encode_nonfinite(line)).encode() + b"\n"  # a torn line before it ends here
+        text = b"\n" + json.dumps(encode_nonfinite(line)).encode() + b"\n"  # ends a line that was cut short
         with self.writing(), open(self.path / "cells.jsonl", "ab", buffering=0) as file:
             if file.write(text) < len(text):
                 raise OSError("no more than a part of a line could be written")
             os.fsync(file.fileno())  # the state it comes from is deleted next
 
     def done(self) -> set[str]:
-        return {line["id"] for line in finished(self.asked, self.lines())}
+        return {line["id"] for line in finished(self.study, self.lines())}
 
     def state(self, cells: Sequence[Cell]) -> Path:
         name = hashlib.blake2b("\n".join(c.id for c in cells).encode(), digest_size=8).hexdigest()
         return self.path / "state" / f"{name}.safetensors"
 
     def saved(self) -> list[tuple[Path, list[str]]]:
-        """The stacks that are not finished, the furthest first, and the names of the runs in each."""
+        """Return the unfinished stacks, the furthest first, and the names of the runs in each."""
         notes = [
             (path, note)
             for path in sorted((self.path / "state").glob("*.safetensors"))
@@ -123,7 +121,7 @@ class Store:
         ]
 
     def forget(self) -> None:
-        """States of stacks all of whose runs are done."""
+        """Delete the states of stacks all of whose runs are done."""
         done = self.done()
         for path, names in self.saved():
             if done.issuperset(names):

@@ -25,8 +25,8 @@ class StudyResult(JobResult):
     """The tables of a study: our results next to the published ones."""
 
     summary: dict[str, Any] = field(repr=False)
-    directory: Path
-    files: list[Path] = field(repr=False)
+    directory: Path = Path()
+    files: list[Path] = field(default_factory=list, repr=False)
     ledger: Ledger = field(default_factory=Ledger, repr=False)  # simulations: nobody else saw anything
 
     @property
@@ -39,6 +39,10 @@ class StudyResult(JobResult):
             head, rows = table.text_table(one)
             found[one["name"]] = pandas.DataFrame(rows, columns=head).set_index(head[0])
         return found
+
+    @property
+    def value(self) -> dict[str, pandas.DataFrame]:
+        return self.tables
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as plain values."""
@@ -81,23 +85,23 @@ def study(
     to try it out. `seeds`, `rounds` and `rows` reduce it, `only` (a regular expression) selects runs. `watch`
     is called with lines of progress.
     """
-    asked = file.load(
+    spec = file.load(
         name, quick=quick, data_dir=data_dir, device=device, seeds=seeds, rows=rows, rounds=rounds
     )
-    directory = default_directory(asked) if out is None else Path(out)
-    return write_result(asked, run.study(asked, directory, only=only, say=watch), directory)
+    directory = default_directory(spec) if out is None else Path(out)
+    return write_result(spec, run.study(spec, directory, only=only, say=watch), directory)
 
 
-def default_directory(asked: file.Study) -> Path:
-    """Where a study is kept if nothing else is said."""
-    return Path("runs") / f"study-{asked.name}{'-quick' if asked.quick else ''}"
+def default_directory(spec: file.Study) -> Path:
+    """Return the default directory of a study."""
+    return Path("runs") / f"study-{spec.name}{'-quick' if spec.quick else ''}"
 
 
-def write_result(asked: file.Study, store: Store, directory: Path) -> StudyResult:
+def write_result(spec: file.Study, store: Store, directory: Path) -> StudyResult:
     """Write the tables and the report of what is done."""
     lines = store.lines()
-    summary = table.summary(asked, lines)
+    summary = table.summary(spec, lines)
     with store.writing():
-        files = table.write_files(directory, asked, lines)
-        report = page.write(directory / "report.html", summary, table.finished(asked, lines))
+        files = table.write_files(directory, spec, lines)
+        report = page.write(directory / "report.html", summary, table.finished(spec, lines))
     return StudyResult(summary, directory, [*files, report])

@@ -1,5 +1,5 @@
-"""What a study found, as tables: each cell's figure over its seeds, ours beside the published one, and two
-studies beside each other.
+"""The tables of a study: each cell's figure over its seeds next to the published one; and two studies
+compared.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FILES = (
     "summary.json",
     "results.parquet",
     "report.html",
-)  # beside the lines that they are made from
+)  # derived from the lines of finished runs
 
 
 def figures(line: Mapping[str, Any], target: float | None) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def summary(study: Study, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _table(t: Table, rows: list[dict[str, Any]], asked: list[Cell], quick: bool) -> dict[str, Any]:
+def _table(t: Table, rows: list[dict[str, Any]], planned: list[Cell], quick: bool) -> dict[str, Any]:
     cells = []
     for row in t.rows:
         for column in t.columns:
@@ -170,12 +170,12 @@ def _table(t: Table, rows: list[dict[str, Any]], asked: list[Cell], quick: bool)
                         "row": row,
                         "column": column,
                         **_cell(t, here),
-                        "asked": len({c.seed for c in asked if (c.row, c.column) == (row, column)}),
+                        "asked": len({c.seed for c in planned if (c.row, c.column) == (row, column)}),
                         "published": t.published.get(row, {}).get(column),
                         "replicated": t.replicated.get(row, {}).get(column),
                     }
                 )
-    made = {
+    table = {
         "name": t.name,
         "about": t.about,
         "figure": t.figure,
@@ -184,11 +184,11 @@ def _table(t: Table, rows: list[dict[str, Any]], asked: list[Cell], quick: bool)
         "columns": list(t.columns),
         "cells": cells,
     }
-    whole = sum(r["column"] == t.columns[0] for r in rows) == sum(c.column == t.columns[0] for c in asked)
+    whole = sum(r["column"] == t.columns[0] for r in rows) == sum(c.column == t.columns[0] for c in planned)
     why = (
         "Not known from a quick look." if quick else "" if whole else "Not known yet: not every run is done."
     )
-    return made | ({"claim": _claim(t, cells, why)} if t.claim else {})
+    return table | ({"claim": _claim(t, cells, why)} if t.claim else {})
 
 
 def _cell(t: Table, here: list[dict[str, Any]]) -> dict[str, Any]:
@@ -358,16 +358,16 @@ def write_files(directory: Path, study: Study, lines: Sequence[Mapping[str, Any]
         _csv(("table", "row", "column", "seed", "choice", "round", "test", "held"), curves),
     )
     write_atomic(directory / "summary.json", json.dumps(summary(study, lines), indent=1))
-    made = [directory / "results.csv", directory / "curves.csv", directory / "summary.json"]
+    files = [directory / "results.csv", directory / "curves.csv", directory / "summary.json"]
     try:
         import pandas
         import pyarrow  # noqa: F401
     except ImportError:
-        return made
+        return files
     buffer = io.BytesIO()
     pandas.DataFrame(rows, columns=list(TIDY)).to_parquet(buffer)
     write_atomic(directory / "results.parquet", buffer.getvalue())
-    return [*made, directory / "results.parquet"]
+    return [*files, directory / "results.parquet"]
 
 
 def _csv(head: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
@@ -396,7 +396,7 @@ def read(directory: str | Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise BadRun(f"{path} cannot be read: {error}. {again}") from None
     if not isinstance(found, dict) or not {"study", "quick", "tables"} <= found.keys():
-        raise BadRun(f"{path} is no summary of a study. Give a directory that `tacit study` wrote.")
+        raise BadRun(f"{path} is not the summary of a study. Give a directory that `tacit study` wrote.")
     return found
 
 

@@ -83,7 +83,7 @@ class Clusters:
             for k in who:
                 del self.last[int(k)]
         if self.plan.per_round == len(self.plan.fed):
-            self.last.clear()  # everybody sends in every round: this one's updates are not needed any more
+            self.last.clear()  # everyone sends in every round: these updates are not needed again
         return sources, {"clusters": len(self.numbers), **({"splits": splits} if splits else {})}
 
     def save(self) -> State:

@@ -3,7 +3,7 @@ digest.
 
 A server offers its contract as text. A party compares all of it with the contract its owner agreed to, before
 it reads a row or builds a model. Where the owner agreed to no particular job, `Limits` apply. A mismatch is
-answered with a fixed sentence; what differs, only the owner is told.
+answered with a fixed sentence; only the owner learns what differs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FORMAT = 1
 MOST_BYTES = (
     1 << 20
 )  # of a contract's text: a table with thousands of columns and categories takes a tenth of it
-MOST_FEATURES, MOST_CLASSES = 10**8, 10**6  # checked before anything is made from them
+MOST_FEATURES, MOST_CLASSES = 10**8, 10**6  # checked before anything is built from them
 SETTINGS = tuple(name for name in TRAIN_SETTINGS if name not in SIMULATED)
 KEYS = (
     "format",
@@ -51,7 +51,7 @@ KEYS = (
 
 
 def _refuse_constant(text: str) -> Any:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 class NotAgreed(BadJob):
@@ -215,7 +215,7 @@ class Contract:
 
 
 def _difference(name: str, mine: Any, theirs: Any) -> str:
-    """The texts come from a server that may lie: they are cut, and control characters are escaped."""
+    """Texts of an untrusted server are shortened, and control characters are escaped."""
 
     def shown(value: Any) -> str:
         text = json.dumps(value, sort_keys=True)

@@ -1,4 +1,4 @@
-"""A run whose parties are organisations: what the server's operator and each party's operator start, and what
+"""A run whose parties are organizations: what the server's operator and each party's operator start, and what
 they can check beforehand.
 """
 
@@ -29,7 +29,8 @@ from ..devices import device_for
 from ..ledger_file import record_command
 from .contract import Agreement, Contract
 from .elsewhere import Deployed, Elsewhere
-from .member import member, read_layout, read_rows
+from .member import member
+from .party_rows import read_layout, read_rows
 from .plan import make_plan, make_task
 from .train import train
 
@@ -83,19 +84,19 @@ def coordinate(
     watch: Callable[[Event], None] | None = None,
     patience: float = 300.0,
 ) -> Result:
-    """The server's part of a run across organisations; its clients take part by themselves."""
+    """Run the server's part of a run across organizations; clients are started by their owners."""
     if kit.role != "server":
         raise BadKit(
             f"this is the kit of {kit.name!r} (a {kit.role}); a job is run with the server's kit. A client "
             "gives --data."
         )
-    layout, told = read(job, changes)
+    layout, options = read(job, changes)
     runtime = check(Deployed(kit, layout, deadline, at_least, patience))
     seen = Ledger()
     with toml.named(job), record_command(kit.directory, seen, "party", kit.name):
         result = train(
             federation(kit, layout),
-            **told,
+            **options,
             runtime=runtime,
             out=out,
             resume=resume,
@@ -113,10 +114,10 @@ def agreement(kit: Kit, path: str | Path | None) -> Agreement:
     ours = Agreement(kit.federation, kit.server, clients_of(kit))
     if path is None:
         return ours
-    layout, told = read(path)
+    layout, options = read(path)
     fed = federation(kit, layout)
     with toml.named(path):
-        p = make_plan(fed, **told, runtime=Deployed(kit, layout))
+        p = make_plan(fed, **options, runtime=Deployed(kit, layout))
     return replace(
         ours, agreed=Contract.of(p, layout, kit.server, list(fed.rows.x.shape[1:])), source=str(path)
     )
@@ -131,10 +132,11 @@ def take_part(
     device: str = "cpu",
     again: bool = False,
 ) -> dict[str, Any]:
-    """A client's part: until the server says that the run is over. Gives what it saw. `agreed` is a job file:
-    a server whose contract is another one is refused before this party's data are read. Without one, default
-    limits apply. `device` is where this party trains, which is its own affair. `again` allows one more run of
-    a job in the clear that this party has answered before.
+    """Run a client's part until the server ends the run; return what it saw.
+
+    `agreed` is a job file: a server with another contract is refused before this party's data are read.
+    Without one, default limits apply. `device` is where this party trains. `again` allows one more run of a
+    job in the clear that this party has answered before.
     """
     if kit.role != "client":
         raise BadKit(f"this is the kit of {kit.name!r} (a {kit.role}); --data is given with a client's kit.")
@@ -175,16 +177,16 @@ def take_part(
 
 
 def check_party(kit: Kit, job: str | Path | None, data: str | Path | None) -> list[tuple[str, str]]:
-    """Everything that can be known before a run: (what was looked at, "" or what is wrong with it)."""
-    found = [("kit", "")]
+    """Check everything that can be known before a run; return (what was checked, "" or the problem)."""
+    checks = [("kit", "")]
     fatal, why = reach(kit) if kit.role != "hub" else (False, "")
-    found.append((f"hub at {kit.address}", why))
+    checks.append((f"hub at {kit.address}", why))
     if not why and kit.role != "hub":
         why, present = check_admission(kit)
-        found.append((f"certificate of {kit.name}", why))
+        checks.append((f"certificate of {kit.name}", why))
         other = present.get(kit.server, "")
         if kit.server in present and kit.name != kit.server:
-            found.append(
+            checks.append(
                 (
                     f"server {kit.server}, which is connected",
                     ""
@@ -196,22 +198,22 @@ def check_party(kit: Kit, job: str | Path | None, data: str | Path | None) -> li
     if job is not None:
 
         def look() -> None:
-            layout, told = read(job)
-            plan = make_plan(federation(kit, layout), **told, runtime=Deployed(kit, layout))
+            layout, options = read(job)
+            plan = make_plan(federation(kit, layout), **options, runtime=Deployed(kit, layout))
             make_task(plan)
             if data is not None:
                 read_rows(kit.name, data, layout, plan.seed)
 
         try:
             look()
-            found.append((f"job {job}" + (f" with {data}" if data is not None else ""), ""))
+            checks.append((f"job {job}" + (f" with {data}" if data is not None else ""), ""))
             agreed = agreement(kit, job).agreed
             assert agreed is not None
-            found.append((f"{agreed.describe()} (the same number at every party with this job file)", ""))
+            checks.append((f"{agreed.describe()} (the same number at every party with this job file)", ""))
         except TacitError as error:
-            found.append((f"job {job}" + (f" with {data}" if data is not None else ""), str(error)))
+            checks.append((f"job {job}" + (f" with {data}" if data is not None else ""), str(error)))
     elif data is not None:
-        found.append((f"data {data}", "" if Path(data).is_file() else f"there is no file {data}."))
+        checks.append((f"data {data}", "" if Path(data).is_file() else f"there is no file {data}."))
     if fatal:
         raise NoHub(why)
-    return found
+    return checks

@@ -24,7 +24,7 @@ class Deployed:
         None,
         least=1,
         none=True,
-        doc="answers with which a round goes on after the deadline; None: everyone's",
+        doc="answers with which a round continues after the deadline; None: everyone's",
     )
     patience: float = real(300.0, above=0, doc="seconds to keep trying when the hub cannot be reached")
 
@@ -35,9 +35,7 @@ class Deployed:
 
 @dataclass(frozen=True)
 class Elsewhere(Federation):
-    """A federation whose rows are with their owners: what the server knows of it, which is names and
-    shapes.
-    """
+    """A federation whose rows are with their owners: the server knows names and shapes only."""
 
     def summary(self) -> dict[str, Any]:
         return self.outline()
@@ -54,9 +52,8 @@ class Elsewhere(Federation):
         none = Rows(
             torch.zeros(0, *shape), torch.zeros(0, dtype=torch.float32 if labels is None else torch.int64)
         )
-        unknown = Holdings(
-            torch.zeros(0, dtype=torch.int64), torch.arange(len(parties) + 1)
-        )  # how many rows each has, it says when it joins
+        # each party states its number of rows when it joins
+        unknown = Holdings(torch.zeros(0, dtype=torch.int64), torch.arange(len(parties) + 1))
         nobody = Holdings(torch.zeros(0, dtype=torch.int64), torch.zeros(len(parties) + 1, dtype=torch.int64))
         return cls(
             name,

@@ -12,8 +12,8 @@ takes the place of Clip's: the noise has the same multiplier, placement and dist
 update, and the answers are hidden by the same stage. Each evaluation is one more release to account for.
 
 The server learns the noisy sums A, B and C of the three numbers. It estimates how many parties have rows
-by n = 2C, kept within 1 and the number of parties, the mean accuracy by ½ + A/n and the mean loss by L·(½
-+ B/n), each kept within its range. Every party counts the same, however many rows it has.
+by n = 2C, clamped to 1 … the number of parties, the mean accuracy by ½ + A/n and the mean loss by L·(½
++ B/n), each clamped to its range. Every party counts the same, however many rows it has.
 
 There is no such bound on a squared error, so for a regression nothing is reported.
 """

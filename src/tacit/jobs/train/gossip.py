@@ -239,14 +239,14 @@ class GossipTrainer(SimulatedTrainer):
             {(k, j) for g in (graph.turns or (graph,)) for k in range(g.nodes) for j in senders(g, k)}
         )
         hidden = (
-            "the weighted sum of a node's neighbours' models, and no single one"
+            "the weighted sum of a node's neighbors' models, and no single model"
             if self.topology.secure
             else None
         )
         if self.topology.mode == "push" or len(pairs) > LINES:
             ledger.record(
                 f"{len(names)} nodes",
-                "their neighbours",
+                "their neighbors",
                 protocol.Model,
                 hidden,
                 count=self.links,
@@ -286,7 +286,7 @@ class Programs:
 
     def steps(self) -> Iterator[tuple[int, Tensor, State]]:
         """Run all nodes to the end; then yield (round, share, theta) of each round, which they kept."""
-        from .member import save_rows
+        from .party_rows import save_rows
 
         p, t = self.plan, self.trainer
         with tempfile.TemporaryDirectory(prefix="tacit-") as folder:
@@ -346,7 +346,7 @@ class Programs:
             "churn": g.churn,
             "secure": g.secure,
             "exchanges": exchanges,
-            "neighbours": g.graph.at(0).neighbors()[k],
+            "neighbors": g.graph.at(0).neighbors()[k],
             "hears": hears,
             "first": self.rounds.start,
             "stop": self.rounds.stop,
@@ -380,7 +380,7 @@ async def node(me: Any, *, place: str, job: str, share: float, works: int, vecto
 
     rounds = range(settings["first"], settings["stop"])
     if settings["mode"] == "push":
-        wait, neighbors, names = settings["wait"], settings["neighbours"], settings["names"]
+        wait, neighbors, names = settings["wait"], settings["neighbors"], settings["names"]
         schedule = protocol.wake_schedule(
             settings["seed"], settings["k"], neighbors, rounds, wait, settings["churn"]
         )

@@ -227,8 +227,8 @@ def sampling_of(p: Plan) -> str:
 def _secretly(p: Plan, noise: Noise) -> str:
     """Return the sampling that amplifies ε: only one that is secret from the adversary does.
 
-    A server that does not add the noise itself knows whom it sampled. Where updates are hidden, each client
-    of a round knows the others, and clients see the models.
+    A server that does not add the noise itself knows which parties it sampled. Where updates are hidden, each
+    client of a round knows the others, and clients see the models.
     """
     return "everyone" if noise.placement != "central" or any(s.hides for s in p.guard) else sampling_of(p)
 
@@ -273,9 +273,9 @@ def evaluation_release(p: Plan, guard: Guard) -> Release | None:
 
 
 def _releases(
-    p: Plan, guard: Guard, rounds: int, begun: int = 0, pending: bool = False
+    p: Plan, guard: Guard, rounds: int, done: int = 0, pending: bool = False
 ) -> list[tuple[Release, int]]:
-    """Return the releases of `rounds` rounds after round `begun`, with the evaluations of their models.
+    """Return the releases of `rounds` rounds after round `done`, with the evaluations of their models.
 
     `pending`: also of the model they start from, which was not evaluated.
     """
@@ -284,7 +284,7 @@ def _releases(
     return (
         of_rounds
         if tests is None
-        else [*of_rounds, (tests, p.evaluations_in(begun + (begun > 0 and not pending), begun + rounds))]
+        else [*of_rounds, (tests, p.evaluations_in(done + (done > 0 and not pending), done + rounds))]
     )
 
 
@@ -331,7 +331,7 @@ def _release(guard: Guard, kind: str, rate: float) -> Release:
         )
     far = (
         2 if noise.placement == "local" or kind == "fixed" else 1
-    )  # an update exchanged for another lies up to two norms away
+    )  # replacing one update by another changes the sum by up to two norms
     return check(Release(noise.multiplier / far, rate, kind, how))
 
 
@@ -344,17 +344,17 @@ def account(p: Plan, guard: Guard | None, out: Path | None, left: int) -> Accoun
     )
 
 
-def last_round(p: Plan, guard: Guard, account: Account, begun: int, pending: bool = False) -> int:
-    """Return the last round that the budget allows after round `begun`, with the evaluations up to it.
+def last_round(p: Plan, guard: Guard, account: Account, done: int, pending: bool = False) -> int:
+    """Return the last round that the budget allows after round `done`, with the evaluations up to it.
 
-    `pending`: also with that of round `begun` itself.
+    `pending`: also with that of round `done` itself.
     """
     if account.budget is None or not p.evaluations:
-        return begun + max(0, account.allowed - account.spent)
-    return begun + most_steps(
-        lambda more: account.epsilon_with(_releases(p, guard, more, begun, pending)),
+        return done + max(0, account.allowed - account.spent)
+    return done + most_steps(
+        lambda more: account.epsilon_with(_releases(p, guard, more, done, pending)),
         account.budget * ROUNDING,
-        p.rounds - begun,
+        p.rounds - done,
     )
 
 
@@ -385,10 +385,10 @@ def _spend(p: Plan, guard: Guard, rounds: int, evaluations: int, epsilon: float)
     assert noise is not None
     sees = "the sum" if guard.hiding is not None else "the updates"
     who = {
-        "central": f"whoever sees the models and their metrics, but not the server, which sees {sees} "
+        "central": f"anyone who sees the models and their metrics, but not the server, which sees {sees} "
         "before it adds noise",
-        "local": "the server and whoever sees what it sees",
-        "distributed": "an honest-but-curious server and whoever sees the models, if at least "
+        "local": "the server and anyone who sees what it sees",
+        "distributed": "an honest-but-curious server and anyone who sees the models, if at least "
         f"{guard.output_form().least} clients of each sum are honest",
     }
     unit = (

@@ -218,7 +218,7 @@ class Programs:
     def stream(self) -> Records:
         """Run the programs; yield the records that the server emits."""
         from ...runtimes.inprocess import InProcess
-        from .member import save_rows
+        from .party_rows import save_rows
 
         p, t = self.plan, self.trainer
         names, periods = names_of(p), p.topology.periods

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .plan import Plan
 
 SERVER = (
-    "the server and whoever sees this party's updates or any model; not this party's counts on its "
+    "the server and anyone who sees this party's updates or any model; not this party's counts on its "
     "held-out rows"
 )
 

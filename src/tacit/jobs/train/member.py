@@ -6,30 +6,25 @@ import asyncio
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ... import __version__, algorithms, models
-from ... import data as datasets
 from ...accounting import Account
 from ...algorithms.types import State
 from ...crypto.digest import Digests
-from ...data import tables
-from ...data.federation import Federation, Holdings, Rows
-from ...data.table_files import read_table
+from ...data.federation import Rows
 from ...engine.task import Task
 from ...errors import BadData, BadJob, BadRun, BudgetSpent, ProtocolError, TacitError
 from ...files import write_atomic
 from ...guard import ALL
-from ...parameters import from_table, nearest, to_table
+from ...parameters import from_table
 from ...parties.ledger import Ledger
 from ...parties.party import Party
 from ...protocols import buffered, joining, rounds
@@ -40,13 +35,12 @@ from .contract import Agreement, Contract, Limits, NotAgreed
 from .figures import add_noise, fit_figures
 from .hidden_sums import HiddenCounts, HiddenSum
 from .messages import Member, blank_counts
+from .party_rows import load_rows, read_rows
 from .plan import Plan
 from .record import Record
 
 log = logging.getLogger("tacit.party")
 ACCEPTED = "accepted.jsonl"  # the contracts this party accepted, in its folder
-# the stream of random numbers that decides which rows a party holds back; 0 to 4 are used to partition data
-HOLDING = 5
 
 
 async def member(
@@ -74,15 +68,12 @@ async def member(
         try:
             await answer()
         except TacitError as error:
-            if (
-                agreement is not None
-            ):  # so that nobody waits for this party; on one machine whoever started it sees its error
+            if agreement is not None:  # on one machine, the user who started it sees the error
                 await me.scope(joining.SCOPE).send(boss, joining.Unfit(error.outside))
             raise
 
     async def answer() -> None:
-        # a round meant for this party's last process may lie before the job: it is answered after it, and
-        # does no harm
+        # a round that was sent to this party's previous process may come before the job
         await work.prepared.wait()
         if work.paced:
             await buffered.client(me, work.local_in_thread, work.test, boss, done=free, consent=work)
@@ -151,9 +142,8 @@ class ClientWork:
         self.hidden: HiddenSum | None = None
         self.counted: HiddenCounts | HiddenSum | None = None
         self.account: Account | None = None
-        self.aside = ThreadPoolExecutor(
-            1, "tacit-work"
-        )  # one, so that work that was given up is over before the next begins
+        # one thread, so that canceled work is over before the next begins
+        self.aside = ThreadPoolExecutor(1, "tacit-work")
 
     def prepare(self, offer: joining.Work) -> joining.Ready:
         """Accept a contract: compare it first, then read the rows, then build the model."""
@@ -162,9 +152,8 @@ class ClientWork:
                 self._accept(offer)
             except TacitError as error:
                 if self.agreement is not None and self.agreement.agreed is None:
-                    error.outside = (
-                        TacitError.outside
-                    )  # nobody agreed to these columns: not even their absence is told
+                    # nobody agreed to these columns: not even that they are missing is reported
+                    error.outside = TacitError.outside
                 raise
             self.offer = offer
             self.prepared.set()
@@ -199,7 +188,7 @@ class ClientWork:
             why = (
                 f"the rows of {self.name!r} have the shape {shape} and {classes} classes; the job is for "
                 f"{terms['features']} and {terms['classes']}. "
-                "Agree on the columns and labels with whoever runs the server."
+                "Agree on the columns and labels with the server's operator."
             )
             raise BadData(why, outside=why)
         limits = (
@@ -209,7 +198,7 @@ class ClientWork:
             raise NotAgreed(
                 f"with the server's job {self.name!r} would train on {int(fed.train.sizes[0])} rows; "
                 "without an agreed job at least "
-                f"{limits.batch_size} are asked for, because an update from few rows shows them."
+                f"{limits.batch_size} are required, because an update from few rows reveals them."
             )
         if self.name not in p.fed.parties:
             raise BadJob(f"{self.name!r} is not among the parties of the server's job.")
@@ -315,7 +304,7 @@ class ClientWork:
                 + "\n",
             )
 
-    # --- consent: what may be asked -------------------------------------------------------------------------
+    # --- consent: which requests are answered ---------------------------------------------------------------
 
     def admit(self, kind: str, r: int, sent: Digests) -> bool:
         """Check a request against the contract, before anything is computed for it."""
@@ -330,7 +319,7 @@ class ClientWork:
             raise ProtocolError(
                 f"the server asks {self.name!r} for a {kind} of round {r + 1}, which is not part of the "
                 f"contract ({p.rounds} rounds, losses "
-                f"{'asked' if p.asks_losses else 'not asked'}, evaluation every "
+                f"{'requested' if p.asks_losses else 'not requested'}, evaluation every "
                 f"{p.evaluate_every or p.rounds} rounds). Nothing was sent."
             )
         self._check_vectors(r, {k: v for k, v in sent.vectors.items() if k != rounds.SESSION}, mine)
@@ -345,12 +334,11 @@ class ClientWork:
             )
             return False
         if kind == "test" and hides and self.figures is None and not int(mine.fed.held.sizes[0]):
-            return False  # it would add nothing, and count as one of those among whom the others hide
+            return False  # it would add nothing, and yet count towards the threshold
         model = sent.of(("w", "buffers"))
         self.record.bind(f"model {r + (kind == 'test')}", model)
-        if (
-            kind == "test" and hides and self.record.earlier("test", r, "model", model, shift=1)
-        ):  # counts over other participants could be subtracted
+        # counts over other participants could be subtracted
+        if kind == "test" and hides and self.record.earlier("test", r, "model", model, shift=1):
             log.warning(
                 "party %r already reported counts of this model, and does not report them again", self.name
             )
@@ -398,9 +386,8 @@ class ClientWork:
         if self.hidden is None:
             self._pay(r)  # a hidden update is paid for when it is sent
         weight, vectors, after = mine.local(r, down, before, work)
-        if mine.guard is not None and (
-            lost := mine.guard.events.pop("out of range", 0)
-        ):  # once in 10²² draws; never silently
+        # once in 10²² draws; never silently
+        if mine.guard is not None and (lost := mine.guard.events.pop("out of range", 0)):
             log.warning(
                 "party %r: %d numbers of round %d did not fit the range agreed with their noise, and were "
                 "cut off at its ends",
@@ -415,10 +402,8 @@ class ClientWork:
                     "not sent. The learning rate is too large "
                     "for these rows, or a number among them is out of all proportion."
                 )
-        if not self.paced:  # which goes with algorithms that remember nothing
-            self.memory.keep(
-                r, before, after
-            )  # before it is sent: whoever has our update must be able to rely on what we remember
+        if not self.paced:  # paced algorithms have no client state
+            self.memory.keep(r, before, after)  # before it is sent: a server with our update may rely on it
         return weight, vectors
 
     def _pay(self, r: int) -> None:
@@ -471,9 +456,7 @@ class ClientWork:
         assert mine.fed.classes is not None
         sent = add_noise(self.figures, self.name, r, self.tester.test(r, down, memory), mine.fed.classes)
         if self.counted is not None or self.account is None:
-            return (
-                sent  # a hidden answer is paid for when it is sent; where the server adds the noise, it pays
-            )
+            return sent  # a hidden answer is paid for when it is sent; the server pays for noise of its own
         self._pay_test(r)
         self.record.keep_figures(r, self.figures.unpack(sent, r).tolist())
         return self._pack_figures(r)
@@ -515,17 +498,16 @@ class ClientWork:
                     f"the server sends {key!r} in round {r + 1} in another form than this job has it, or "
                     "with NaN or infinity in it."
                 )
-        strange = [
+        unknown = [
             k
             for k in down
             if k not in ("w", "buffers", "round", *mine.algorithm.sends)
             and not (mine.guard is not None and k.startswith("guard."))
         ]
-        if strange:
+        if unknown:
             raise ProtocolError(
-                f"the server sends {strange[0]!r:.40} in round {r + 1}, which nothing in this job reads. Do "
-                "both run the same version "
-                "of tacit?"
+                f"the server sends {unknown[0]!r:.40} in round {r + 1}, which nothing in this job reads. Do "
+                "both run the same version of tacit?"
             )
 
 
@@ -630,176 +612,3 @@ def member_from_job(name: str, folder: str, job: Mapping[str, Any]) -> Member:
         job["local_steps"],
         guard,
     )
-
-
-# --- rows ---------------------------------------------------------------------------------------------------
-
-
-def save_rows(fed: Federation, k: int, folder: Path) -> None:
-    """Write party k's rows into a folder, for a process that may have these and no others."""
-    from safetensors.torch import save
-
-    mine = fed.party(k)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(
-        folder / "rows.safetensors",
-        save(
-            {
-                "x": mine.rows.x.contiguous(),
-                "y": mine.rows.y.contiguous(),
-                "train": mine.train.index.contiguous(),
-                "held": mine.held.index.contiguous(),
-            }
-        ),
-    )
-    write_atomic(
-        folder / "rows.json",
-        json.dumps(
-            {
-                "name": mine.name,
-                "party": mine.parties[0],
-                "classes": mine.classes,
-                "seed": mine.seed,
-                "skew": None if mine.skew is None else to_table(mine.skew),
-                "columns": mine.columns,
-                "labels": mine.labels,
-            }
-        ),
-    )
-
-
-def load_rows(folder: Path) -> Federation:
-    from safetensors.torch import load_file
-
-    t, metadata = load_file(folder / "rows.safetensors"), json.loads((folder / "rows.json").read_text())
-    skew = None if metadata["skew"] is None else from_table(metadata["skew"], datasets.SKEWS, "skew")
-    rows = Rows(t["x"], t["y"])
-    return Federation(
-        metadata["name"],
-        rows,
-        Holdings.from_lists([t["train"]]),
-        Holdings.from_lists([t["held"]]),
-        Rows(rows.x[:0], rows.y[:0]),
-        metadata["classes"],
-        (metadata["party"],),
-        skew,
-        metadata["seed"],
-        tuple(metadata["columns"]),
-        tuple(metadata["labels"]),
-    )
-
-
-def read_rows(
-    name: str, path: str | os.PathLike[str], layout: Mapping[str, Any] | None, seed: int
-) -> Federation:
-    """Read a party's own file, encoded as all parties agreed.
-
-    Columns, categories and labels are the job's; means and standard deviations are the party's own.
-    """
-    if layout is None:
-        raise BadJob(
-            "the job does not say which columns the parties' files have. Its [data] needs label, numbers "
-            "and categories."
-        )
-    recipe, label, labels, fraction = read_layout(layout)
-    file = Path(path)
-    frame = read_table(file)
-    known = [str(c) for c in frame.columns]
-    if label not in known:
-        raise BadData(
-            f"{file}: there is no column {label!r}, the label of this job. {nearest(label, known)}",
-            outside=f"its file has no column {label!r}",
-        )
-    if not len(frame):
-        raise BadData(f"{file}: the table has no rows.")
-    try:
-        x = recipe.encode(frame)
-    except BadData as error:
-        absent = [c for c in (*recipe.numbers, *recipe.categories, *recipe.missing) if c not in known]
-        raise BadData(
-            f"{file}: {error}", outside=f"its file has no column {absent[0]!r}" if absent else error.outside
-        ) from None
-    values = tables._target(str(file), label, frame[label], labels is None)
-    if labels is None:
-        y = torch.from_numpy(values.astype(np.float32))
-    else:
-        place = {text: i for i, text in enumerate(labels)}
-        strange = sorted({str(v) for v in values.tolist()} - set(place))
-        if strange:
-            raise BadData(
-                f"{file}: the label {label!r} has the value {strange[0]!r}, which this job does not know. "
-                f"Known: {', '.join(labels)}.",
-                outside=f"its label {label!r} has a value that this job does not know",
-            )
-        y = torch.tensor([place[str(v)] for v in values.tolist()], dtype=torch.int64)
-    order = torch.from_numpy(np.random.default_rng([seed, HOLDING]).permutation(len(y)))
-    held = min(max(round(fraction * len(y)), 1 if fraction and len(y) > 1 else 0), len(y) - 1)
-    train = order[held:]
-    x = recipe.apply(
-        x,
-        *recipe.statistics(x[train], torch.zeros(len(train), dtype=torch.int64), 1),
-        torch.zeros(len(y), dtype=torch.int64),
-    )
-    return Federation(
-        file.name,
-        Rows(x, y),
-        Holdings.from_lists([train]),
-        Holdings.from_lists([order[:held]]),
-        Rows(x[:0], y[:0]),
-        None if labels is None else len(labels),
-        (name,),
-        None,
-        seed,
-        recipe.columns,
-        tuple(labels or ()),
-    )
-
-
-LAYOUT = ("label", "labels", "numbers", "categories", "missing", "held_fraction")
-
-
-def read_layout(table: Mapping[str, Any]) -> tuple[tables.Recipe, str, list[str] | None, float]:
-    """(recipe, label, its values or None for a regression, the share held back) of a job's [data]."""
-    for key in table:
-        if key not in LAYOUT:
-            raise BadJob(
-                f"[data] of a job for real parties has no {key!r}: it says what columns each party's own "
-                f"file has. {nearest(key, list(LAYOUT))}"
-            )
-
-    def texts(key: str) -> list[str]:
-        value = table.get(key, [])
-        if (
-            not isinstance(value, list)
-            or not all(isinstance(v, str) for v in value)
-            or len(set(value)) < len(value)
-        ):
-            raise BadJob(f"[data]: {key} is {value!r}; it must be a list of different texts.")
-        return value
-
-    label, fraction = table.get("label"), table.get("held_fraction", 0.1)
-    if not isinstance(label, str) or not label:
-        raise BadJob(f"[data]: label is {label!r}; it must be the column to predict, in quotes.")
-    if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction < 1:
-        raise BadJob(f"[data]: held_fraction is {fraction!r}; it must be a number of at least 0 and below 1.")
-    kinds = table.get("categories", {})
-    if not isinstance(kinds, dict) or not all(
-        isinstance(v, list) and v and all(isinstance(t, str) for t in v) for v in kinds.values()
-    ):
-        raise BadJob(
-            f"[data]: categories is {kinds!r}; it must be a table: a column, and the list of its values."
-        )
-    recipe = tables.Recipe(
-        tuple(texts("numbers")), {k: tuple(v) for k, v in kinds.items()}, tuple(texts("missing"))
-    )
-    if not recipe.columns:
-        raise BadJob(
-            "[data]: there are neither numbers nor categories, so there is nothing to learn from. Name the "
-            "columns."
-        )
-    labels = texts("labels") if "labels" in table else None
-    if labels is not None and len(labels) < 2:
-        raise BadJob(
-            f"[data]: labels is {labels!r}; it must name at least two, or be left out for a regression."
-        )
-    return recipe, label, labels, float(fraction)

@@ -1,5 +1,6 @@
-"""Training with one program per party, over messages: what real organisations run, here in one process (or,
-in networked.py, in many).
+"""Training with one program per party, over messages.
+
+Real organizations run the same programs; here they run in one process, or, in networked.py, in several.
 """
 
 from __future__ import annotations
@@ -102,9 +103,7 @@ class MessageTrainer(Trainer):
             self.load_clients(state)
 
     def binding(self) -> str:
-        """Return what hidden sums are bound to besides the round and the model: in real runs, the
-        contract.
-        """
+        """Return what hidden sums are bound to, with the round and the model: in real runs, the contract."""
         return self.plan.fed.name
 
     def load_server(self, state: State) -> None:
@@ -275,7 +274,7 @@ class MessageTrainer(Trainer):
     def _select(self, r: int) -> list[str] | protocol.Candidates:
         """Choose who takes part by the plan's rule.
 
-        A party whose loss the rule needs is asked for it first, and is not chosen if it does not answer.
+        A party whose loss the rule needs must report it first; without an answer it is not chosen.
         """
         p, names = self.plan, self.plan.fed.parties
         losses: dict[int, float] = {}
@@ -402,7 +401,7 @@ class MessageTrainer(Trainer):
             )
             mean = self.guard.back(uploads.total, weight, there, r)
         else:
-            # where nobody was drawn, what somebody would have sent: it must not show
+            # where nobody was sampled, an upload of the usual size: it must not show
             blank = {} if self.guard is None else self.guard.blank_upload()
             sizes = round_sizes(r + 1, down, max((up for _, up in uploads.values()), key=len, default=blank))
             mean = (
@@ -538,7 +537,7 @@ def server_step(algorithm: Algorithm, server: State, mean: State, fraction: floa
 
 
 def blank_counts(task: Task, classes: int | None) -> Counts:
-    """The counts of no rows: their shapes are those of every party's."""
+    """Return the counts of no rows, whose shapes are those of every party."""
     labels = tuple(task.y.shape[1:])  # one a row, or one a token
     return count(
         torch.zeros(0, *labels, classes or 1),
@@ -599,25 +598,25 @@ class Member:
             *(t.to(device) for t in batches._replace(index=self.fed.train.index[batches.index]))
         )
         with torch.no_grad():
-            upload, kept = self.algorithm.local(self.task, placed(device, down), mine, batches)
+            upload, state = self.algorithm.local(self.task, placed(device, down), mine, batches)
         vectors = {k: v.cpu() for k, v in upload.vectors.items()}
         weight = float(upload.weight)
         return (
-            (weight, vectors, kept)
+            (weight, vectors, state)
             if self.guard is None
-            else self.guard.encode_upload(self.name, number, weight, vectors, down, mine | kept)
+            else self.guard.encode_upload(self.name, number, weight, vectors, down, mine | state)
         )
 
     def loss(self, r: int, down: State) -> float:
-        """The mean loss of the server's model on the rows this party trains on in round r."""
+        """Return the mean loss of the server's model on the rows this party trains on in round r."""
         rows, index = self.fed.at(r + 1), self.fed.train.index
         out = self.task.predict(down["w"], rows.x[index].to(self.task.x.device), down.get("buffers")).cpu()
         return float(LOSSES[self.task.loss_name](out, rows.y[index]).mean())
 
     def test(self, r: int, down: State, mine: State | None = None, summed: bool = False) -> State:
-        """What this party counts on the rows it held back: of the server's model, or of its own where the
-        algorithm gives it one. Nothing where those are fewer than `min_rows`, unless `summed`: the server
-        will see the counts in a hidden sum only.
+        """Return the counts of the server's model, or of the party's own one, on its held-out rows.
+
+        They are empty for fewer than `min_rows` rows, unless `summed`: the server sees a hidden sum only.
         """
         if not summed and int(self.fed.held.sizes[0]) < self.min_rows:
             return {}

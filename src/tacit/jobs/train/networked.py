@@ -30,8 +30,9 @@ from ...selection import PartyInfo
 from ..devices import placed
 from .contract import Contract
 from .elsewhere import Deployed, Elsewhere
-from .member import member, model_spec, run_alongside, save_rows
+from .member import member, model_spec, run_alongside
 from .messages import SERVER, MessageTrainer, blank_counts
+from .party_rows import save_rows
 from .plan import Plan
 from .trainer import Records, RoundRecord, RunContext
 
@@ -73,7 +74,7 @@ class NetworkedTrainer(MessageTrainer):
 
     @cached_property
     def contract(self) -> Contract:
-        """What every party is asked to agree to."""
+        """Return the contract that every party has to agree to."""
         runtime = self.plan.through
         layout, server = (
             (runtime.layout, runtime.kit.server) if isinstance(runtime, Deployed) else (None, SERVER)
@@ -103,7 +104,7 @@ class NetworkedTrainer(MessageTrainer):
         )
         there = (
             None if self.within is None else np.isin(names, self.admission.available(busy=True))
-        )  # without a deadline, everybody is waited for
+        )  # without a deadline, the round waits for everyone
         return PartyInfo(
             sizes,
             lambda who: np.zeros(0),

@@ -46,7 +46,7 @@ class Merger:
         self.plan, self.pace, self.guard, self.current, self.move = p, p.pace, guard, current, move
         self.scheduler = p.pace.scheduler(p.fed.parties, p.per_round, p.seed)
         self.known = set(layout_of(task, p.algorithm, start).known)
-        self.sent: dict[int, State] = {}  # the versions that somebody is at work on
+        self.sent: dict[int, State] = {}  # the versions that parties are training on
         self.participants: list[str] = []  # of the last version
         self.dropped: dict[str, str] = {}
         self.facts: dict[str, Any] = {}  # of the last version
@@ -57,7 +57,7 @@ class Merger:
     def down(self, order: Order) -> State:
         """Return what goes with an order.
 
-        The version is kept until nobody works on it: an answer is measured from where it began.
+        The version is kept until nobody trains on it: an update is the difference to its starting point.
         """
         if order.version not in self.sent:
             self.sent[order.version] = self.current()

@@ -68,9 +68,7 @@ class Plan(TrainConfig):
 
     @property
     def sizes(self) -> np.ndarray:
-        """How many rows each party trains on, as far as anybody else may know: exact, or what stands for it
-        where ε is for a row's presence.
-        """
+        """How many rows each party trains on, as others may know: exact, or noisy where ε hides a row."""
         return (
             self.fed.train.sizes.numpy()
             if self.public_sizes is None
@@ -84,8 +82,9 @@ class Plan(TrainConfig):
 
     @property
     def picks(self) -> bool:
-        """Whether parties state a score first, and only the best of a round then sends its model. To an edge
-        everybody does: it says further up how many rows stand behind it, which a score does not tell.
+        """Whether parties report a score first, and only the best of a round then sends its model.
+
+        To an edge everyone sends: the edge reports further up how many rows it sums, which no score tells.
         """
         return self.algorithm.scores and isinstance(self.aggregate, Best) and self.topology is None
 
@@ -96,26 +95,26 @@ class Plan(TrainConfig):
 
     @property
     def asks_losses(self) -> bool:
-        """Whether parties are asked for the model's loss on their rows before it is settled who takes
-        part.
-        """
+        """Whether parties report the model's loss on their rows before participants are chosen."""
         return self.select is not None and type(self.select) not in (
             selection.BySize,
             selection.Available,
             selection.Fast,
-        )  # a rule of one's own may
+        )  # a user's own rule may
 
     @property
     def noisy_figures(self) -> bool:
-        """Whether parties report noisy figures instead of counts (figures.py): real parties, where an ε is
-        claimed. Simulations report exact counts.
+        """Whether parties report noisy figures (figures.py): real parties, where an ε is claimed.
+
+        Simulations report exact counts.
         """
         return self._claims_epsilon and self.fed.classes is not None
 
     @property
     def reports(self) -> bool:
-        """Whether parties report anything of their held-out rows. Real parties do not where an ε is claimed
-        for a regression: its loss has no bound.
+        """Whether parties report anything about their held-out rows.
+
+        Real parties do not where an ε is claimed for a regression: its loss has no bound.
         """
         return self.noisy_figures or not self._claims_epsilon
 
@@ -143,7 +142,7 @@ class Plan(TrainConfig):
         Runs with equal u are comparable across numbers of parties K.
         """
         if self.runtime == "parties":
-            return float("nan")  # how many rows there are, is known only once the parties have joined
+            return float("nan")  # the number of rows is known only once the parties have joined
         if not self.algorithm.takes_steps:
             # FedSGD takes one step, at the server
             return float(self.algorithm.lr)  # type: ignore[attr-defined]
@@ -316,7 +315,7 @@ def seconds_of(p: Plan) -> speeds.Seconds | None:
 
 
 def _resolve_runtime(runtime: Any) -> tuple[str, Any]:
-    """Return the word for a runtime, and the object it stands for: ("processes", Processes(…))."""
+    """Return the name of a runtime, and its object: ("processes", Processes(…))."""
     if runtime in ("cohort", "inprocess"):
         return runtime, None
     if runtime == "processes":
@@ -392,7 +391,7 @@ def make_task(p: Plan) -> Task:
 
 
 def _made_for(module: Any, rows: Any, why: str) -> str:
-    """What to do about a model that cannot take these rows, where its kind of numbers says it."""
+    """Return advice about a model that cannot take these rows, by their data types."""
     other = next(
         (q.dtype for q in module.parameters() if q.is_floating_point() and q.dtype != torch.float32), None
     )
@@ -403,29 +402,23 @@ def _made_for(module: Any, rows: Any, why: str) -> str:
         and "tokens=True" not in why
         and any(isinstance(part, torch.nn.Embedding) for part in module.modules())
     ):
-        return (
-            "It has an Embedding, which reads whole numbers: make the data with from_arrays(…, tokens=True)."
-        )
+        return "It has an Embedding, which takes integers: load the data with from_arrays(…, tokens=True)."
     if not rows.is_floating_point():
         return (
-            "The rows are whole-number tokens: give a model that begins with an Embedding, or make the "
-            "data without tokens=True."
+            "The rows are integer tokens: give a model that begins with an Embedding, or load the data "
+            "without tokens=True."
         )
-    return "Give a model made for this data, or reshape the rows."
+    return "Give a model for this data, or reshape the rows."
 
 
 def fits(
     owner: str, module: Any, name: str, rows: Any, classes: int | None, of: str, every: bool = False
 ) -> None:
-    """Run two rows through the model now, so that a wrong shape is one sentence here and not a stack trace in
-    round 1.
-    """
+    """Run two rows through the model, so that a wrong shape is one sentence and not a stack trace later."""
     import copy
 
     if not any(True for _ in module.parameters()):
-        raise BadParameter(
-            f"{owner}: model {name!r} has no parameters, so there is nothing to train. Give one that has."
-        )
+        raise BadParameter(f"{owner}: model {name!r} has no parameters, so there is nothing to train.")
     if not any(q.requires_grad for q in module.parameters()):
         raise BadParameter(
             f"{owner}: every parameter of model {name!r} is frozen (requires_grad=False), so there is "
@@ -442,17 +435,17 @@ def fits(
         ) from error
     if not isinstance(out, torch.Tensor):
         raise BadParameter(
-            f"{owner}: model {name!r} gives a {type(out).__name__}; it must give one tensor of outputs."
+            f"{owner}: model {name!r} returns a {type(out).__name__}; it must return one tensor."
         )
     good = None if classes is None else (*rows.shape[:2], classes) if every else (len(rows), classes)
     if tuple(out.shape) != good and (good is not None or out.numel() != len(rows)):
-        what = "has one number to predict, so it must give one a row"
+        what = "is a regression, so it must return one number per row"
         if good:
-            what = f"has {classes} classes, so it must give {classes} numbers a " + (
+            what = f"has {classes} classes, so it must return {classes} logits per " + (
                 "token; LSTM(every=True) does" if every else "row"
             )
         raise BadParameter(
-            f"{owner}: model {name!r} gives outputs of shape {tuple(out.shape[1:])}; {of} {what}."
+            f"{owner}: model {name!r} returns outputs of shape {tuple(out.shape[1:])}; {of} {what}."
         )
     if (
         good
@@ -462,7 +455,6 @@ def fits(
         and bool(((out.sum(-1) - 1).abs() < 1e-5).all())
     ):  # logits are not so even by chance
         raise BadParameter(
-            f"{owner}: model {name!r} gives probabilities, numbers from 0 that add up to 1; the loss takes "
-            "what stands before the softmax, and "
-            "would apply it twice. Leave out the softmax at its end."
+            f"{owner}: model {name!r} returns probabilities; the loss expects logits, and would apply the "
+            "softmax a second time. Remove the softmax at its end."
         )

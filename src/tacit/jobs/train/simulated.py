@@ -29,13 +29,13 @@ from .trainer import Records, RoundRecord, RunContext, Trainer, evaluates, make_
 
 # under private.DPSGD
 NOISY = (
-    "one party's model update, made of clipped gradients with that party's own noise; every party "
+    "one party's model update, from clipped gradients with that party's own noise; every party "
     "weighs the same"
 )
-# where each is looked at
+# where clusters are formed
 SORTED = (
-    "one party's model update and its weight (its number of rows), in the clear; beside the others', "
-    "which parties are alike"
+    "one party's model update and its weight (its number of rows), in the clear; with the others', "
+    "which parties are similar"
 )
 
 

@@ -94,8 +94,8 @@ def count_bytes(
 ) -> tuple[int, int]:
     """Return the bytes that all parties together sent and received in round r (counted from 1).
 
-    `skipped` of the uploads say only that there is nothing new; `looked` parties stated a loss before it was
-    settled who takes part; `scored` ones stated a score before the best one alone sent its model.
+    `skipped` of the uploads say only that there is nothing new; `looked` parties reported a loss before
+    participants were chosen; `scored` ones reported a score before the best one alone sent its model.
     """
     pick, score = score_sizes(r) if scored else (0, 0)
     silence = wire_size(Upload(1.0, {})) if skipped else 0

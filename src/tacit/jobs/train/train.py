@@ -48,8 +48,7 @@ from .trainer import PENDING, RoundRecord, RunContext, Trainer
 if TYPE_CHECKING:
     from ...config.types import TrainOptions
 
-# with more parties than this, each one's accuracy is kept after the last round only: a number for every
-# party and round would fill the memory
+# with more parties than this, each party's accuracy is kept for the last round only, to save memory
 EACH = 1000
 
 
@@ -142,8 +141,8 @@ class _Training:
         if not resume:
             for directory, job in zip(self.directories, self.jobs):
                 self.journals.append(Journal.create(directory, job, self.watch))
-        self.begun: int = metadata.get("round", 0)
-        if not self.begun:
+        self.start_round: int = metadata.get("round", 0)
+        if not self.start_round:
             self._write_start()
         self._open_accounts(context.pending is not None)
 
@@ -212,13 +211,13 @@ class _Training:
         """Open the accounts of runs with noise, which say after which round the budget ends them."""
         fitted: list[Guard | None] = [*self.trainer.guards] or [None] * len(self.plans)
         self.accounts = [
-            guards.account(p, guard, journal.directory, p.rounds - self.begun)
+            guards.account(p, guard, journal.directory, p.rounds - self.start_round)
             for p, guard, journal in zip(self.plans, fitted, self.journals)
         ]
         self.last, self.evaluation_releases = self.first.rounds, []
         for p, guard, account in zip(self.plans, fitted, self.accounts):
             if account is not None and guard is not None:
-                self.last = min(self.last, guards.last_round(p, guard, account, self.begun, is_pending))
+                self.last = min(self.last, guards.last_round(p, guard, account, self.start_round, is_pending))
                 self.evaluation_releases.append((account, guards.evaluation_release(p, guard)))
 
     def _spend(self, r: int) -> None:
@@ -244,7 +243,7 @@ class _Training:
         if any(e["kind"] == "end" for e in self.journals[0].events):
             return
         clock = time.perf_counter()
-        with closing(self.trainer.run(range(self.begun, self.last))) as rounds:
+        with closing(self.trainer.run(range(self.start_round, self.last))) as rounds:
             for records in rounds:
                 if not records[0].is_complete:
                     self._save_pending(records[0])
@@ -456,11 +455,7 @@ def _note_no_test_rows(journal: Journal, p: Plan) -> None:
 
 def _note_divergence(journal: Journal, p: Plan, r: int) -> None:
     if not any(e["kind"] == "note" and "diverged" in e["text"] for e in journal.events):
-        scale = (
-            " Or divide the numbers to predict by their size: they are not standardised."
-            if p.fed.classes is None
-            else ""
-        )
+        scale = " Or scale the target: it is not standardized." if p.fed.classes is None else ""
         journal.event(
             "note",
             text=f"diverged: the model of {p.label} is no longer finite after round {r}. Use a smaller "
@@ -470,9 +465,7 @@ def _note_divergence(journal: Journal, p: Plan, r: int) -> None:
 
 
 def fingerprints(p: Plan, start: State) -> dict[str, str]:
-    """Digests of the rows and who holds them, and of the model's first values: a resumed run must go on with
-    the same.
-    """
+    """Return digests of the rows, their partition and the initial model: a resumed run must have the same."""
 
     def digest(*tensors: torch.Tensor) -> str:
         h = hashlib.blake2b(digest_size=16)
@@ -498,8 +491,8 @@ def _check_same_inputs(out: Path, events: list[Event], now: dict[str, str]) -> N
             for name in changed
         )
         raise BadRun(
-            f"{out} cannot be resumed: {what} changed since it was started. Give what it was started with, "
-            "or start a new directory."
+            f"{out} cannot be resumed: {what} changed since it was started. Give the same as at its "
+            "start, or start a new directory."
         )
 
 

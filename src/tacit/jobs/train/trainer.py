@@ -38,7 +38,7 @@ class RoundRecord:
     clock: float | None = None  # seconds on the virtual clock, or on the real one where training is paced
     facts: Mapping[str, Any] = field(default_factory=dict)  # what else the round's event carries
     sampled: int = 0  # participants, as may be published: the expected number where the real one is secret
-    tested: int = 0  # parties that are asked to evaluate the model
+    tested: int = 0  # parties that evaluate the model
     is_complete: bool = True  # False: the model is merged, and about to be evaluated
 
     def event(self) -> Event:
@@ -133,7 +133,7 @@ class Trainer(ABC):
 
         The model before training comes first, where it is evaluated. A trainer with `saves_every_round`
         yields a round twice where parties evaluate its model: before (`is_complete` is False) and after.
-        Nothing happens between two records until the next is asked for, so a consumer may `save` there.
+        Nothing happens between two records until the next is requested, so a consumer may `save` there.
         """
 
     @abstractmethod
@@ -182,7 +182,7 @@ def make_record(
     """Make the record of round r (counted from 1), with its bytes counted.
 
     `orders` are the models sent out for training, where they are not one for each participant: without
-    rounds, a party may be asked now and answer for a later version.
+    rounds, a party may get an order now and answer for a later version.
     """
     is_secret = guard is not None and guard.noise is not None and p.sampling == "poisson"
     n = p.per_round if is_secret and r else len(participants)

@@ -1,0 +1,188 @@
+"""A party's rows: read from its own file as all parties agreed, or handed to a process of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ... import data as datasets
+from ...data import tables
+from ...data.federation import Federation, Holdings, Rows
+from ...data.recipe import Recipe
+from ...data.table_files import read_table
+from ...errors import BadData, BadJob
+from ...files import write_atomic
+from ...parameters import bad, from_fields, from_table, nearest, real, to_table
+
+# the stream of random numbers that decides which rows a party holds back; 0 to 4 are used to partition data
+HOLDING = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableLayout:
+    """[data] of a job for real parties: which columns each party's own file has."""
+
+    label: str = ""
+    labels: list[str] = field(default_factory=list)  # its values; empty for a regression
+    numbers: list[str] = field(default_factory=list)
+    categories: dict = field(default_factory=dict)  # type: ignore[type-arg]  # column: its values
+    missing: list[str] = field(default_factory=list)  # columns that may have missing values
+    held_fraction: float = real(0.1, least=0, below=1, doc="share of the rows held out for evaluation")
+
+    def check(self) -> None:
+        if not self.label:
+            raise bad("[data]", "label", self.label, "the column to predict, in quotes")
+        for key in ("labels", "numbers", "missing"):
+            values = getattr(self, key)
+            if len(set(values)) < len(values):
+                raise bad("[data]", key, list(values), "a list of different texts")
+        if not all(
+            isinstance(v, list) and v and all(isinstance(t, str) for t in v) for v in self.categories.values()
+        ):
+            must_be = "a table: a column, and the list of its values"
+            raise bad("[data]", "categories", self.categories, must_be)
+
+
+def read_layout(table: Mapping[str, Any]) -> tuple[Recipe, str, list[str] | None, float]:
+    """Return the recipe, the label, its values (None: a regression), and the share held out, of [data]."""
+    layout = from_fields(table, TableLayout, "[data]", "a job for real parties has no")
+    kinds = {k: tuple(v) for k, v in layout.categories.items()}
+    recipe = Recipe(tuple(layout.numbers), kinds, tuple(layout.missing))
+    if not recipe.columns:
+        raise BadJob(
+            "[data]: there are neither numbers nor categories, so there is nothing to learn from. Name the "
+            "columns."
+        )
+    if "labels" in table and len(layout.labels) < 2:
+        raise BadJob(
+            f"[data]: labels is {list(layout.labels)!r}; it must name at least two, or be left out for a "
+            "regression."
+        )
+    return recipe, layout.label, list(layout.labels) or None, float(layout.held_fraction)
+
+
+def save_rows(fed: Federation, k: int, folder: Path) -> None:
+    """Write party k's rows into a folder, for a process that may have these and no others."""
+    from safetensors.torch import save
+
+    mine = fed.party(k)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(
+        folder / "rows.safetensors",
+        save(
+            {
+                "x": mine.rows.x.contiguous(),
+                "y": mine.rows.y.contiguous(),
+                "train": mine.train.index.contiguous(),
+                "held": mine.held.index.contiguous(),
+            }
+        ),
+    )
+    write_atomic(
+        folder / "rows.json",
+        json.dumps(
+            {
+                "name": mine.name,
+                "party": mine.parties[0],
+                "classes": mine.classes,
+                "seed": mine.seed,
+                "skew": None if mine.skew is None else to_table(mine.skew),
+                "columns": mine.columns,
+                "labels": mine.labels,
+            }
+        ),
+    )
+
+
+def load_rows(folder: Path) -> Federation:
+    from safetensors.torch import load_file
+
+    t, metadata = load_file(folder / "rows.safetensors"), json.loads((folder / "rows.json").read_text())
+    skew = None if metadata["skew"] is None else from_table(metadata["skew"], datasets.SKEWS, "skew")
+    rows = Rows(t["x"], t["y"])
+    return Federation(
+        metadata["name"],
+        rows,
+        Holdings.from_lists([t["train"]]),
+        Holdings.from_lists([t["held"]]),
+        Rows(rows.x[:0], rows.y[:0]),
+        metadata["classes"],
+        (metadata["party"],),
+        skew,
+        metadata["seed"],
+        tuple(metadata["columns"]),
+        tuple(metadata["labels"]),
+    )
+
+
+def read_rows(
+    name: str, path: str | os.PathLike[str], layout: Mapping[str, Any] | None, seed: int
+) -> Federation:
+    """Read a party's own file, encoded as all parties agreed.
+
+    Columns, categories and labels are the job's; means and standard deviations are the party's own.
+    """
+    if layout is None:
+        raise BadJob(
+            "the job does not say which columns the parties' files have. Its [data] needs label, numbers "
+            "and categories."
+        )
+    recipe, label, labels, fraction = read_layout(layout)
+    file = Path(path)
+    frame = read_table(file)
+    known = [str(c) for c in frame.columns]
+    if label not in known:
+        raise BadData(
+            f"{file}: there is no column {label!r}, the label of this job. {nearest(label, known)}",
+            outside=f"its file has no column {label!r}",
+        )
+    if not len(frame):
+        raise BadData(f"{file}: the table has no rows.")
+    try:
+        x = recipe.encode(frame)
+    except BadData as error:
+        absent = [c for c in (*recipe.numbers, *recipe.categories, *recipe.missing) if c not in known]
+        raise BadData(
+            f"{file}: {error}", outside=f"its file has no column {absent[0]!r}" if absent else error.outside
+        ) from None
+    values = tables.to_target(str(file), label, frame[label], labels is None)
+    if labels is None:
+        y = torch.from_numpy(values.astype(np.float32))
+    else:
+        place = {text: i for i, text in enumerate(labels)}
+        unknown = sorted({str(v) for v in values.tolist()} - set(place))
+        if unknown:
+            raise BadData(
+                f"{file}: the label {label!r} has the value {unknown[0]!r}, which this job does not know. "
+                f"Known: {', '.join(labels)}.",
+                outside=f"its label {label!r} has a value that this job does not know",
+            )
+        y = torch.tensor([place[str(v)] for v in values.tolist()], dtype=torch.int64)
+    order = torch.from_numpy(np.random.default_rng([seed, HOLDING]).permutation(len(y)))
+    held = min(max(round(fraction * len(y)), 1 if fraction and len(y) > 1 else 0), len(y) - 1)
+    train = order[held:]
+    x = recipe.apply(
+        x,
+        *recipe.statistics(x[train], torch.zeros(len(train), dtype=torch.int64), 1),
+        torch.zeros(len(y), dtype=torch.int64),
+    )
+    return Federation(
+        file.name,
+        Rows(x, y),
+        Holdings.from_lists([train]),
+        Holdings.from_lists([order[:held]]),
+        Rows(x[:0], y[:0]),
+        None if labels is None else len(labels),
+        (name,),
+        None,
+        seed,
+        recipe.columns,
+        tuple(labels or ()),
+    )
