@@ -65,12 +65,18 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.runtimes.client_states": (("tacit.algorithms.types",), NUMERIC),
     # tables in, tables out; its report is laid out like the others
     "tacit.anonymity": (
-        ("tacit.report", "tacit.files", "tacit.accounting.discrete", "tacit.parties.ledger"),
+        (
+            "tacit.report",
+            "tacit.files",
+            "tacit.accounting.discrete",
+            "tacit.parties.ledger",
+            "tacit.results",
+        ),
         ("numpy", "pandas"),
     ),
     "tacit.report": (("tacit.files", "tacit.numbers"), ()),  # reads run directories and nothing else
     "tacit.runs": (("tacit.files",), ()),
-    "tacit.results": (("tacit.parties.ledger", "tacit.runs"), ()),
+    "tacit.results": (("tacit.parties.ledger", "tacit.runs", "tacit.files"), ()),
     "tacit.accounting": (("tacit.numbers",), NUMERIC),
     "tacit.pace": (("tacit.algorithms.plan",), NUMERIC),  # whom a server waits for: numbers only, no parties
     "tacit.speeds": (("tacit.algorithms.plan",), NUMERIC),
@@ -86,7 +92,14 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.synth.report": (("tacit.report", "tacit.files"), ("numpy",)),  # draws with the report room's pen
     # tables in, tables out
     "tacit.synth": (
-        ("tacit.parties.ledger", "tacit.parties.secret", "tacit.accounting", "tacit.files", "tacit.private"),
+        (
+            "tacit.parties.ledger",
+            "tacit.parties.secret",
+            "tacit.accounting",
+            "tacit.files",
+            "tacit.private",
+            "tacit.results",
+        ),
         (*NUMERIC, "pandas"),
     ),
     # those that compose
@@ -117,6 +130,8 @@ EXCEPTIONS = {
         "tacit.report.page",
     ): "Result.report() writes the page; a result without a report loads none",
     ("tacit.results", "tacit.report.records"): "as above",
+    ("tacit.results", "tacit.report.result"): "as above",
+    ("tacit.results", "tacit.data.table_files"): "JobResult.save() writes a table; others load no reader",
 }
 COMPOSE = ("tacit.jobs", "tacit.testing", "tacit.cli", "tacit.__main__", "tacit.config")
 # Whose names are fetched with import_module, which this test cannot read; the nursery fetches a user's

@@ -200,7 +200,14 @@ def test_stacked_clients_equal_clients_alone_and_over_messages(every: bool) -> N
         )
 
 
-@pytest.mark.parametrize("name", list(algorithms.ALL))
+# those whose clients keep state, models of their own or send more than one vector; the others stack alike
+DIFFERENT = ("FedAvg", "Scaffold", "FedNova", "IFCA", "FedRep", "PFedMe")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*DIFFERENT, *(pytest.param(n, marks=pytest.mark.slow) for n in algorithms.ALL if n not in DIFFERENT)],
+)
 def test_every_algorithm_stacks_them(name: str) -> None:
     told: dict[str, Any] = {
         **SMALL,

@@ -129,7 +129,8 @@ class Popen:
         self.returncode = self._read_number()
         os.close(self._status)
 
-    def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
+    def communicate(self, input: None = None, timeout: float | None = None) -> tuple[Any, Any]:
+        assert input is None
         if self.stdin is not None:
             self.stdin.close()
         read: dict[int, Any] = {}
@@ -171,11 +172,21 @@ def run(argv: Sequence[str], *, timeout: float | None = None, **how: Any) -> sub
     """As `subprocess.run(…, capture_output=True, text=True)`."""
     process = Popen(argv, stdout=PIPE, stderr=PIPE, stdin=DEVNULL, text=True, **how)
     try:
-        out, err = process.communicate(timeout)
+        out, err = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         process.kill()
         raise
     return subprocess.CompletedProcess(process.args, process.wait(), out, err)
+
+
+NEW = subprocess.Popen
+
+
+def start(argv: Any, *more: Any, **how: Any) -> Any:
+    """In the place of `subprocess.Popen`: Python programs come from the warm process."""
+    if not more and isinstance(argv, list) and argv[0] == sys.executable:
+        return Popen(argv, **how)
+    return NEW(argv, *more, **how)
 
 
 class Nursery:
@@ -220,7 +231,7 @@ class _WarmProcess:
         if self.connection is None:
             self.connection, theirs = socket.socketpair()
             with theirs:
-                self.process = subprocess.Popen(
+                self.process = NEW(
                     [sys.executable, "-m", "tests.warm", str(theirs.fileno()), json.dumps(sys.path)],
                     pass_fds=[theirs.fileno()],
                     cwd=ROOT,

@@ -15,7 +15,7 @@ from tacit import aggregate, data
 from tacit.algorithms import FedPSO
 from tacit.algorithms import plan as plans
 from tacit.errors import BadParameter
-from tacit.jobs.train.plan import make_plan, make_task
+from tacit.jobs.train.plan import make_task
 from tacit.runtimes.cohort import Cohort
 
 from .test_fair import loss, seen
@@ -70,18 +70,7 @@ def test_with_the_mean_it_is_the_swarms_middle():
 
 
 def with_best(world, algorithm, engine):
-    p = make_plan(
-        world.federation(),
-        model=world.module,
-        algorithm=algorithm,
-        rounds=world.rounds,
-        per_round=world.per_round,
-        local_epochs=world.epochs,
-        batch_size=world.batch_size,
-        seed=world.seed,
-        engine=engine,
-        aggregate=aggregate.Best(),
-    )
+    p = world.plan(algorithm, engine=engine, aggregate=aggregate.Best())
     task = make_task(p)
     cohort = Cohort(task, [task.initial()], [p.run()], engine, rule=p.aggregate)
     for r in range(world.rounds):

@@ -26,16 +26,7 @@ HEAD = slice(
 
 def own_models(algorithm, world=WORLD):
     """Every party's model after the last round, by the engine."""
-    p = make_plan(
-        world.federation(),
-        model=world.module,
-        algorithm=algorithm,
-        rounds=world.rounds,
-        per_round=world.per_round,
-        local_epochs=world.epochs,
-        batch_size=world.batch_size,
-        seed=world.seed,
-    )
+    p = world.plan(algorithm)
     task = make_task(p)
     cohort = Cohort(task, [task.initial()], [p.run()])
     for r in range(world.rounds):

@@ -50,7 +50,9 @@ def test_every_data_set_conforms(name, tmp_path):
     check_federation(made.split(3, seed=1), len(made))
 
 
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n == "cifar10" else n for n in REAL]
+)
 def test_real_files_are_the_published_ones_and_conform(name):
     facts = {  # rows, test rows, rows of label 1: from the publications
         "heart_disease": (486, 254, None),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests import warm
 
 from .pages import PAGES, Block, alike, blocks
 from .parts import parts
@@ -21,6 +24,7 @@ PARTS = [
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "Popen", warm.start)
     monkeypatch.setenv("COLUMNS", "200")  # no wrapped lines in what the command line prints
 
 

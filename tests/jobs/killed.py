@@ -143,7 +143,7 @@ def told(out: Path) -> Any:
     )
 
 
-def main(folder: str, algorithm: str, runtime: str, seed: str) -> None:
+def main(folder: str, algorithm: str, runtime: str, seed: str, moments: str) -> None:
     torch.set_num_threads(1)
     torch.vmap(torch.func.grad(lambda x: (x**2).sum()))(torch.zeros(2, 2))
     base, job, rng = Path(folder), settings(algorithm, runtime), random.Random(int(seed))
@@ -152,7 +152,9 @@ def main(folder: str, algorithm: str, runtime: str, seed: str) -> None:
     took = time.perf_counter() - begun
     whole, ticks = torch.load(base / "whole" / "model.pt"), int((base / "whole" / "ticks").read_text())
     report = []
-    plans: list[list[dict[str, Any]]] = [[{"moment": m}] for m in sorted(rng.sample(range(1, ticks), 6))]
+    plans: list[list[dict[str, Any]]] = [
+        [{"moment": m}] for m in sorted(rng.sample(range(1, ticks), int(moments)))
+    ]
     plans += [
         [{"moment": rng.randrange(ticks // 4, ticks // 2)}, {"moment": rng.randrange(5, ticks // 3)}],
         [{"delay": rng.uniform(0, took)}],

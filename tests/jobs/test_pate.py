@@ -234,7 +234,7 @@ def test_teachers_in_processes_add_the_noise_themselves_and_no_party_can_compute
         ),
         (
             {"queries": 0},
-            r"pate: queries is 0; it must be a whole number from 1 to 251, the public rows",
+            r"pate: queries is 0; it must be a whole number of at least 1",
             BadParameter,
         ),
         ({"queries": 5000}, r"pate: queries is 5000; it must be a whole number from 1 to 251", BadParameter),
@@ -244,7 +244,7 @@ def test_teachers_in_processes_add_the_noise_themselves_and_no_party_can_compute
             r"2.37",
             BadParameter,
         ),
-        ({"delta": 0}, "pate: delta is 0; it must be a probability above 0 and below 1", BadParameter),
+        ({"delta": 0}, "pate: delta is 0; it must be a number above 0 and below 1", BadParameter),
         (
             {"aggregator": ConfidentGNMax()},
             "ConfidentGNMax: threshold is 200.0; it must be at most 12, the number of teachers",

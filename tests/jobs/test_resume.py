@@ -30,21 +30,22 @@ from tests import warm
         ("compare", "cohort"),
     ],
 )
+@pytest.mark.parametrize("moments", [2, pytest.param(6, marks=pytest.mark.slow)])
 def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(
-    algorithm: str, runtime: str, tmp_path: Path
+    algorithm: str, runtime: str, moments: int, tmp_path: Path
 ) -> None:
     """SIGKILL before or after any write, twice in a row, at a random time: the model, every event and the
     ledger come out the same.
     """
     program = Path(__file__).with_name("killed.py")
     done = warm.run(
-        [sys.executable, str(program), str(tmp_path), algorithm, runtime, "7"],
+        [sys.executable, str(program), str(tmp_path), algorithm, runtime, "7", str(moments)],
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    assert len(report) == 8
-    assert all(k for case in report[:7] for k in case["killed"]), report  # the axe did fall
+    assert len(report) == moments + 2
+    assert all(k for case in report[: moments + 1] for k in case["killed"]), report  # the axe did fall
     for case in report:
         assert case["model"], case
         assert case["told"], case

@@ -400,7 +400,7 @@ def test_a_damaged_state_is_named(tmp_path: Path) -> None:
         pytest.param("cifar10-noniid", marks=pytest.mark.slow),
         pytest.param("convergence", marks=pytest.mark.slow),
         "convergence-digits",
-        "heart-disease",
+        pytest.param("heart-disease", marks=pytest.mark.slow),
         "mcmahan",
         pytest.param("niid-bench", marks=pytest.mark.slow),
     ],

@@ -336,7 +336,7 @@ def assert_as_alone(plans: list[Plan], **options: Any) -> None:
 
 
 @pytest.mark.parametrize("name", algorithms.ALL)
-@pytest.mark.parametrize("engine", ["stack", "each"])
+@pytest.mark.parametrize("engine", ["stack", pytest.param("each", marks=pytest.mark.slow)])
 def test_runs_in_one_stack_come_out_as_if_each_ran_alone(name: str, engine: str) -> None:
     """Seeds, skews, sizes of federations and the learning rate differ."""
     feds = [federation(), federation(data.Dirichlet(0.5), parties=7, seed=1)]

@@ -4,6 +4,8 @@ Each test is an attack of the red-team review (with the number of the finding). 
 protection removed, and there it succeeds.
 """
 
+from __future__ import annotations
+
 import json
 import re
 from pathlib import Path

@@ -106,6 +106,7 @@ def test_generated_rows_get_levels_by_their_frequency_and_keep_them():
     assert float(asked) == pytest.approx(float(-(told / 2000 * first.log()).sum()), rel=0.05)
 
 
+@pytest.mark.slow
 def test_it_learns_marginals_modes_and_dependence_at_a_large_epsilon_and_follows_conditions():
     # the outcome depends on the last bits of a sum: on the dose by kind alone, 6 of the first 8 seeds passed
     # before and after a change of rounding
