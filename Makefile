@@ -21,10 +21,10 @@ browser:
 	  echo "No browser found: install Chromium or Chrome, or set TACIT_BROWSER to one. The report's browser tests will fail without it."
 
 test: .venv/installed browser
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 test-all: .venv/installed browser
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: .venv/installed
 	$(BIN)/ruff format --check $(SOURCES)

@@ -99,11 +99,11 @@ def loop(fed, graph, rounds: int) -> torch.Tensor:
     for _ in range(rounds):
         for k, net in enumerate(nets):
             rows = fed.train.of(k)[torch.randperm(int(fed.train.sizes[k]))]
-            optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
             for part in rows.split(10):
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 torch.nn.functional.cross_entropy(net(fed.rows.x[part]), fed.rows.y[part]).backward()
-                optimiser.step()
+                optimizer.step()
         flat = [torch.nn.utils.parameters_to_vector(net.parameters()).detach() for net in nets]
         for k, net in enumerate(nets):
             torch.nn.utils.vector_to_parameters(sum(w * flat[j] for j, w in takes[k]), net.parameters())

@@ -49,8 +49,8 @@ def browser(browser_path: str) -> Iterator[Any]:
 
 @pytest.fixture
 def opened(browser: Any) -> Iterator[Callable[..., Any]]:
-    """Open a file and, when the test is over, hold it to silence: no console error, no page error, no request
-    but the file's own.
+    """Open a file and check at the end of the test that there was no console error, no page error, and no request except
+    for the file itself.
     """
     said: list[str] = []
     contexts = []

@@ -1,13 +1,13 @@
-"""A card that is not there: tensors that say they lie on "cuda:0", hold their numbers on the CPU, and refuse
-what a real card refuses.
+"""A fake GPU: tensors that report the device "cuda:0", store their numbers on the CPU, and refuse what a real GPU
+refuses.
 
     with card.pretended():
         tacit.infer(model, x, device="cuda")
 
-CI has no GPU. What goes wrong on one is nearly always that two tensors of one operation lie in different
-places, that a generator is for the other place, that numpy is handed a tensor of the card, or that an
-operation on whole numbers exists on the CPU only. All of that fails here as it does there. Speed, kernels and
-the last bits do not show: for those there is `on_a_gpu.py`.
+CI has no GPU. Errors on a GPU are nearly always that two tensors of one operation are on different devices, that
+a generator is for the other device, that numpy gets a tensor of the GPU, or that an operation on integers exists
+on the CPU only. All of these fail here too. Speed, kernels and the last bits do not show: `on_a_gpu.py` tests
+those.
 """
 
 from __future__ import annotations

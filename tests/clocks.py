@@ -1,6 +1,6 @@
-"""A clock for tests of deadlines: time stands still until an event has happened.
+"""A clock for tests of deadlines: it stops until an event has happened.
 
-A deadline can then not pass because processes start slowly on a loaded machine. It passes after the event the
+So a deadline cannot pass because processes start slowly on a loaded machine. It passes after the event that the
 test is about: a party was killed.
 """
 

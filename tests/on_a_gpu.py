@@ -33,7 +33,7 @@ import gc
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -169,11 +169,17 @@ def shared_network() -> tuple[nn.Module, Tensor]:
     return model, torch.randn(5, 1, 8, 8)
 
 
-def network_on_shares(device: str, protocol: str, model: nn.Module, x: Tensor) -> None:
+def network_on_shares(
+    device: str,
+    protocol: str,
+    model: nn.Module,
+    x: Tensor,
+    reveals: Sequence[str] = ("logits", "argmax"),
+) -> None:
     """Compare inference on shares with the model itself; without a helper, transfers need rbcl."""
     with torch.no_grad():
         plain = model(x)
-    for reveal in ("logits", "argmax"):
+    for reveal in reveals:
         try:
             out = tacit.infer(model, x, device=device, reveal=reveal, batch=3, **PROTOCOLS[protocol])
         except PartyFailed as error:

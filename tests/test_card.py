@@ -1,5 +1,5 @@
-"""What goes wrong on a CUDA card only, without one: everything that takes a `device` is held to the same on
-the CPU, on a card that is pretended (card.py).
+"""Errors that occur only on CUDA, tested without a GPU: everything that takes a `device` is compared with the CPU on
+a fake GPU (card.py).
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ def apart(a: nn.Module, b: nn.Module) -> float:
 
 def both(**options: Any) -> tuple[Any, Any]:
     told = {"rounds": 2, "batch_size": 16, "seed": 3, "runtime": "inprocess", "model": network, **options}
-    here = tacit.train(federation(), device="cpu", **told)
+    fed = federation(45)  # a few steps a party: the card is the same in all of them
+    here = tacit.train(fed, device="cpu", **told)
     with card.pretended():
-        there = tacit.train(federation(), device="cuda", **told)
+        there = tacit.train(fed, device="cuda", **told)
     assert there.events[0]["device"] == "cuda"
     assert apart(here.model, there.model) < 1e-6
     return here, there
@@ -239,7 +240,13 @@ def test_private_training_and_teachers() -> None:
         fed.rows.x.numpy(), fed.rows.y.numpy(), classes=3, test=(fed.test.x.numpy(), fed.test.y.numpy())
     )
     private = {"model": "logistic", "epsilon": 3.0, "epochs": 1, "batch_size": 20, "insecure_seed": 1}
-    taught = {"model": "logistic", "teachers": 3, "queries": 5, "aggregator": tacit.private.GNMax(sigma=3.0)}
+    taught = {
+        "model": "logistic",
+        "teachers": 3,
+        "queries": 5,
+        "aggregator": tacit.private.GNMax(sigma=3.0),
+        "student": tacit.private.Student(steps=5),
+    }
     here = tacit.train_private(table, **private)
     with card.pretended():
         assert apart(here.model, tacit.train_private(table, device="auto", **private).model) < 1e-5
@@ -262,7 +269,7 @@ def test_networks_on_shares(name: str) -> None:
         nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2, 3)
     ).eval()
     with card.pretended():
-        on_a_gpu.network_on_shares("cuda", name, model, torch.randn(2, 1, 4, 4))
+        on_a_gpu.network_on_shares("cuda", name, model, torch.randn(2, 1, 4, 4), ("argmax",))
 
 
 @pytest.mark.parametrize("name", on_a_gpu.GENERATORS)

@@ -394,7 +394,7 @@ def constructors(members) -> st.SearchStrategy:
 
 
 def fits(thing) -> bool:
-    """Each field is allowed by itself; some must also fit together."""
+    """Each field is valid alone; some must also be consistent with each other."""
     try:
         check(thing)
     except BadParameter:
@@ -463,7 +463,7 @@ def test_a_topology_without_a_name_is_refused(topology: dict[str, object]) -> No
         tacit.train(job.federations()[0], **job.train())
 
 
-def test_who_is_asked_reaches_the_run_and_a_comparison_does_not_leave_it_out_silently() -> None:
+def test_select_reaches_the_run_and_a_comparison_does_not_ignore_it_silently() -> None:
     tables = {
         "data": {"name": "iris", "parties": 3},
         "select": {"name": "PowerOfChoice", "candidates": 2},

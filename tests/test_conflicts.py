@@ -57,16 +57,19 @@ def outcome(verb: Any, **options: Any) -> str:
     return ""
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.fixed_dictionaries({name: st.sampled_from(values) for name, values in AXES.items()}), st.data())
-def test_plan_refuses_exactly_what_train_refuses_with_the_same_words(
-    options: dict[str, Any], draw: st.DataObject
-) -> None:
+@pytest.mark.parametrize("examples", [30, pytest.param(400, marks=pytest.mark.slow)])
+def test_plan_refuses_exactly_what_train_refuses_with_the_same_words(examples: int) -> None:
     """Random combinations of all axes. Most axes are left at their default, so that many are allowed."""
-    kept = draw.draw(st.sets(st.sampled_from(sorted(AXES)), max_size=4))
-    chosen = {name: value for name, value in options.items() if name in kept}
-    assume(chosen)
-    assert outcome(tacit.plan, **chosen) == outcome(tacit.train, **chosen)
+
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.fixed_dictionaries({name: st.sampled_from(values) for name, values in AXES.items()}), st.data())
+    def agree(options: dict[str, Any], draw: st.DataObject) -> None:
+        kept = draw.draw(st.sets(st.sampled_from(sorted(AXES)), max_size=4))
+        chosen = {name: value for name, value in options.items() if name in kept}
+        assume(chosen)
+        assert outcome(tacit.plan, **chosen) == outcome(tacit.train, **chosen)
+
+    agree()
 
 
 def test_plan_refuses_what_it_once_promised_and_train_refused() -> None:

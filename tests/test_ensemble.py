@@ -15,14 +15,6 @@ from tacit.errors import BadParameter
 FED = data.gaussian_blobs(rows=300, classes=3, features=4, seed=1).split(4, seed=0)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def some(count):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

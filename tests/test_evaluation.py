@@ -72,7 +72,7 @@ def test_a_party_is_measured_on_its_own_held_out_rows_and_one_without_any_is_not
 
 @pytest.mark.parametrize("test", [True, False], ids=["global test set", "none"])
 def test_a_regression_has_errors_and_no_accuracies(test: bool) -> None:
-    """Of parties' own rows only the squared error is known: what the others take, they do not tell."""
+    """On parties' own rows only the squared error is known, because they do not send what the other metrics need."""
     fed, task = made(test, regression=True)
     rows = fed.test if test else Rows(fed.rows.x[fed.held.index], fed.rows.y[fed.held.index])
     off = task.module(rows.x)[:, 0].detach() - rows.y

@@ -85,13 +85,13 @@ def test_the_gap_says_how_fast_nodes_agree():
     ],
     ids=lambda g: f"{g.name} {g.nodes}",
 )
-def test_a_graph_comes_back_from_its_table(graph):
+def test_a_graph_is_restored_from_its_table(graph):
     back = graphs.from_table(graphs.to_table(graph), 99)
     assert back == graph
     np.testing.assert_array_equal(back.at(0).matrix(), graph.at(0).matrix())
 
 
-def test_a_name_alone_is_of_as_many_nodes_as_there_are_parties():
+def test_a_name_alone_gives_a_graph_with_one_node_per_party():
     assert graphs.from_table("ring", 7) == graphs.ring(7)
     assert graphs.from_table({"name": "erdos_renyi", "p": 0.9}, 5).nodes == 5
 

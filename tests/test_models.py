@@ -305,7 +305,7 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_job_file_starts_from_weights_as_a_module_that_is_handed_in(saved: Path) -> None:
+def test_a_job_file_starts_from_weights_like_a_given_module(saved: Path) -> None:
     fed = data.iris().split(3)
     module = models.build("logistic", (4,), 3, seed=9)
     module.load_state_dict(load_file(saved / "start.safetensors"))

@@ -111,7 +111,7 @@ def fits(thing: Any) -> bool:
 
 
 @pytest.mark.parametrize(("room", "name"), MEMBERS)
-def test_every_member_comes_back_from_its_table(room, name):
+def test_every_member_is_restored_from_its_table(room, name):
     """Whatever values its fields allow, and through real TOML text."""
     members = ROOMS[room]
 
@@ -220,7 +220,7 @@ def test_a_value_that_is_not_allowed_is_refused_in_one_sentence(table, words):
     assert str(refused.value).endswith(": " + words)
 
 
-def test_a_part_inside_a_thing_is_checked_in_its_turn():
+def test_a_nested_part_is_checked_too():
     with pytest.raises(BadParameter, match="Inner: size is 0"):
         check(Outer(0.5, inner=Inner(0)))
     assert check(Outer(0.5, inner=None)).inner is None

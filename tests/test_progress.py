@@ -1,4 +1,4 @@
-"""The one progress display: lines where there is no terminal, nothing when quiet, a bar in a terminal."""
+"""The progress display: lines without a terminal, nothing when quiet, a bar in a terminal."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ SMALL = {
 
 
 @pytest.mark.parametrize("every", [True, False])
-def test_stacked_clients_come_out_as_alone_and_over_messages(every: bool) -> None:
+def test_stacked_clients_equal_clients_alone_and_over_messages(every: bool) -> None:
     told: dict[str, Any] = {**SMALL, "model": models.LSTM(embedding=4, hidden=8, every=every)}
     stacked, alone, messages = (
         tacit.train(lines(every=every), **told, **way)
@@ -200,7 +200,14 @@ def test_stacked_clients_come_out_as_alone_and_over_messages(every: bool) -> Non
         )
 
 
-@pytest.mark.parametrize("name", list(algorithms.ALL))
+# those whose clients keep state, models of their own or send more than one vector; the others stack alike
+DIFFERENT = ("FedAvg", "Scaffold", "FedNova", "IFCA", "FedRep", "PFedMe")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*DIFFERENT, *(pytest.param(n, marks=pytest.mark.slow) for n in algorithms.ALL if n not in DIFFERENT)],
+)
 def test_every_algorithm_stacks_them(name: str) -> None:
     told: dict[str, Any] = {
         **SMALL,
@@ -263,7 +270,7 @@ def test_real_processes_and_neighbors_learn_it_too() -> None:
         lambda fed: tacit.train(lines(every=False), model=models.LSTM(hidden=4, every=True)),
     ],
 )
-def test_a_model_that_answers_otherwise_than_is_asked_is_refused(made: Any) -> None:
+def test_a_model_with_the_wrong_output_shape_is_refused(made: Any) -> None:
     with pytest.raises(
         BadParameter,
         match=r"returns outputs of shape .*(per token; LSTM\(every=True\) does|logits per row)\.",
@@ -386,7 +393,7 @@ def test_whole_numbers_may_be_stored_as_fractions() -> None:
     )
 
 
-def test_a_token_that_the_model_does_not_know_is_said_so() -> None:
+def test_an_unknown_token_is_reported() -> None:
     x, y = np.full((20, 3), 7), np.ones((20, 3), dtype=int)
     with pytest.raises(
         BadData, match="has the token 7, and the model knows 0 to 4, as many as there are classes"

@@ -19,7 +19,7 @@ from tacit.runs import Journal, encode_nonfinite, next_directory, rounds_of, wri
 
 
 class Crash(BaseException):
-    """Stands for a power cut: nobody catches it."""
+    """Simulates a power failure: it is not caught."""
 
 
 @pytest.mark.parametrize("at", ["fsync", "replace"])

@@ -47,7 +47,7 @@ def test_power_of_choice_asks_those_with_the_largest_losses():
     assert len(asked[0]) == 7
 
 
-def test_who_is_away_is_not_asked_and_who_is_slow_is_not_either():
+def test_absent_and_slow_parties_are_not_selected():
     there = [
         len(
             selection.Available(probability=0.3).choose(
@@ -191,7 +191,7 @@ def test_real_processes_ask_the_same_and_learn_the_same(algorithm, rule):
         )
 
 
-def test_real_parties_are_timed_and_the_slow_are_not_asked_again():
+def test_real_parties_are_timed_and_slow_ones_are_not_selected_again():
     """Nobody answers within a nanosecond: each is asked once, to find out."""
     run = tacit.train(
         few(), **{**JOB, "rounds": 3}, select=selection.Fast(deadline=1e-9), runtime="processes"
@@ -223,7 +223,7 @@ def test_a_rule_of_ones_own_may_ask_for_losses_more_than_once():
     assert (vector(stacked) - vector(apart)).abs().max() < 1e-6
 
 
-def test_a_plan_says_beforehand_that_losses_are_asked_for():
+def test_a_plan_states_that_losses_are_requested():
     told = str(tacit.plan(few(), **JOB, select=selection.PowerOfChoice(candidates=3)))
     assert (
         "the server sees: how large the model's mean loss on one party's training rows is, of 3 parties a "
@@ -251,7 +251,7 @@ def test_a_run_that_selects_by_losses_resumes_to_the_same_bits(runtime, tmp_path
 
 
 def test_candidates_that_stay_silent_or_misreport_their_loss_are_not_selected():
-    """Over the protocol alone: one does not answer, one says that its loss is no number."""
+    """Over the protocol alone: one does not answer, one reports a non-finite loss."""
     sent = []
 
     async def server(me):
@@ -295,7 +295,7 @@ def test_candidates_that_stay_silent_or_misreport_their_loss_are_not_selected():
     assert sent == [{"c": "it is no number", "d": "no answer within 0.5 s"}, {"a": 2.0, "b": 0.5}, ["a"]]
 
 
-def test_whoever_is_not_there_is_not_asked():
+def test_disconnected_parties_are_not_selected():
     there = np.array([True, False, True, False, True])
     for seed in range(20):
         got = selection.Available(probability=1.0).choose(

@@ -28,7 +28,7 @@ def draw(speed, numbers=0, seed=0):
         speeds.Given((1.0, 2.0)),
     ],
 )
-def test_a_speed_comes_back_from_its_table(speed):
+def test_a_speed_is_restored_from_its_table(speed):
     assert from_table(to_table(speed), speeds.ALL, "speed") == speed
 
 

@@ -69,7 +69,7 @@ def visits(t: Task, b: Batch) -> list[tuple[Tensor, State]]:
 
 
 def plain(module: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """torch's own gradient and buffers on just these rows, in double precision: normalising few rows makes
+    """torch's own gradient and buffers on just these rows, in double precision: normalizing few rows makes
     much of rounding.
     """
     module = copy.deepcopy(module).double().train()
@@ -113,7 +113,7 @@ def test_a_padded_batch_gives_torchs_own_gradient_and_statistics_on_the_truncate
     g, buffers = plain(module, t.x[index], t.y[index])
     for got, after in visits(t, batch(index, padding)):
         assert torch.allclose(got, g, atol=2e-5)
-        if t.riders:
+        if t.buffer_slots:
             assert torch.allclose(after["buffers"], buffers, atol=1e-5)
 
 
@@ -207,7 +207,7 @@ def test_a_batch_of_one_row_is_normalized_without_a_crash() -> None:
         assert torch.isfinite(after["buffers"]).all()
 
 
-def test_buffers_that_nobody_learns_ride_along_and_come_back_in_the_module() -> None:
+def test_untrained_buffers_are_kept_and_restored_in_the_module() -> None:
     t = task(norm1())
     start = t.initial()
     assert start["w"].shape == (t.dim,)
@@ -219,7 +219,7 @@ def test_buffers_that_nobody_learns_ride_along_and_come_back_in_the_module() -> 
     assert not module.training
 
 
-def test_a_buffer_that_is_not_persistent_comes_back_too() -> None:
+def test_a_non_persistent_buffer_is_restored_too() -> None:
     class Counting(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -281,7 +281,7 @@ def test_dropout_of_nothing_of_everything_and_at_test_time() -> None:
         assert torch.equal(F.dropout(torch.ones(4), 0.5, False), torch.ones(4))
 
 
-def test_all_ways_of_visiting_drop_the_same() -> None:
+def test_all_engines_drop_the_same_units() -> None:
     t = task(nn.Sequential(nn.Linear(5, 30), nn.Dropout(0.4), nn.Tanh(), nn.Dropout(0.4), nn.Linear(30, 3)))
     first, *others = visits(t, batch([0, 4, 5], padding=2, key=torch.tensor(12345)))
     alone = visits(t, batch([0, 4, 5], key=torch.tensor(12345)))

@@ -14,10 +14,7 @@ from .errors import BadParameter
 
 
 def check_new(path: str | os.PathLike[str], force: bool) -> Path:
-    """Return the path of a new file; raise BadParameter if it exists, unless `force`.
-
-    To be called before any work is done.
-    """
+    """Return the path of a new file, before any work is done; raise BadParameter if it exists."""
     file = Path(path)
     if file.is_dir():
         raise BadParameter(f"{file} is a directory. Give the name of a file.")
@@ -81,13 +78,10 @@ def write_atomic(
 
 
 def append_line(path: Path, line: str, admit: Callable[[list[str]], None] | None = None) -> None:
-    """Append one line to a file durably.
+    """Append one line to a file durably: it is on disk when this returns.
 
-    The line is on disk when this returns. A crash leaves at most one incomplete line, which the next call
-    ends.
-
-    Processes take turns by a lock on the file. `admit` gets the existing lines under the same lock and may
-    raise, so that nothing is added.
+    A crash leaves at most one incomplete line, which the next call ends. Processes take turns by a lock on
+    the file. `admit` gets the existing lines under the same lock and may raise, so that nothing is added.
     """
     from fcntl import LOCK_EX, flock
 

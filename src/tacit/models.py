@@ -30,16 +30,12 @@ class ModelSpec(Protocol):
         """A module for rows of this shape, with so many outputs."""
 
 
-def _size(shape: tuple[int, ...]) -> int:
-    return math.prod(shape)
-
-
 @dataclass(frozen=True)
 class Logistic:
     """Multinomial logistic regression."""
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Linear(_size(shape), outputs))
+        return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), outputs))
 
 
 @dataclass(frozen=True)
@@ -57,7 +53,7 @@ class MLP:
         ):
             raise bad("MLP", "hidden", self.hidden, "whole numbers of at least 1, one for each hidden layer")
         layers: list[nn.Module] = [nn.Flatten()]
-        width = _size(shape)
+        width = math.prod(shape)
         for h in self.hidden:
             layers += [nn.Linear(width, h), nn.ReLU()]
             width = h

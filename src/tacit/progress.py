@@ -63,10 +63,7 @@ class Progress:
             self.line(f"{text} …")
 
     def share(self, text: str, share: float) -> None:
-        """Show which share of a stage is done.
-
-        Without a bar a line for every tenth, with the time left.
-        """
+        """Show which share of a stage is done; without a bar, a line for every tenth, with the time left."""
         if self._bar is not None:
             self._bar.update(self._task, total=1, completed=share, description=text)
         elif int(10 * share) != self._tenth:

@@ -1,6 +1,4 @@
-"""A run is a directory with one writer and many readers.
-
-Its files survive a kill at any time.
+"""A run is a directory with one writer and many readers. Its files survive a kill at any time.
 
 job.toml       the job, with every option resolved
 events.jsonl   what happened, one event a line
@@ -29,9 +27,7 @@ Event = dict[str, Any]
 
 
 def check_unused(directory: str | Path, marker: str = "events.jsonl") -> Path:
-    """Return the path of a new run.
-
-    Raise BadRun if it contains one (has the file `marker`) or is a file.
+    """Return the path of a new run; raise BadRun if it is a file or contains a run (the file `marker`).
 
     Nothing is written.
     """
@@ -96,6 +92,14 @@ def load_state(directory: Path) -> tuple[dict[str, Any] | None, Any]:
         raise BadRun(f"{at} cannot be read: {why}. {RESTART_HINT}") from error
 
 
+def encode_model(module: Any) -> bytes:
+    """Return a model's parameters and buffers as safetensors."""
+    from safetensors.torch import save
+
+    # copies: safetensors refuses tensors that share memory
+    return save({name: t.detach().cpu().clone().contiguous() for name, t in module.state_dict().items()})
+
+
 def save_stack(path: Path, states: Sequence[Mapping[str, Any]], note: Mapping[str, Any], **more: Any) -> None:
     """Save the states of runs that are trained together, after the same step, in one file."""
     from safetensors.torch import save
@@ -124,10 +128,7 @@ def load_stack(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any], dict[s
 
 
 def read_stack_note(path: Path) -> dict[str, Any] | None:
-    """Return the note of a saved stack without loading its states.
-
-    None if the file no longer exists.
-    """
+    """Return the note of a saved stack without loading its states; None if the file no longer exists."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -197,9 +198,7 @@ class Journal:
         watch: Callable[[Event], None] | None = None,
         agree: Callable[[list[Event]], None] = lambda events: None,
     ) -> tuple[Journal, dict[str, Any] | None, Any]:
-        """Open an existing run at its last saved state.
-
-        Return (journal, state tensors or None, metadata).
+        """Open an existing run at its last saved state: (journal, state tensors or None, metadata).
 
         `agree` is called with the events up to that state and may raise; nothing has been changed then.
         """
@@ -288,13 +287,7 @@ class Journal:
         """Save the final model, for `model.load_state_dict(load_file(…))`."""
         if self.directory is None:
             return
-        from safetensors.torch import save
-
-        # copies: safetensors refuses tensors that share memory
-        write_atomic(
-            self.directory / MODEL,
-            save({name: t.detach().cpu().clone().contiguous() for name, t in module.state_dict().items()}),
-        )
+        write_atomic(self.directory / MODEL, encode_model(module))
 
     def sync(self) -> None:
         """Flush the events to disk, so that a state saved later never refers to missing events."""

@@ -17,8 +17,15 @@ from .algorithms.plan import mix
 from .parameters import bad, choice, real
 
 _SPEED = 6  # the purpose of a hash: durations. algorithms.plan, guarding and pace use 1 to 5
-PER = ("round", "step")
-VARIES = ("party", "work")
+
+
+def _per() -> Any:
+    return choice("round", ("round", "step"), "what takes this long: the work of a round, or one local step")
+
+
+def _varies(default: str) -> Any:
+    doc = "party: one draw for each party; work: one draw for each piece of work"
+    return choice(default, ("party", "work"), doc)
 
 
 def _uniform(seed: int, varies: str, numbers: np.ndarray, ids: np.ndarray) -> np.ndarray:
@@ -32,11 +39,7 @@ class Constant:
     """The same duration for all parties."""
 
     seconds: float = real(1.0, above=0, doc="the duration in seconds")
-    per: str = choice(
-        "round",
-        PER,
-        doc="what takes this long: the work of a round, or one local step",
-    )
+    per: str = _per()
 
     def draw(self, seed: int, numbers: np.ndarray, ids: np.ndarray, places: np.ndarray) -> np.ndarray:
         return np.full(len(ids), self.seconds)
@@ -48,16 +51,8 @@ class Lognormal:
 
     median: float = real(1.0, above=0, doc="the median in seconds")
     sigma: float = real(0.5, above=0, doc="σ, the standard deviation of the logarithm")
-    varies: str = choice(
-        "party",
-        VARIES,
-        doc="party: one draw for each party; work: one draw for each piece of work",
-    )
-    per: str = choice(
-        "round",
-        PER,
-        doc="what takes this long: the work of a round, or one local step",
-    )
+    varies: str = _varies("party")
+    per: str = _per()
 
     def draw(self, seed: int, numbers: np.ndarray, ids: np.ndarray, places: np.ndarray) -> np.ndarray:
         z = np.array([NormalDist().inv_cdf(u) for u in _uniform(seed, self.varies, numbers, ids)])
@@ -69,16 +64,8 @@ class Exponential:
     """An exponential duration, −mean·ln(u), by default independent for each piece of work."""
 
     mean: float = real(1.0, above=0, doc="the mean in seconds")
-    varies: str = choice(
-        "work",
-        VARIES,
-        doc="party: one draw for each party; work: one draw for each piece of work",
-    )
-    per: str = choice(
-        "round",
-        PER,
-        doc="what takes this long: the work of a round, or one local step",
-    )
+    varies: str = _varies("work")
+    per: str = _per()
 
     def draw(self, seed: int, numbers: np.ndarray, ids: np.ndarray, places: np.ndarray) -> np.ndarray:
         return -self.mean * np.log(_uniform(seed, self.varies, numbers, ids))
@@ -89,25 +76,18 @@ class Given:
     """A given duration for each party, in the order of the federation."""
 
     seconds: tuple[float, ...] = field()
-    per: str = choice(
-        "round",
-        PER,
-        doc="what takes this long: the work of a round, or one local step",
-    )
+    per: str = _per()
 
     def draw(self, seed: int, numbers: np.ndarray, ids: np.ndarray, places: np.ndarray) -> np.ndarray:
         return np.array(self.seconds, dtype=np.float64)[places]
 
     def check(self) -> None:
-        good = (
-            isinstance(self.seconds, tuple | list)
-            and len(self.seconds) > 0
-            and all(
-                isinstance(s, int | float) and not isinstance(s, bool) and isfinite(s) and s > 0
-                for s in self.seconds
-            )
-        )
-        if not good:
+        if (
+            not isinstance(self.seconds, tuple | list)
+            or not self.seconds
+            or any(isinstance(s, bool) or not isinstance(s, int | float) for s in self.seconds)
+            or not all(isfinite(s) and s > 0 for s in self.seconds)
+        ):
             raise bad("Given", "seconds", self.seconds, "a list with a number above 0 for each party")
 
 

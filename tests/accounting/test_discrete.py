@@ -90,7 +90,7 @@ def test_the_exponential_mechanism_has_its_law():
 
 
 def test_neighbors_are_distinguished_no_better_than_epsilon_allows():
-    """ε-DP of the choice, seen from outside: scores of neighbouring tables differ by the sensitivity, so no
+    """ε-DP of the choice, seen from outside: scores of neighboring tables differ by the sensitivity, so no
     outcome may be e^ε times likelier. Exact laws, no sampling: computed from the same rational weights that
     the sampler uses.
     """
@@ -129,8 +129,8 @@ def test_zcdp_conversion_is_no_worse_than_the_classic_one_and_consistent():
 
 
 def test_zcdp_conversion_never_promises_more_than_the_gaussian_itself_gives():
-    """The Gaussian mechanism is ρ-zCDP with ρ = 1/(2σ²) and has an exact δ(ε) (Balle, Wang, ICML 2018): ours
-    must lie above it, and not far.
+    """The Gaussian mechanism is ρ-zCDP with ρ = 1/(2σ²) and has an exact δ(ε) (Balle, Wang, ICML 2018): ours must be
+    above it, and close.
     """
     normal = stats.norm
     for sigma in (1.0, 5.0, 20.0):
@@ -145,9 +145,7 @@ def test_zcdp_conversion_never_promises_more_than_the_gaussian_itself_gives():
 
 
 def test_zcdp_conversion_is_that_of_dp_accounting():
-    """Google's accountant minimises the same bound over the orders it is given, so it lies above ours by what
-    its grid misses.
-    """
+    """Google's accountant minimizes the same bound over a grid of orders, so it is slightly above ours."""
     import dp_accounting
     from dp_accounting import rdp
 

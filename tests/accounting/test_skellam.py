@@ -24,7 +24,7 @@ MEANS = [Fraction(1, 3), Fraction(1), Fraction(7, 2), Fraction(20), Fraction(100
 
 
 def p_value(drawn: np.ndarray, pmf: np.ndarray, low: int) -> float:
-    """χ² of whole numbers from `low` on; cells below 5 expected put together with what lies outside."""
+    """χ² of integers from `low` on; cells with fewer than 5 expected are merged with those outside."""
     seen = np.bincount(drawn - low, minlength=len(pmf))[: len(pmf)]
     expected = pmf * len(drawn)
     many = expected >= 5
@@ -102,7 +102,7 @@ def test_long_logarithms_of_factorials_are_right() -> None:
         )
 
 
-def test_it_draws_from_the_source_it_is_given_and_that_is_the_operating_system() -> None:
+def test_it_draws_from_its_source_which_is_the_operating_system() -> None:
     assert np.array_equal(
         room.skellam(9, 50, SeededSecret(5).bytes), room.skellam(9, 50, SeededSecret(5).bytes)
     )
@@ -114,9 +114,7 @@ def test_it_draws_from_the_source_it_is_given_and_that_is_the_operating_system()
 
 
 def divergence(order: int, variance: float, shift: int) -> float:
-    """The Rényi divergence between two Skellam distributions that lie `shift` apart, summed up over all
-    places that count.
-    """
+    """The Rényi divergence between two Skellam distributions with distance `shift`, summed over all relevant values."""
     reach = math.ceil(40 * math.sqrt(variance)) + 40 * order + 10 * shift
     x = np.arange(-reach, reach + 1)
     with np.errstate(divide="ignore"):

@@ -43,7 +43,7 @@ def changes(counts: np.ndarray) -> np.ndarray:
 
 def test_the_cost_of_a_neighbor_differs_by_at_most_the_stated_change():
     """From counts that are d votes away, one more vote changes the cost by at most changes[d]: random walks
-    of neighbours, from random counts.
+    of neighbors, from random counts.
     """
     rng = np.random.default_rng(0)
     largest = 0.0

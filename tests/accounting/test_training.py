@@ -35,7 +35,7 @@ def test_an_epoch_of_shuffled_batches_is_one_release_begun_or_finished():
 
 @pytest.mark.parametrize(("steps", "nodes"), [(1, 1), (2, 2), (3, 2), (4, 3), (7, 3), (8, 4), (1000, 10)])
 def test_a_row_is_in_so_many_nodes_of_the_tree(steps, nodes):
-    """Counted: a leaf of T lies in the completed nodes of sizes 1, 2, 4, … that fit into T."""
+    """Counted: a leaf of T is in the completed nodes of sizes 1, 2, 4, … that fit into T."""
     most = max(sum(1 for k in range(20) if 2**k * ((leaf >> k) + 1) <= steps) for leaf in range(steps))
     assert most == nodes
     one = training(multiplier=3.0, delta=1e-5, sampling="tree", rate=1.0, per_epoch=steps, steps=steps)

@@ -95,7 +95,7 @@ def test_a_decision_too_close_for_floating_point_is_made_with_80_digits():
 
 
 @pytest.mark.parametrize("n", [0, 1, wide.CHUNK + 1])
-def test_as_many_as_asked_for(n):
+def test_it_returns_the_requested_number(n):
     assert len(wide.gaussian(n)) == n
 
 

@@ -112,8 +112,8 @@ def test_a_simulation_and_parties_give_the_same(samples):
 
 
 def test_the_teacher_brings_together_what_the_mean_loses():
-    """Ten parties with few classes each walk far in a round: their mean is worse than what they say together.
-    Fixed seeds: nothing here is left to chance.
+    """Ten parties with few classes each train long in a round: their mean is worse than their ensemble. Seeds are
+    fixed, so the test is deterministic.
     """
     fed = data.digits().split(10, skew=data.Dirichlet(0.1), seed=0)
     job = dict(model="mlp", algorithm=algorithms.FedAvg(lr=0.1), rounds=2, local_epochs=8, seed=1)

@@ -21,7 +21,7 @@ STANDS = {"w": torch.zeros(1, 4)}
 
 
 def play(rule: Any, rounds: list[np.ndarray], who: list[np.ndarray] | None = None) -> list[np.ndarray]:
-    """What a rule makes of one round after the other, as an engine has it do."""
+    """The results of a rule round by round, as an engine calls it."""
     memories: list[Any] = [{}]
     out = []
     for r, x in enumerate(rounds):
@@ -70,9 +70,9 @@ def test_momentum_around_the_mean_is_fedavgm_whether_parties_send_models_or_chan
 
 
 def sybil_rounds(rounds: int = 40, seed: int = 3) -> tuple[list[np.ndarray], np.ndarray]:
-    """Five honest parties, each with rows of its own to learn from; five sybils that all want the same, under
-    noise three times as long, drawn anew for each of them in every round: two of them are about 1/10 alike in
-    a round, and after t rounds t/(t + 9).
+    """Five honest parties with different updates; five sybils with a common target under noise three times as large,
+    new for each of them in every round: the cosine similarity of two sybils is about 1/10 in one round, and
+    t/(t + 9) after t rounds.
     """
     rng = np.random.default_rng(seed)
     d = 400
@@ -237,9 +237,9 @@ def test_runs_side_by_side_each_have_a_memory_of_their_own():
             assert row["metrics"]["loss"] == pytest.approx(alone.metrics["loss"], abs=1e-6)
 
 
-def test_a_round_in_which_nobody_takes_part_changes_nothing_in_no_engine():
-    """By Poisson sampling of one in six, a third of the rounds have nobody: no run is lost by it, alone,
-    beside others or over messages.
+def test_a_round_without_participants_changes_nothing_in_any_engine():
+    """With Poisson sampling of one in six, a third of the rounds are empty: no run is lost, alone, in a stack or over
+    messages.
     """
     job: dict[str, Any] = dict(model="logistic", rounds=6, per_round=1, sampling="poisson")
     rule = aggregate.Momentum(beta=0.5)

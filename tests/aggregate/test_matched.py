@@ -1,4 +1,4 @@
-"""Units are matched before averaging (FedMA, Wang and others 2020): the order they stand in means nothing."""
+"""Units are matched before averaging (FedMA, Wang et al. 2020): their order has no meaning."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_copies_in_other_orders_average_back_to_the_network_and_the_mean_does_no
             assert torch.allclose(model(x), net(x), atol=1e-4) is same
 
 
-def test_where_nobody_changed_the_order_it_is_the_mean():
+def test_without_permutations_it_is_the_mean():
     fed = data.gaussian_blobs(rows=120, classes=3, features=4, seed=1).split(3, seed=0)
     job = dict(model=models.MLP(hidden=(6,)), algorithm=algorithms.FedAvg(lr=0.01), rounds=2, local_epochs=1)
     plain, ours, parties = (
@@ -151,9 +151,7 @@ class Backwards(nn.Sequential):
 
 
 def drawn():
-    """A layer used twice, with values of its own: drawn anew every time, dead units would hide now and then
-    that it is.
-    """
+    """A layer used twice, with fixed values: with new random values, dead units would sometimes hide the reuse."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         layer = nn.Linear(4, 4)

@@ -1,4 +1,4 @@
-"""The weighted mean, as a rule of the simulation and as a server of real parties has it."""
+"""The weighted mean, as a rule of the simulation and at a server of real parties."""
 
 from __future__ import annotations
 

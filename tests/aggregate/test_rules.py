@@ -1,4 +1,4 @@
-"""Rules that see each update: held to plain references, and to what they promise against liars."""
+"""Rules that see each update, compared with plain references, and their robustness against malicious clients."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_trimmed_mean_leaves_out_the_ends(x, trim):
 
 
 def krum_by_hand(x, f):
-    """Blanchard et al., the definition read aloud: for each, its n − f − 2 nearest others."""
+    """Blanchard et al., a direct implementation of the definition: for each update, its n − f − 2 nearest others."""
     n = len(x)
     score = []
     for i in range(n):

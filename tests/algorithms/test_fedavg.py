@@ -93,7 +93,7 @@ def test_by_hand():
 
 
 def test_solvers_and_schedules_work_inside():
-    """Every round starts the solver's memory anew, as a fresh optimiser of torch would."""
+    """Every round resets the solver's state, as a new torch optimizer would."""
     import torch
 
     for solver, make in [

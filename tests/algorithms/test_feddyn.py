@@ -38,7 +38,7 @@ def test_feddyn_is_the_papers(alpha):
     hold(FedDyn(lr=0.2, alpha=alpha), paper(0.2, alpha), World(rounds=6))
 
 
-def test_feddyn_with_everybody():
+def test_feddyn_with_full_participation():
     hold(FedDyn(lr=0.2, alpha=0.5), paper(0.2, 0.5), World(per_round=5))
 
 

@@ -1,4 +1,4 @@
-"""FedNova: Wang, Liu, Liang, Joshi, Poor 2020, equations 6 to 11: normalised averaging, with momentum and
+"""FedNova: Wang, Liu, Liang, Joshi, Poor 2020, equations 6 to 11: normalized averaging, with momentum and
 with a proximal term.
 """
 
@@ -14,9 +14,7 @@ from .world import Line, World, hold
 
 
 def steps(gradients, lr, rho=0.0, nesterov=False, mu=0.0):
-    """How far from its start a client has walked, given the gradient of each step: torch's SGD on F_k + μ/2‖w
-    − w_t‖².
-    """
+    """The distance of a client from its start, given the gradient of each step: torch's SGD on F_k + μ/2‖w − w_t‖²."""
     moved = v = 0.0 * gradients[0]
     for g in gradients:
         g = g + mu * moved
@@ -26,8 +24,8 @@ def steps(gradients, lr, rho=0.0, nesterov=False, mu=0.0):
 
 
 def l1(tau, lr, **how):
-    """‖a_k‖₁, by its definition: a_k's entry j is what a unit gradient at step j alone contributes to the way
-    walked, over −η.
+    """‖a_k‖₁ by its definition: entry j of a_k is the contribution of a unit gradient at step j alone to the update,
+    divided by −η.
     """
     unit = np.eye(tau)
     return sum(abs(steps([np.array(u) for u in unit[j]], lr, **how) / -lr) for j in range(tau))
@@ -109,10 +107,9 @@ def test_by_hand_with_momentum():
     np.testing.assert_allclose(line.walk(FedNova(lr=0.25, solver=SGD(momentum=0.5))), [5.5125], atol=1e-6)
 
 
-def test_where_one_has_most_of_the_rows_the_mean_way_overshoots_and_the_harmonic_cannot():
-    """Four parties that agree: each walks from w to 1, all but a millionth. One has 17 of the 20 rows and
-    takes 17 times the steps of the others, so that τ_eff Σ p_k/τ_k = 4 Σ p_k² = 2.92: in each round the error
-    grows by −1.92.
+def test_if_one_party_has_most_of_the_rows_the_mean_tau_overshoots_and_the_harmonic_does_not():
+    """Four parties that agree: each moves from w to 1, up to a millionth. One has 17 of the 20 rows and takes 17 times
+    the steps of the others, so τ_eff Σ p_k/τ_k = 4 Σ p_k² = 2.92: in each round the error is multiplied by −1.92.
     """
     line = Line(
         targets=(1.0,) * 4, sizes=(17, 1, 1, 1), epochs=(20,) * 4, batch_size=1, per_round=4, rounds=3
@@ -129,9 +126,9 @@ def test_a_solver_without_a_known_norm_is_refused(solver):
 
 @pytest.mark.parametrize("count", ["steps", "epochs"])
 @pytest.mark.parametrize("mu", [0.0, 0.5])
-def test_a_way_may_be_divided_by_steps_or_by_epochs(count, mu):
-    """The published variant: the way walked over τ_k steps, or over E_k epochs however many steps these are;
-    τ_eff is the mean of what was divided by.
+def test_an_update_may_be_divided_by_steps_or_by_epochs(count, mu):
+    """The published variant: the update divided by τ_k steps, or by E_k epochs, whatever their number of steps; τ_eff is
+    the mean of the divisors.
     """
     lr = 0.3
 

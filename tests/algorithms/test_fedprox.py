@@ -36,7 +36,7 @@ def test_fedprox_is_the_papers(mu, weighted):
     hold(FedProx(lr=0.3, mu=mu, weighted=weighted), paper(0.3, mu, weighted))
 
 
-def test_the_pull_is_part_of_the_gradient_that_a_momentum_remembers():
+def test_the_proximal_term_is_part_of_the_gradient_that_momentum_accumulates():
     """The local problem is h_k, so a solver with momentum sees ∇h_k: torch.optim on the same sum."""
 
     def run(world):

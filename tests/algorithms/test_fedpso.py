@@ -1,8 +1,8 @@
 """FedPSO (Park, Suh, Lee 2021): a swarm whose best member is the model.
 
-By hand, with targets 0 and 8, η = 1/4 (a step halves the way) and no pulls, from w = 2: the parties arrive at
-1 and 5, with losses 1 and 9 where they stand. The best is the first, so w = 1. They go on from their own
-models, to 1/2 and 6.5, with losses 1/4 and 9/4: w = 1/2.
+By hand, with targets 0 and 8, η = 1/4 (a step halves the distance) and no attraction, from w = 2: the parties reach
+1 and 5, with losses 1 and 9. The first is the best, so w = 1. They continue from their own models, to 1/2 and 6.5,
+with losses 1/4 and 9/4: w = 1/2.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tacit import aggregate, data
 from tacit.algorithms import FedPSO
 from tacit.algorithms import plan as plans
 from tacit.errors import BadParameter
-from tacit.jobs.train.plan import make_plan, make_task
+from tacit.jobs.train.plan import make_task
 from tacit.runtimes.cohort import Cohort
 
 from .test_fair import loss, seen
@@ -70,18 +70,7 @@ def test_with_the_mean_it_is_the_swarms_middle():
 
 
 def with_best(world, algorithm, engine):
-    p = make_plan(
-        world.federation(),
-        model=world.module,
-        algorithm=algorithm,
-        rounds=world.rounds,
-        per_round=world.per_round,
-        local_epochs=world.epochs,
-        batch_size=world.batch_size,
-        seed=world.seed,
-        engine=engine,
-        aggregate=aggregate.Best(),
-    )
+    p = world.plan(algorithm, engine=engine, aggregate=aggregate.Best())
     task = make_task(p)
     cohort = Cohort(task, [task.initial()], [p.run()], engine, rule=p.aggregate)
     for r in range(world.rounds):

@@ -1,4 +1,4 @@
-"""What is known to be the same thing: algorithms held to each other, not to a reference."""
+"""Known identities: algorithms compared with each other, not with a reference."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_same_by_another_name(a, b, world):
 @pytest.mark.parametrize(
     "algorithm", [FedSGD(lr=0.5), FedAvg(lr=0.5), FedProx(lr=0.5, mu=1.0), FedNova(lr=0.5)], ids=repr
 )
-def test_one_full_step_of_everybody_is_gradient_descent_in_one_place(algorithm):
+def test_one_full_step_with_full_participation_is_centralized_gradient_descent(algorithm):
     """Σ n_k/n ∇F_k = ∇F. In one step a proximal pull is not felt."""
     same(ONE_STEP.ours(algorithm), list(descent(ONE_STEP, 0.5)))
 

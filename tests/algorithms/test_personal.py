@@ -1,6 +1,4 @@
-"""Personalised algorithms: the server's model and every party's own, held to the papers' pseudo-code in
-numpy.
-"""
+"""Personalized algorithms: the server's model and every party's own, compared with the papers' pseudocode in numpy."""
 
 from __future__ import annotations
 
@@ -28,16 +26,7 @@ HEAD = slice(
 
 def own_models(algorithm, world=WORLD):
     """Every party's model after the last round, by the engine."""
-    p = make_plan(
-        world.federation(),
-        model=world.module,
-        algorithm=algorithm,
-        rounds=world.rounds,
-        per_round=world.per_round,
-        local_epochs=world.epochs,
-        batch_size=world.batch_size,
-        seed=world.seed,
-    )
+    p = world.plan(algorithm)
     task = make_task(p)
     cohort = Cohort(task, [task.initial()], [p.run()])
     for r in range(world.rounds):
@@ -179,7 +168,7 @@ def test_the_servers_model_and_everyones_own_are_the_papers(algorithm, reference
 
 
 def test_ditto_without_a_tie_is_each_party_alone():
-    """λ = 0: a party's own model never hears of the others, so it does not matter who they are."""
+    """λ = 0: a party's own model does not depend on the other parties."""
     more = World(rounds=3, per_round=5)
     alone = np.stack(
         [functools.reduce(lambda v, r, k=k: more.sgd(r, k, v, 0.2), range(3), more.start) for k in range(5)]

@@ -33,7 +33,7 @@ def requests(draw):
 
 @settings(max_examples=60, deadline=None)
 @given(requests())
-def test_a_client_alone_makes_the_plan_it_has_in_a_stack(request_):
+def test_a_client_alone_has_the_same_plan_as_in_a_stack(request_):
     """Padding to a wider batch apart, which has live = 0 and points at the client's own rows."""
     seed, round, sizes, epochs, batch_size, local_steps = request_
     ids = identify(names(len(sizes)))
@@ -117,7 +117,7 @@ def test_two_epochs_of_a_round_are_shuffled_differently():
 
 
 def test_a_stack_of_several_runs_is_each_run():
-    """`seeds` may differ from client to client: several runs lie in one stack."""
+    """`seeds` may differ between clients: one stack contains several runs."""
     ids, sizes = identify(["a", "b", "a"]), np.array([6, 4, 6])
     made = plan(np.array([1, 1, 2]), 3, ids, sizes, 2, 4)
     for k, seed in enumerate((1, 1, 2)):
@@ -128,7 +128,7 @@ def test_a_stack_of_several_runs_is_each_run():
 
 @given(st.integers(0, 2**32), st.integers(0, 1000), st.integers(1, 40), st.integers(1, 50))
 @settings(max_examples=60, deadline=None)
-def test_a_sample_has_the_asked_number_of_different_parties_in_order(seed, round, parties, per_round):
+def test_a_sample_has_the_requested_number_of_different_parties_in_order(seed, round, parties, per_round):
     chosen = sample(seed, round, identify(names(parties)), per_round)
     assert len(chosen) == min(parties, per_round)
     assert (np.diff(chosen) > 0).all()

@@ -48,7 +48,7 @@ def test_scaffold_is_the_papers(option, server_lr):
 
 
 @pytest.mark.parametrize("option", ["i", "ii"])
-def test_scaffold_with_everybody_and_full_batches(option):
+def test_scaffold_with_full_participation_and_full_batches(option):
     hold(Scaffold(lr=0.2, option=option), paper(0.2, option=option), World(per_round=5, batch_size=None))
 
 

@@ -36,7 +36,7 @@ def test_by_hand():
     """Targets 0 and 8, w = 0, η = 1/4, then 1/8 (γ = 1/2). Round 1: ends 0 and 4: 2. Round 2: a quarter of
     the way: 1.5 and 3.5: 2.5.
 
-    One step a round: FedProx does not feel its pull, FedNova normalises by 1, Scaffold's c − c_k cancels in
+    One step a round: FedProx does not feel its pull, FedNova normalizes by 1, Scaffold's c − c_k cancels in
     the mean: all move alike.
     """
     solver = SGD(schedule=Exponential(0.5))
@@ -58,7 +58,7 @@ def test_a_rate_that_has_come_to_zero_leaves_the_model_where_it_is():
 
 
 def test_a_world_without_a_schedule_keeps_its_rate():
-    """Cosine over very many rounds is no schedule at all."""
+    """Cosine over very many rounds equals no schedule."""
     world = World(rounds=3)
     for a, b in zip(
         world.ours(FedAvg(lr=0.3)), world.ours(FedAvg(lr=0.3, solver=SGD(schedule=Cosine(10**9))))

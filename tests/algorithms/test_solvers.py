@@ -13,7 +13,7 @@ DIM, STEPS = 6, 12
 
 
 def gradient(w: torch.Tensor, t: int) -> torch.Tensor:
-    """Of a bowl that is tilted another way at every step, so that no two steps are alike."""
+    """The gradient of a quadratic that is tilted differently at every step, so that no two steps are equal."""
     scale = torch.linspace(0.5, 3.0, DIM, dtype=w.dtype)
     return scale * w + torch.sin(torch.arange(DIM, dtype=w.dtype) + t)
 

@@ -1,8 +1,8 @@
-"""A small world in which a paper's pseudo-code can be written down in numpy and held to ours.
+"""A small setting in which a paper's pseudocode is implemented in numpy and compared with tacit.
 
 A reference is a generator over a World: it yields the server's weights after each round. It takes from tacit
-only who takes part in a round and on which rows (`algorithms.plan`); gradients, local steps and merges are
-its own, in float64.
+only the participants of a round and their rows (`algorithms.plan`); gradients, local steps and merges are its
+own, in float64.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import nn
 
 from tacit.algorithms import plan as plans
 from tacit.data.federation import Federation, Holdings, Rows
-from tacit.jobs.train.plan import make_plan, make_task
+from tacit.jobs.train.plan import Plan, make_plan, make_task
 from tacit.runtimes.cohort import Cohort
 
 Array = np.ndarray
@@ -143,20 +143,25 @@ class World:
 
     # ours ---------------------------------------------------------------------------------------------------
 
-    def ours(self, algorithm: Any, engine: str = "stack") -> list[Array]:
-        """The weights after each round of the simulation."""
-        p = make_plan(
+    def plan(self, algorithm: Any, **more: Any) -> Plan:
+        return make_plan(
             self.federation(),
             model=self.module,
             algorithm=algorithm,
-            rounds=self.rounds,
-            per_round=self.per_round,
-            local_epochs=self.epochs,
-            local_steps=self.local_steps,
-            batch_size=self.batch_size,
-            seed=self.seed,
-            engine=engine,
+            **{
+                "rounds": self.rounds,
+                "per_round": self.per_round,
+                "local_epochs": self.epochs,
+                "local_steps": self.local_steps,
+                "batch_size": self.batch_size,
+                "seed": self.seed,
+                **more,
+            },
         )
+
+    def ours(self, algorithm: Any, engine: str = "stack") -> list[Array]:
+        """The weights after each round of the simulation."""
+        p = self.plan(algorithm, engine=engine)
         task = make_task(p)
         cohort = Cohort(task, [task.initial()], [p.run()], engine)
         assert cohort.engine == engine, cohort.notes

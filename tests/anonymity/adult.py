@@ -12,6 +12,18 @@ from tacit.anonymity import Hierarchy
 
 ROOT = Path(os.environ.get("TACIT_DATA") or Path(__file__).parents[3] / "shared" / "data") / "arx"
 
+COLUMNS = [
+    "sex",
+    "age",
+    "race",
+    "marital-status",
+    "education",
+    "native-country",
+    "workclass",
+    "occupation",
+    "salary-class",
+]
+
 
 @cache
 def adult() -> pandas.DataFrame:

@@ -71,7 +71,7 @@ def test_suppressed_rows_are_not_a_class_when_the_table_is_read_again():
         tacit.anonymize(once.table.loc[[4]], quasi=["a", "b"], k=1)
 
 
-def test_a_column_that_names_everybody_is_warned_of_before_it_is_published():
+def test_an_identifying_column_raises_a_warning_before_it_is_published():
     frame = pandas.DataFrame({"a": [1, 2] * 5, "patient": [f"P{i}" for i in range(10)], "town": ["x"] * 10})
     with pytest.warns(
         IdentifierWarning,

@@ -131,7 +131,7 @@ def test_ambiguity_costs_no_more_than_anonymity_and_two_ways_no_less_than_one():
         assert one <= two <= anonymous
 
 
-def test_one_way_says_who_is_exposed():
+def test_one_way_ambiguity_names_the_exposed_rows():
     frame = pandas.DataFrame([tuple("00"), tuple("01"), tuple("10"), tuple("11")], columns=list("ab"))
     made = tacit.anonymize(
         frame, quasi=["a", "b"], k=2, hierarchies={"a": BITS, "b": BITS}, method="ambiguity"
@@ -156,7 +156,7 @@ def test_a_large_table_is_restored_from_a_clustering():
     assert both.loss < classes.loss
 
 
-def test_a_table_too_large_for_the_solver_is_refused_with_a_way_out():
+def test_a_table_too_large_for_the_solver_is_refused_with_an_alternative():
     frame = pandas.DataFrame({"a": [str(i) for i in range(200)]})
     with pytest.raises(
         BadParameter,

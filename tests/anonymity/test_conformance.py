@@ -1,4 +1,4 @@
-"""Every method of the room is held to the room's promises; a method that breaks one is caught."""
+"""Every method passes the conformance checks, and a method that violates one is detected."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_every_method_conforms(method):
 
 @pytest.mark.parametrize("two_way", [False, True])
 @pytest.mark.parametrize("exact", [0, 12])
-def test_ambiguity_conforms_in_the_ways_it_promises(two_way, exact):
-    rows = 7 if exact else 30
+def test_ambiguity_conforms_in_both_directions(two_way, exact):
+    rows = 6 if exact else 30
     check_anonymizer(anonymity.Ambiguity(two_way=two_way, exact=exact), rows=rows, k=3, ways=(True, two_way))
 
 
@@ -48,12 +48,12 @@ def test_larger_tables_conform_too():
         anonymity.Mondrian(strict=False),
         anonymity.Cluster(block=100),
     ):
-        check_anonymizer(method, k=5, rows=300)
+        check_anonymizer(method, k=5, rows=150)
 
 
 @dataclass(frozen=True)
 class Careless:
-    """Publishes everything as it is, and says so."""
+    """Publishes everything unchanged, and says so."""
 
     def run(self, table: EncodedTable, request: AnonymizationRequest) -> TableRelease:
         cells = [table.codes[:, j] for j in range(len(table.columns))]

@@ -12,19 +12,7 @@ import tacit
 from tacit.anonymity import LDiversity, TCloseness, losses
 from tacit.errors import BadData, BadParameter
 
-from .adult import BITS, THREE, adult, files
-
-COLUMNS = [
-    "sex",
-    "age",
-    "race",
-    "marital-status",
-    "education",
-    "native-country",
-    "workclass",
-    "occupation",
-    "salary-class",
-]
+from .adult import BITS, COLUMNS, THREE, adult, files
 
 
 @pytest.mark.parametrize(
@@ -183,7 +171,7 @@ def _entropy(s):
     return -(p * np.log(p)).sum()
 
 
-def test_a_lattice_too_large_to_search_is_refused_with_a_way_out():
+def test_a_lattice_too_large_to_search_is_refused_with_an_alternative():
     frame = pandas.DataFrame({f"c{i}": list("abcdefgh") for i in range(30)})
     with pytest.raises(
         BadParameter, match=r"a lattice of 1,073,741,824 nodes .* method='datafly', 'mondrian' or 'cluster'"

@@ -105,7 +105,7 @@ def test_the_decision_rule_falls_back_to_zayatz():
     assert zayatz(every).uniques == pytest.approx(1000)
 
 
-def test_without_uniques_or_with_everybody_there_is_nothing_to_estimate():
+def test_without_uniques_or_with_the_whole_population_there_is_nothing_to_estimate():
     assert dankar(sample_of(np.array([2, 3]), 100)).uniques == 0
     assert dankar(sample_of(np.array([1, 1, 3]), 5)).uniques == 2
 

@@ -91,8 +91,8 @@ def test_one_row_moves_no_score_by_more_than_the_sensitivity(rows, more, k, rate
 
 
 def test_a_null_moves_no_price():
-    """A null adds a value to its column's hierarchy, and the others would cost less for it: that price must
-    not tell that somebody's value is missing.
+    """A null adds a value to its column's hierarchy, which would lower the cost of the others: the cost must not reveal
+    that a value is missing.
     """
     ways = {"a": BITS, "b": THREE}
     rows = [("0", "1")] * 40 + [("1", "2")] * 40
@@ -147,7 +147,7 @@ def test_what_is_published_is_a_generalized_sample_and_says_nothing_of_the_rest(
     assert "levels fixed in advance, classes of at least 74" in str(made.ledger)
 
 
-def test_numbers_come_out_as_words_whatever_kind_a_null_made_of_their_column():
+def test_numbers_are_returned_as_text_whatever_dtype_a_null_gave_their_column():
     frame = pandas.DataFrame({"age": [30.0] * 200 + [None]})
     ages = Intervals(width=10, factors=()).build([str(i) for i in range(100)])
     made = tacit.anonymize(
@@ -283,7 +283,7 @@ def test_what_would_void_the_guarantee_is_refused(change, words):
         ({"hierarchies": {"a": BITS, "b": BITS}}, "has no row for '2'"),
     ],
 )
-def test_columns_and_domains_that_nobody_declared_are_refused(change, words):
+def test_undeclared_columns_and_domains_are_refused(change, words):
     with pytest.raises(BadData, match=words):
         tacit.anonymize(FRAME, **{**ASK, **change})
 

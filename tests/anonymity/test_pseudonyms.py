@@ -1,4 +1,4 @@
-"""Pseudonyms: the same for the same key, different everywhere else, and no key that is no secret."""
+"""Pseudonyms: the same for the same key, different otherwise; keys that are not secret are refused."""
 
 from __future__ import annotations
 
@@ -54,9 +54,7 @@ def test_different_values_get_different_pseudonyms(values):
 
 
 def test_a_missing_number_does_not_change_the_others():
-    """[7, 8] are whole numbers, [7, 8, None] are floats in pandas, "7" is how a CSV file has it: one person,
-    one pseudonym.
-    """
+    """[7, 8] are integers, [7, 8, None] are floats in pandas, "7" is the text in a CSV file: one person, one pseudonym."""
     a, b, c = (
         pseudonymize(pd.DataFrame({"id": v}), ["id"], KEY)["id"][0]
         for v in ([7, 8], [7, 8, None], ["7", "8"])

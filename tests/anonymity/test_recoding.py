@@ -11,19 +11,7 @@ from tacit.anonymity import Cluster, Flat, LDiversity, Mondrian, TCloseness
 from tacit.anonymity.release import TableRelease
 from tacit.errors import BadData
 
-from .adult import THREE, adult, files
-
-COLUMNS = [
-    "sex",
-    "age",
-    "race",
-    "marital-status",
-    "education",
-    "native-country",
-    "workclass",
-    "occupation",
-    "salary-class",
-]
+from .adult import COLUMNS, THREE, adult, files
 
 
 def test_clustering_adult_loses_less_than_arxs_local_recoding():
@@ -110,7 +98,7 @@ def test_a_request_the_whole_table_fails_is_refused():
         tacit.anonymize(frame, quasi=["x"], sensitive=["s"], k=2, l=2, method="cluster")
 
 
-def test_a_table_that_fails_its_models_is_never_given_back(monkeypatch):
+def test_a_table_that_fails_its_models_is_never_returned(monkeypatch):
     """Were an algorithm wrong, the job would see it in the release itself."""
 
     def wrong(self, table, request):

@@ -132,8 +132,8 @@ def test_the_raw_adult_table():
 
 
 def test_a_unique_null_is_not_in_every_class():
-    """A peer lets a null fit everywhere and reports k = 5: the one person without an age is found by whoever
-    knows that it is missing.
+    """A peer treats a null as matching every class and reports k = 5: the one person without an age is identified by
+    anyone who knows that it is missing.
     """
     frame = pd.DataFrame({"age": [30] * 5 + [None], "zip": ["1"] * 6})
     found = tacit.risk(frame, frame, ["age", "zip"])
@@ -184,7 +184,7 @@ def test_fewer_suppressed_rows_than_k_are_warned_of():
     )
 
 
-def test_a_table_of_stars_publishes_nobody():
+def test_a_table_of_stars_publishes_no_row():
     before, after = pd.DataFrame({"x": ["a", "b"]}), pd.DataFrame({"x": ["*", "*"]})
     found = tacit.risk(before, after, ["x"])
     assert (found.after.rows, found.after.k, found.after.prosecutor.highest, found.utility.granularity) == (
@@ -209,7 +209,7 @@ def test_k_is_5_and_all_have_the_same_diagnosis():
     assert any("Every published row has the same 'diagnosis'" in w for w in constant.warnings)
 
 
-def test_a_column_that_names_everybody_is_warned_of():
+def test_an_identifying_column_raises_a_warning():
     frame = pd.DataFrame({"age": ["30"] * 4, "name": list("abcd")})
     assert any(
         "'name' is neither a quasi-identifier nor sensitive and differs in every row" in w
@@ -227,7 +227,7 @@ def test_numbers_beyond_31_bits_do_not_wrap():
     assert measure_exposure(pd.concat([frame, frame]), list(frame)).k == 2
 
 
-# --- what is learnt ---
+# --- what is learned ---
 
 
 def test_l_and_t_by_hand():
@@ -371,7 +371,7 @@ def test_bad_requests_say_what_to_do():
             given_()
 
 
-def test_the_table_has_both_sides_and_the_tables_given_are_not_changed():
+def test_the_table_has_both_sides_and_the_inputs_are_not_changed():
     frame = adult().head(500)
     copy = frame.copy()
     found = tacit.risk(frame, frame.assign(age="*"), ["age", "sex"], sensitive="salary-class")

@@ -6,14 +6,11 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
 import tacit
 from tacit.audit import canaries
 from tacit.errors import BadParameter
 from tacit.private import ghost
-
-torch.set_num_threads(1)
 
 
 def untrained(data):

@@ -61,7 +61,7 @@ def test_its_gradient_points_to_less_correlation_and_is_finite_where_rows_are_eq
 
 
 def test_constrained_covariance_is_the_largest_covariance_of_functions_in_the_unit_balls():
-    """By search: f = Σ α_i k(x_i, ·), g likewise, of norm at most 1; alternating maximisation reaches COCO
+    """By search: f = Σ α_i k(x_i, ·), g likewise, of norm at most 1; alternating maximization reaches COCO
     from below.
     """
     x, z = noise(30, 1).double(), noise(30, 1).double() * 1.0 + 0.3 * noise(30, 1, 4).double()

@@ -1,4 +1,4 @@
-"""Liars: what each attack does, that a mean breaks and a median does not, and what is refused."""
+"""Attacks: what each does, that a mean breaks and a median does not, and what is refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sent(attack):
     return attack.updates(OWN, EVERYONE, torch.Generator().manual_seed(0))["delta"]
 
 
-def test_what_is_sent_by_hand():
+def test_sent_updates_by_hand():
     assert sent(audit.SignFlip(factor=2)).tolist() == [[-2, -4], [-6, -8]]
     assert sent(audit.Scale(factor=10)).tolist() == [[10, 20], [30, 40]]
     assert sent(audit.FreeRide()).tolist() == [[0, 0], [0, 0]]
@@ -79,7 +79,7 @@ def test_half_of_the_attackers_rows_have_the_trigger():
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_attack_comes_back_from_its_table(name):
+def test_every_attack_is_restored_from_its_table(name):
     attack = ALL[name]()
     assert (
         from_table(to_table(attack), {kind.__name__: kind for kind in ALL.values()}, "adversaries") == attack

@@ -5,12 +5,16 @@ or a start counts.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
+import socket
 import sys
+import time
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tacit import cli
+from tests import warm
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.toml"))
@@ -26,26 +30,79 @@ rounds = 3
 """
 
 
-def run(capsys, *argv: str) -> tuple[int, str, str]:
+TACIT = [sys.executable, "-m", "tacit"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    """The exit code of a command, what it printed and its messages."""
     code = cli.main(list(argv))
     out, err = capsys.readouterr()
     return code, out, err
 
 
-def answer(capsys, *argv: str):
-    code, out, _ = run(capsys, *argv, "--json")
-    assert code == 0
+def answer(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
+    code, out, err = run(capsys, *argv, "--json")
+    assert code == 0, err
     return json.loads(out)
 
 
-def process(*argv: str, cwd: Path, **more) -> subprocess.Popen:
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    return subprocess.Popen(
-        [sys.executable, "-m", "tacit", *argv],
-        cwd=cwd,
-        env=env,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        **more,
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """The exit code of a command, and all it printed; not what was printed before."""
+    capsys.readouterr()
+    code, out, err = run(capsys, *words)
+    return code, err + out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The message of a command that is refused: it prints nothing and changes no file of the directory."""
+    capsys.readouterr()
+    before = {file: file.is_file() and file.read_bytes() for file in Path.cwd().rglob("*")}
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (2, "")
+    assert "Traceback" not in err
+    assert {file: file.is_file() and file.read_bytes() for file in Path.cwd().rglob("*")} == before
+    return err
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def provision(*clients: str) -> None:
+    """Write kits/ for these clients into the current directory, with a free port for the hub."""
+    Path("federation.toml").write_text(
+        f'name = "f"\nhub = "127.0.0.1:{free_port()}"\nclients = {json.dumps(clients)}\n', encoding="utf-8"
     )
+    assert cli.main(["provision", "federation.toml", "-o", "kits"]) == 0
+
+
+def process(*argv: str, cwd: Path) -> warm.Popen:
+    """A command as a process whose output is read."""
+    return warm.Popen([*TACIT, *argv], cwd=cwd, text=True, stdout=warm.PIPE, stderr=warm.PIPE)
+
+
+def finish(process: warm.Popen) -> Any:
+    """What a process with --json printed, when it has ended well."""
+    out, err = process.communicate(timeout=180)
+    assert process.returncode == 0, err[-2000:]
+    return json.loads(out)
+
+
+class Role:
+    """A command as a process that writes to a log."""
+
+    def __init__(self, place: Path, name: str, *words: str):
+        self.log = place / f"{name}-{time.monotonic_ns()}.log"
+        with open(self.log, "wb") as log:
+            self.process = warm.Popen([*TACIT, *words], cwd=place, stdout=log, stderr=log)
+
+    def wait(self, seconds: float = 300) -> int:
+        return self.process.wait(seconds)
+
+    def wait_for(self, text: str) -> None:
+        """Return when its log contains `text`."""
+        while text not in self.log.read_text():
+            assert self.process.poll() is None, self.log.read_text()
+            time.sleep(0.01)

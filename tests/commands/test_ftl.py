@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from .test_split import finish, said, start
+from tests.cli.shell import finish, provision, said
+
+from .test_split import start
 
 JOB = """
 [ftl]
@@ -112,13 +113,7 @@ def test_labels_of_the_target_are_measured_by_where_it_names_them(
 
 
 def test_each_with_its_kit_over_a_hub(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    (place / "federation.toml").write_text(
-        f'name = "f"\nhub = "127.0.0.1:{port}"\nclients = ["bank", "shop", "notary"]\n'
-    )
-    assert said(capsys, "provision", "federation.toml", "-o", "kits")[0] == 0
+    provision("bank", "shop", "notary")
     hub = start("hub", "--kit", "kits/hub")
     try:
         bank, shop, notary = map(
@@ -156,7 +151,7 @@ def test_each_with_its_kit_over_a_hub(place: Path, capsys: pytest.CaptureFixture
             JOB.replace("[ftl]", '[ftl]\nsecure = "magic"'),
             "ftl: secure is 'magic'; it must be one of 'cut', 'shared'.",
         ),
-        (JOB.replace("width", "breadth"), "ftl: unknown key 'breadth'."),
+        (JOB.replace("width", "breadth"), "ftl: it has no key 'breadth'."),
         (
             JOB.replace("width = 4", "width = 0"),
             "job.toml, ftl: width is 0; it must be a whole number of at least 1.",

@@ -1,5 +1,5 @@
-"""tacit psi and tacit split between real parties, one of whom is killed in the middle: the other says who has
-gone and what to do, and writes nothing.
+"""tacit psi and tacit split between real parties, one of which is killed: the other names it, says what to do, and
+writes nothing.
 """
 
 from __future__ import annotations
@@ -7,15 +7,12 @@ from __future__ import annotations
 import os
 import random
 import signal
-import socket
 import time
 from pathlib import Path
 
 import pytest
 
-from tacit import cli
-
-from .test_real_parties import Role
+from tests.cli.shell import Role, provision
 
 IDS = 60_000  # half a minute of Diffie-Hellman on one core: a kill always strikes before the end
 SPLIT = """
@@ -37,11 +34,7 @@ def test_the_other_side_of_a_killed_party_ends_with_its_name(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    Path("federation.toml").write_text(f'name = "f"\nhub = "127.0.0.1:{port}"\nclients = ["a", "b"]\n')
-    assert cli.main(["provision", "federation.toml", "-o", "kits"]) == 0
+    provision("a", "b")
     count = IDS if verb == "psi" else 100
     Path("a.csv").write_text("id,x,y\n" + "".join(f"{k},{k % 7},{k % 2}\n" for k in range(count)))
     Path("b.csv").write_text("id,z\n" + "".join(f"{k},{k % 5}\n" for k in range(count)))

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from tacit import cli
-
-from .test_real_parties import Role, said
+from tests.cli.shell import Role, provision, said
 
 A = "patient_id,age\n007,31\nA-1,42\n b-2 ,53\nZ,64\n,75\nz,86\n"
 B = "patient_id,cost\nB-2,50\nq,1\n007,60\n7,1\nNA,2\nZ,100\n"  # NA is nobody's id
@@ -29,13 +26,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def kits(place: Path) -> Path:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    (place / "federation.toml").write_text(
-        f'name = "f"\nhub = "127.0.0.1:{port}"\nclients = ["a", "b", "c"]\n'
-    )
-    assert cli.main(["provision", "federation.toml", "-o", "kits"]) == 0
+    provision("a", "b", "c")
     return place
 
 
@@ -122,7 +113,7 @@ def test_real_parties_through_a_hub_get_the_same_people_in_the_same_order(kits: 
         hub.wait()
 
 
-def test_two_files_at_hand(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_local_files(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, printed = said(
         capsys, "psi", "--file", "a.csv", "--try", "b.csv", "--id", "patient_id", "--out", "shared.csv"
     )
@@ -187,7 +178,7 @@ def test_two_files_at_hand(place: Path, capsys: pytest.CaptureFixture[str]) -> N
         (["--try", "more.csv"], "more.csv has more cells in its rows than names in its first line (2)"),
     ],
 )
-def test_what_cannot_be_matched_is_said_in_a_sentence(
+def test_unmatchable_files_are_refused_in_one_sentence(
     words: list[str], text: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (place / "bad.csv").write_bytes(b"patient_id,x\n1,2\n\xff\xfe,3,4,5\n")
@@ -230,7 +221,7 @@ def test_what_cannot_be_matched_is_said_in_a_sentence(
         (["--kit", "kits/b", "--with", "a", "--patience", "0.3"], "nobody listens at"),
     ],
 )
-def test_what_a_party_cannot_do_is_said_in_a_sentence(
+def test_unsupported_options_of_a_party_are_refused_in_one_sentence(
     words: list[str], text: str, kits: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, printed = said(capsys, "psi", "--file", "a.csv", "--id", "patient_id", *words)

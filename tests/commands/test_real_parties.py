@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tacit import cli
+from tests.cli.shell import Role, provision, said
 
 JOB = """
 [data]
@@ -31,21 +28,13 @@ lr = 0.2
 [train]
 rounds = 6
 """
-TACIT = [
-    sys.executable,
-    "-c",
-    "import sys, torch; torch.set_num_threads(1); from tacit.cli import main; sys.exit(main())",
-]
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Kits, a job and two files, with a free port for the hub."""
     monkeypatch.chdir(tmp_path)
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    (tmp_path / "federation.toml").write_text(f'name = "f"\nhub = "127.0.0.1:{port}"\nclients = ["a", "b"]\n')
+    provision("a", "b")
     (tmp_path / "job.toml").write_text(JOB)
     rng = np.random.default_rng(0)
     for name, n in (("a", 110), ("b", 100)):  # a tenth of them held back: enough to report figures on
@@ -53,15 +42,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         pd.DataFrame({"age": age, "chol": chol, "sick": np.where(age > 50, "yes", "no")}).to_csv(
             tmp_path / f"{name}.csv", index=False
         )
-    assert cli.main(["provision", "federation.toml", "-o", "kits"]) == 0
     return tmp_path
-
-
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    capsys.readouterr()
-    code = cli.main(list(words))
-    out = capsys.readouterr()
-    return code, out.err + out.out
 
 
 def test_plan_reads_the_job_of_real_parties_with_a_kit(
@@ -165,22 +146,6 @@ def test_what_cannot_be_is_refused_in_a_sentence(
     assert text in printed
 
 
-class Role:
-    def __init__(self, place: Path, name: str, *words: str):
-        self.log = place / f"{name}-{time.monotonic_ns()}.log"
-        with open(self.log, "wb") as log:
-            self.process = subprocess.Popen([*TACIT, *words], cwd=place, stdout=log, stderr=log)
-
-    def wait(self, seconds: float = 300) -> int:
-        return self.process.wait(seconds)
-
-    def wait_for(self, text: str) -> None:
-        """Return when its log contains `text`."""
-        while text not in self.log.read_text():
-            assert self.process.poll() is None, self.log.read_text()
-            time.sleep(0.01)
-
-
 def test_a_run_across_processes_as_users_start_them_with_the_server_killed_in_the_middle(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -260,7 +225,7 @@ def test_simulate_parties_runs_a_job_with_real_processes(
 def test_a_job_for_real_parties_says_how_updates_become_one_and_by_what_parties_are_chosen(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """How many rows each has, the server knows only from what it is told as they join; losses it asks for."""
+    """The server learns the number of rows of each party when it joins, and asks for losses."""
     assert (
         said(capsys, "party", "--kit", "kits/server", "job.toml", "--set", "select.name=PowerOfChance")[0]
         == 2

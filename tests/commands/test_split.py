@@ -5,20 +5,16 @@ kit over a hub.
 from __future__ import annotations
 
 import json
-import os
 import signal
-import socket
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from tacit import cli
 from tacit.jobs.ledger_file import read_ledger_file
+from tests import warm
+from tests.cli.shell import finish, process, provision, said
 
 JOB = """
 [split]
@@ -35,11 +31,6 @@ file = "shop.csv"
 id = "customer"
 bottom = [6]
 """
-TACIT = [
-    sys.executable,
-    "-c",
-    "import sys, torch; torch.set_num_threads(1); from tacit.cli import main; sys.exit(main())",
-]
 
 
 @pytest.fixture
@@ -67,13 +58,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     whole.to_csv("whole.csv", index=False)
     Path("job.toml").write_text(JOB)
     return tmp_path
-
-
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    capsys.readouterr()
-    code = cli.main(list(words))
-    out = capsys.readouterr()
-    return code, out.err + out.out
 
 
 def right(file: str) -> float:
@@ -141,32 +125,14 @@ def test_processes_give_the_same_parts_as_one_process(
         assert all(float((one[k] - many[k]).abs().max()) < 1e-6 for k in one)
 
 
-def start(*words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*TACIT, *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> Any:
-    out, err = process.communicate(timeout=180)
-    assert process.returncode == 0, err[-2000:]
-    return json.loads(out)
+def start(*words: str) -> warm.Popen:
+    return process(*words, cwd=Path.cwd())
 
 
 def test_two_organizations_with_their_own_kits_train_and_predict_over_a_hub(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    (place / "federation.toml").write_text(
-        f'name = "f"\nhub = "127.0.0.1:{port}"\nclients = ["bank", "shop"]\n'
-    )
-    assert said(capsys, "provision", "federation.toml", "-o", "kits")[0] == 0
+    provision("bank", "shop")
     hub = start("hub", "--kit", "kits/hub")
     try:
         (place / "shops.toml").write_text(
@@ -258,7 +224,7 @@ def test_a_party_in_the_middle_and_the_u_shape(place: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (("epochs = 8", "epoch = 8"), "split: unknown key 'epoch'. Did you mean 'epochs'?"),
+        (("epochs = 8", "epoch = 8"), "split: it has no key 'epoch'. Did you mean 'epochs'?"),
         (
             ("bottom = [6]", "bottom = 6"),
             "parties.shop: bottom is 6; it must be a list of widths, like [16].",

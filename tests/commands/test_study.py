@@ -1,4 +1,4 @@
-"""`tacit study` as people run it: list, new, run, go on, diff, and what it says when something is wrong."""
+"""`tacit study` on the command line: list, new, run, resume, diff, and error messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tacit import cli
+from tests.cli.shell import answer, run
 
 NAMES = ["cifar10-noniid", "convergence", "convergence-digits", "heart-disease", "mcmahan", "niid-bench"]
 
@@ -17,18 +17,6 @@ NAMES = ["cifar10-noniid", "convergence", "convergence-digits", "heart-disease",
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
-    code = cli.main(list(argv))
-    told = capsys.readouterr()
-    return code, told.out, told.err
-
-
-def answer(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
-    code, out, err = run(capsys, *argv, "--json")
-    assert code == 0, err
-    return json.loads(out)
 
 
 def test_the_studies_of_the_field_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,7 +57,7 @@ def test_a_new_study_is_a_file_that_runs_resumes_and_compares(
     assert "only in less: accuracy | FedProx 0.01 | IID; " in out
     assert out.rstrip().endswith("accuracy | central | IID and 1 more")
     page = (here / "less" / "report.html").read_text()
-    assert "Run with 1 round, 200 rows, 1 seed: this is not the study as its file has it." in page
+    assert "Run with 1 round, 200 rows, 1 seed, which differs from the study file." in page
     assert (
         "Run with 1 round, 200 rows, 1 seed: "
         in run(
@@ -108,7 +96,7 @@ def test_a_study_that_stops_or_cannot_be_written_says_how_to_resume(
         code, _, err = run(capsys, "study", "mine.toml", "--seeds", "1", "--only", "FedAvg | IID")
     again = "tacit study mine.toml --seeds 1 --out runs/study-mine --only 'FedAvg | IID'"
     assert code == 130
-    assert err.endswith(f"tacit: stopped. Go on with: {again}\n")  # with --only, which was forgotten
+    assert err.endswith(f"tacit: stopped. Resume with: {again}\n")  # with --only, which was forgotten
     assert not (here / "runs" / "study-mine" / "report.html").exists()  # nothing is done yet
     (here / "runs" / "study-mine" / "results.csv").mkdir()
     code, out, err = run(capsys, "study", "mine.toml", "--seeds", "1", "--only", "FedAvg", "--json")
@@ -118,14 +106,14 @@ def test_a_study_that_stops_or_cannot_be_written_says_how_to_resume(
     (here / "runs" / "study-mine" / "results.csv").rmdir()
     code, out, err = run(capsys, "study", "mine.toml", "--seeds", "1", "--only", "FedAvg")
     assert code == 0
-    assert "2 of 8 runs are done. Go on with: tacit study mine.toml --seeds 1 --out runs/study-mine\n" in out
+    assert "2 of 8 runs are done. Resume with: tacit study mine.toml --seeds 1 --out runs/study-mine\n" in out
     with monkeypatch.context() as m:
         m.setattr(studying._Stack, "compute", stop)
         (here / "runs" / "study-mine" / "report.html").unlink()
         code, _, err = run(capsys, "study", "mine.toml", "--seeds", "1")
     assert code == 130
     assert err.endswith(
-        "stopped. What is done is in runs/study-mine/report.html. Go on with: tacit study mine.toml --seeds "
+        "stopped. What is done is in runs/study-mine/report.html. Resume with: tacit study mine.toml --seeds "
         "1 --out runs/study-mine\n"
     )
     assert "2 of 8 runs" in (here / "runs" / "study-mine" / "report.html").read_text()
@@ -141,7 +129,7 @@ def test_a_quick_study_says_that_its_figures_mean_nothing(
     assert code == 0
     assert "--quick: these figures come from a few rows and rounds" in out
     assert "20 parties" in out
-    assert "A quick look" in (here / "runs" / "study-convergence-digits-quick" / "report.html").read_text()
+    assert "Quick run with" in (here / "runs" / "study-convergence-digits-quick" / "report.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -185,7 +173,7 @@ def test_a_quick_study_says_that_its_figures_mean_nothing(
         ),
     ],
 )
-def test_what_is_wrong_is_said_in_one_sentence(
+def test_errors_are_one_sentence(
     argv: tuple[str, ...],
     words: str,
     capsys: pytest.CaptureFixture[str],

@@ -5,19 +5,15 @@ a hub.
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
-from tacit import cli, synth
+from tacit import synth
+from tests.cli.shell import Role, provision, said
 
-from .test_real_parties import Role, said
-
-torch.set_num_threads(1)  # sums in another order are other sums, to the bit
 COLUMNS = """
 age = {kind = "integer", low = 0, high = 120}
 sex = {kind = "categorical", values = ["F", "M"]}
@@ -39,7 +35,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_one_table_of_two_files_with_progress_a_generator_and_the_rows_asked_for(place, capsys):
+def test_one_table_of_two_files_with_progress_a_generator_and_the_requested_rows(place, capsys):
     code, text = said(
         capsys,
         "synthesize",
@@ -112,13 +108,7 @@ def test_a_network_over_processes_is_the_one_of_one_process_and_of_sums_in_the_c
 
 @pytest.fixture
 def kits(place: Path) -> Path:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    (place / "federation.toml").write_text(
-        f'name = "f"\nhub = "127.0.0.1:{port}"\nclients = ["north", "south"]\n'
-    )
-    assert cli.main(["provision", "federation.toml", "-o", "kits"]) == 0
+    provision("north", "south")
     return place
 
 
@@ -290,7 +280,7 @@ def test_a_holder_with_other_columns_refuses_the_coordinators_job(kits):
         (["--kit", "kits/none", "north.csv"], "there is no kit at kits/none"),
     ],
 )
-def test_what_is_wrong_is_said_before_anybody_waits(kits, capsys, words, text):
+def test_errors_are_reported_before_any_party_waits(kits, capsys, words, text):
     (kits / "kinds.toml").write_text('age = "integer"\n')
     (kits / "nameless.toml").write_text("constraints = [{low = 3}]\n")
     code, said_ = said(

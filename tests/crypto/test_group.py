@@ -1,4 +1,4 @@
-"""ristretto255: the published test vectors, and everything that is no element refused."""
+"""ristretto255: the published test vectors; invalid elements are refused."""
 
 from __future__ import annotations
 

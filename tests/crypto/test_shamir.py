@@ -42,7 +42,7 @@ def test_any_t_shares_give_the_secret(secret: bytes, parties: int, data: st.Data
 @settings(deadline=None)
 @given(st.binary(min_size=32, max_size=32), st.binary(min_size=32, max_size=32), st.integers(2, 8))
 def test_one_share_less_fits_every_other_secret_as_well(secret: bytes, other: bytes, t: int) -> None:
-    """There is a polynomial of degree t − 1 through the t − 1 shares and any secret at 0: the shares favour
+    """There is a polynomial of degree t − 1 through the t − 1 shares and any secret at 0: the shares favor
     none.
     """
     shares = shamir.split(secret, t, t, os.urandom)

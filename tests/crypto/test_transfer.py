@@ -1,5 +1,5 @@
-"""Oblivious transfer and what large sets need beside it: bit matrices, cuckoo tables, key-value stores, tags,
-sums under encryption.
+"""Oblivious transfer and its building blocks for large sets: bit matrices, cuckoo tables, key-value stores, tags,
+encrypted sums.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def test_items_that_cannot_be_placed_are_an_error() -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 7, 300, 4000])
-def test_a_store_gives_each_key_its_value_and_strangers_nothing_in_common(n: int) -> None:
+def test_a_store_gives_each_key_its_value_and_other_keys_random_values(n: int) -> None:
     keys, values, salt = rows_of(n), rows_of(n, 1), os.urandom(32)
     table = okvs.encode(keys, values, salt, os.urandom)
     assert table.shape == (okvs.entries(n), 16)
@@ -179,7 +179,7 @@ def test_matching_finds_what_sets_have_in_common(mine: list[int], theirs: list[i
     assert [theirs[k] for k in b] == [mine[k] for k in a]
 
 
-def test_tags_are_long_enough_that_strangers_meet_in_one_of_2_to_the_40_runs() -> None:
+def test_tags_are_long_enough_that_different_ids_collide_in_one_of_2_to_the_40_runs() -> None:
     for n, m in ((0, 0), (1, 1), (10_000, 10_000), (10**6, 10**6), (10**7, 10**7)):
         assert 8 * tags.tag_bytes(n, m) >= 40 + math.log2(max(1, n * m))
     assert tags.tag_bytes(10_000, 10_000) == 9

@@ -50,7 +50,9 @@ def test_every_data_set_conforms(name, tmp_path):
     check_federation(made.split(3, seed=1), len(made))
 
 
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n == "cifar10" else n for n in REAL]
+)
 def test_real_files_are_the_published_ones_and_conform(name):
     facts = {  # rows, test rows, rows of label 1: from the publications
         "heart_disease": (486, 254, None),
@@ -101,7 +103,7 @@ def test_heart_disease_follows_flambys_rule():
     _, tested = np.unique(data.heart_disease().test_groups["hospital"], return_counts=True)
     assert tested.tolist() == [104, 89, 16, 45]
     assert fed.rows.x.shape[1] == 15
-    for k in range(4):  # each hospital standardised itself, on its own training rows
+    for k in range(4):  # each hospital standardized itself, on its own training rows
         own = fed.rows.x[fed.train.of(k)][:, :8]
         assert own.mean(0).abs().max() < 1e-5
         unit = (own.std(0, correction=0) - 1).abs() < 1e-4
@@ -329,7 +331,7 @@ def spoken(made: data.Dataset, rows: data.Rows) -> list[str]:
     return ["".join(made.labels[c] for c in y if c >= 0) for y in rows.y.tolist()]
 
 
-def test_a_line_is_a_row_and_every_character_is_asked_for_what_comes_next(tmp_path):
+def test_a_line_is_a_row_and_every_character_predicts_the_next(tmp_path):
     made = plays(tmp_path)
     assert made.labels == tuple(sorted({"\n", *"onetwothreefourfivesixsevennineten"}))
     assert sorted(spoken(made, made.rows)) == sorted(
@@ -370,7 +372,7 @@ def test_a_line_longer_than_the_context_continues_in_the_next_row(tmp_path):
         (b'{"play": "A", "role": "X", "speeches": ["one line"]}', "no role has 2 lines"),
     ],
 )
-def test_a_file_of_plays_that_is_none_is_said_so(tmp_path, text, why):
+def test_a_file_without_plays_is_refused(tmp_path, text, why):
     with pytest.raises(BadData, match=why):
         plays(tmp_path, text)
 

@@ -150,7 +150,7 @@ def test_concept_shift_renames_every_label_of_the_other_groups_only():
     assert torch.equal(fed.rows.x, made.rows.x)
 
 
-def test_concept_drift_changes_given_labels_every_so_many_rounds_and_the_test_set_with_them():
+def test_concept_drift_changes_the_chosen_labels_periodically_and_the_test_set_with_them():
     made = data.from_arrays(
         np.random.default_rng(0).standard_normal((200, 2)), np.arange(200) % 5, test_fraction=0.2
     )

@@ -257,7 +257,7 @@ def test_a_table_that_cannot_be_used_is_refused(tmp_path, text, more, words):
     assert words in str(caught.value)
 
 
-def test_what_looks_like_numbers_with_a_comma_may_be_called_categories(tmp_path):
+def test_numbers_with_a_comma_may_be_declared_categories(tmp_path):
     (tmp_path / "t.csv").write_text("a;y\n" + "0,5;1\n1;0\n" * 9)
     assert data.from_csv(tmp_path / "t.csv", label="y", separator=";", categories=["a"]).columns == (
         "a=0,5",

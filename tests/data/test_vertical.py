@@ -54,7 +54,7 @@ def test_statistics_are_a_partys_own_and_of_the_rows_learned_from(csv):
     assert torch.allclose(x[made.train, 0], (age - age.mean()) / age.std(correction=0), atol=1e-5)
     assert recipe.mean == pytest.approx((float(age.mean()),), rel=1e-5)
     other = made.parties["b"]
-    assert not torch.isfinite(other.x).all()  # a missing number is NaN until it is standardised
+    assert not torch.isfinite(other.x).all()  # a missing number is NaN until it is standardized
     assert torch.isfinite(other.standardize(made.train)[0]).all()
 
 

@@ -16,9 +16,7 @@ PAGES = [
 
 
 class Block(NamedTuple):
-    """A fenced block. `words` is what stands behind the three ticks: `python`, `toml job.toml`, `console`,
-    `text`.
-    """
+    """A fenced block. `words` are the words after the three backticks: `python`, `toml job.toml`, `console`, `text`."""
 
     words: tuple[str, ...]
     code: str

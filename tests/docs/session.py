@@ -1,7 +1,8 @@
-"""A page is one session: its snippets share a namespace and a directory, and run in the order they are read.
+"""A page is one session: its snippets share a namespace and a directory, and run from top to bottom.
+Tests run the parts of a page that are independent of each other (parts.py) as separate sessions.
 
-`python -m tests.docs.session` writes what the snippets print now into the pages, and the tables of the
-reference anew. Read the difference before you keep it.
+`python -m tests.docs.session` writes the current output of the snippets into the pages, and updates the tables of
+the reference. Review the diff before you commit it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import io
 import os
 import shlex
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from tacit import cli
 
 from . import tables
 from .pages import PAGES, ROOT, Block, blocks
+from .parts import imports
 
 
 class Shown(NamedTuple):
@@ -34,13 +36,16 @@ class Shown(NamedTuple):
     failed: str = ""
 
 
-def play(page: Path, directory: Path) -> Iterator[Shown]:
-    """Run the page's snippets in `directory`, which must be the current one."""
+def play(page: Path, directory: Path, part: Collection[Block] | None = None) -> Iterator[Shown]:
+    """Run the page's snippets, or a part of them, in `directory`, which must be the current one."""
     (directory / "examples").symlink_to(ROOT / "examples")
     space: dict[str, Any] = {"__name__": "snippet"}
     printed = ""
     for block in blocks(page.read_text()):
-        if block.kind == "toml" and len(block.words) > 1:
+        if part is not None and block not in part:
+            if block.words == ("python",):
+                exec(imports(block), space)
+        elif block.kind == "toml" and len(block.words) > 1:
             (directory / block.words[1]).write_text(block.code)
         elif block.words == ("python",):
             with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()):
@@ -57,7 +62,7 @@ def play(page: Path, directory: Path) -> Iterator[Shown]:
 
 
 def _commands(block: Block) -> Iterator[Shown]:
-    """Run the `$ tacit …` lines of a console block; what stands under one is what it prints on stdout."""
+    """Run the `$ tacit …` lines of a console block; the lines below each are its output on stdout."""
     lines = block.code.splitlines()
     starts = [i for i, line in enumerate(lines) if line.startswith("$ ")]
     for start, end in zip(starts, [*starts[1:], len(lines)]):

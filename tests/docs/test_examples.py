@@ -34,7 +34,7 @@ def test_the_demo_prints_table_verdict_and_report_and_never_writes_over_itself(
         assert f"{name}/report.html" in printed
         assert "FedAvg" in printed
         assert "local only" in printed
-        assert "comes first under" in printed
+        assert "performs best under" in printed
         found = json.loads(Path(name, "compare.json").read_text())
         assert found["table"]["index"] == ["FedAvg", "FedProx", "central", "local only"]
         assert Path(name, "report.html").stat().st_size > 10_000

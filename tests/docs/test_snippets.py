@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
-import torch
 
-from .pages import PAGES, alike, blocks
+from tests import warm
+
+from .pages import PAGES, Block, alike, blocks
+from .parts import parts
 from .session import play
 
-WITH_CODE = [page for page in PAGES if any(b.kind in ("python", "console") for b in blocks(page.read_text()))]
+PARTS = [
+    pytest.param(page, part, id=f"{page.name}, line {part[0].line}")
+    for page in PAGES
+    for part in parts(blocks(page.read_text()))
+    if any(b.kind in ("python", "console") for b in part)
+]
 
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "Popen", warm.start)
     monkeypatch.setenv("COLUMNS", "200")  # no wrapped lines in what the command line prints
-    torch.set_num_threads(1)
 
 
-@pytest.mark.parametrize("page", WITH_CODE, ids=lambda p: p.name)
-def test_every_snippet_runs_and_prints_what_the_page_shows(page: Path, tmp_path: Path) -> None:
-    for s in play(page, tmp_path):
+@pytest.mark.parametrize(("page", "part"), PARTS)
+def test_every_snippet_runs_and_prints_what_the_page_shows(
+    page: Path, part: list[Block], tmp_path: Path
+) -> None:
+    for s in play(page, tmp_path, part):
         where = f"{page.name}, line {s.first}: {s.command}"
         assert not s.failed, f"{where} ended with {s.failed}"
         assert not s.shown.strip() or alike(s.shown, s.printed), (
@@ -30,10 +40,21 @@ def test_every_snippet_runs_and_prints_what_the_page_shows(page: Path, tmp_path:
         )
 
 
+def test_every_block_that_runs_is_in_one_part() -> None:
+    for page in PAGES:
+        found = [b for b in blocks(page.read_text()) if b.kind in ("python", "console")]
+        tested = [b for part in parts(found) for b in part]
+        assert sorted(tested, key=lambda b: b.line) == found
+
+
+def test_blocks_that_share_a_name_or_a_file_are_in_one_part() -> None:
+    text = "```python\nimport a\nx = a.b()\n```\n```python\nprint(x)\n```\n```text\n1\n```\n```python\na.c(out='run')\n```\n"
+    text += "```toml job.toml\n```\n```console\n$ tacit run job.toml --out other\n$ tacit show run/log\n```\n"
+    assert [[b.line for b in part] for part in parts(blocks(text))] == [[2, 6, 9], [12, 15, 17]]
+
+
 def test_every_block_says_what_it_is() -> None:
-    """`python` runs, `console` runs where it says tacit, `text` is compared; a misspelt word would silently
-    do nothing.
-    """
+    """`python` runs, `console` runs its tacit commands, `text` is compared; a misspelled word would silently do nothing."""
     known = {("python",), ("console",), ("text",), ("toml",), ("bash",), ("mermaid",), ("json",), ()}
     for page in PAGES:
         for b in blocks(page.read_text()):

@@ -20,8 +20,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import torch
 import torch.utils.flop_counter
 
@@ -29,6 +27,7 @@ from tacit.jobs.train import deployed, member, networked  # noqa: F401  # loaded
 from tacit.protocols import secagg
 from tacit.runtimes import hub as hubs
 from tacit.runtimes import kits
+from tests.clinics import write_files
 
 SIZES = {"a": 40, "b": 25, "c": 12}
 JOB = """
@@ -61,22 +60,13 @@ max_rows = 64
 """
 
 
-def files(folder: Path) -> None:
-    rng = np.random.default_rng(0)
-    for name, n in SIZES.items():
-        age, chol = rng.normal(50, 10, n), rng.normal(200, 30, n)
-        pd.DataFrame(
-            {"age": age, "chol": chol, "sick": np.where(age + rng.normal(0, 5, n) > 50, "yes", "no")}
-        ).to_csv(folder / f"{name}.csv", index=False)
-
-
 class Run:
     """One job, one process a role."""
 
     def __init__(self, folder: Path, job: str, agreed: str):
         self.folder, self.pids = folder, dict[str, int]()
         folder.mkdir()
-        files(folder)
+        write_files(folder, SIZES)
         (folder / "job.toml").write_text(job)
         (folder / "agreed.toml").write_text(agreed)
         with socket.socket() as s:

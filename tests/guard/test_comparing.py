@@ -65,7 +65,7 @@ def test_the_report_of_guarded_rows_draws_accuracy_against_epsilon(tmp_path: Any
         out=tmp_path / "study",
         **TOLD,
     )
-    assert "Accuracy against ε" in found.report().read_text()
+    assert "Accuracy vs. ε" in found.report().read_text()
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,6 @@ def test_a_stage_of_ones_own_conforms() -> None:
         (Thawed(), (), "Thawed is not a frozen dataclass"),
     ],
 )
-def test_what_is_wrong_with_a_stage_is_said(stage: Any, others: Any, words: str) -> None:
+def test_errors_of_a_stage_are_reported(stage: Any, others: Any, words: str) -> None:
     with pytest.raises(AssertionError, match=words):
         testing.check_stage(stage, others)

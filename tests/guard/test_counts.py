@@ -16,7 +16,7 @@ def seeded(seed: int):
 
 
 def chi_square(counts: np.ndarray, expected: np.ndarray) -> float:
-    """Standard deviations that χ² lies above its mean."""
+    """The number of standard deviations by which χ² exceeds its mean."""
     return float(
         (((counts - expected) ** 2 / expected).sum() - (len(counts) - 1)) / math.sqrt(2 * (len(counts) - 1))
     )

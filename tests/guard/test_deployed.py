@@ -1,4 +1,4 @@
-"""Guards between organisations: the job file of the commands, parties that say only at the door how many rows
+"""Guards between organizations: the job file of the commands, parties that say only at the door how many rows
 they have, a server that is killed in a sum.
 """
 
@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from tacit.jobs.train.contract import Agreement, Contract, NotAgreed
 from tacit.jobs.train.elsewhere import Deployed
 from tacit.jobs.train.plan import make_plan, make_task
 from tacit.protocols import joining
+from tests import warm
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,11 +34,9 @@ def test_a_weighted_signed_sum_between_organizations_survives_a_killed_server_an
     """40, 25 and 12 rows: the mean is weighted, and nobody's weight is seen in a round. The clients leave the
     sum that the dead server began.
     """
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-m", "tests.guard.organisations", str(tmp_path)],
         cwd=ROOT,
-        capture_output=True,
-        text=True,
         timeout=240,
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -84,7 +82,7 @@ def contract_of(stages: list[Any], **more: Any) -> Contract:
     ids=["signed", "local", "distributed"],
 )
 def test_a_party_comes_to_the_servers_guard_from_the_contract_alone(stages: list[Any]) -> None:
-    """The noise, too: nobody tells a party how much to add."""
+    """This includes the noise: the server does not send its amount."""
     p = make_plan(FED, model="logistic", rounds=5, guard=stages, runtime=Deployed(None, {}))
     task = make_task(p)
     contract = contract_of(stages)

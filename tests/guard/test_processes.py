@@ -18,7 +18,9 @@ from tacit.errors import PartyFailed, SumAborted
 from tacit.guard import Clip, Encrypt, Lazy, LightSecAgg, Noise, Quantize, SecAgg, Sparsify
 from tacit.jobs.train import messages
 from tacit.protocols import rounds
+from tacit.runtimes import link as links
 
+from ..clocks import ClockAfterEvent
 from .doomed import doom, train_together
 
 FED = data.digits().split(3, seed=0)
@@ -107,7 +109,7 @@ def test_every_linear_algorithm_with_a_killed_client_is_the_unguarded_one_up_to_
         "rounds": 2,
         "evaluate_every": 0,
         "batch_size": 8,
-    }  # two layers: personalised ones keep the last
+    }  # two layers: personalized ones keep the last
     linear = {
         name: {**common, "algorithm": made(lr=0.05)}
         for name, made in algorithms.ALL.items()
@@ -136,6 +138,12 @@ def test_every_linear_algorithm_with_a_killed_client_is_the_unguarded_one_up_to_
             assert apart(plain, run) < (2e-4 if name in ("FedAdagrad", "FedAdam", "FedYogi") else 2e-5), name
 
 
+def stop_clock_until_killed(monkeypatch: pytest.MonkeyPatch, marks: Path, *names: str) -> None:
+    """Let no deadline of the server pass before these parties were killed, however slowly processes start."""
+    killed = lambda: all((marks / name).exists() for name in names)  # noqa: E731
+    monkeypatch.setattr(links, "RealClock", lambda: ClockAfterEvent(killed))
+
+
 def guarded(**more: Any) -> dict[str, Any]:
     return {
         "model": "logistic",
@@ -151,9 +159,7 @@ def guarded(**more: Any) -> dict[str, Any]:
 def test_a_killed_client_is_left_out_of_its_round_and_of_those_after_it_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Against an active server, so that the survivors' list is signed by certificates while one of them is
-    gone.
-    """
+    """Against an active server, so that the survivors' list is signed by certificates while one client is absent."""
     gone = FOUR.parties[2]
     doom(monkeypatch, tmp_path / "killed", **{gone: 1})
     told = {**guarded(threshold=0.7, adversary="active"), "rounds": 2, "algorithm": algorithms.FedAvg(lr=0.1)}
@@ -172,11 +178,12 @@ def test_a_killed_client_is_left_out_of_its_round_and_of_those_after_it_and_name
 def test_too_few_left_abort_the_sum_and_those_who_come_back_take_part_when_it_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two of four are killed before their second upload, of whom three are needed; they are started again.
-    Nobody is missing from any sum in the end.
+    """Two of four clients are killed before their second upload, and three are needed; the two are restarted. In the end
+    no client is missing from any sum.
     """
     first, second = FOUR.parties[:2]
     doom(monkeypatch, tmp_path / "killed", **{first: 2, second: 2})
+    stop_clock_until_killed(monkeypatch, tmp_path / "killed", first, second)
     run = tacit.train(FOUR, **guarded(), runtime=tacit.Processes(deadline=30.0, at_least=4, restart=True))
     notes = [e["text"] for e in run.events if e["kind"] == "note" and "aborted" in e["text"]]
     assert len(notes) == 1
@@ -194,6 +201,7 @@ def test_too_few_left_for_good_end_the_run_with_nothing_opened(
 ) -> None:
     first, second = FOUR.parties[:2]
     doom(monkeypatch, tmp_path / "killed", **{first: 1, second: 1})
+    stop_clock_until_killed(monkeypatch, tmp_path / "killed", first, second)
     events: list[dict[str, Any]] = []
     told = guarded(tries=2)
     with pytest.raises(
@@ -201,7 +209,7 @@ def test_too_few_left_for_good_end_the_run_with_nothing_opened(
         match=r"a secure sum was not begun: 2 parties are there and 3 are needed .* Round 1 was tried 2 "
         r"times\.",
     ) as failed:
-        tacit.train(FOUR, **told, runtime=tacit.Processes(deadline=LATER, at_least=2), watch=events.append)
+        tacit.train(FOUR, **told, runtime=tacit.Processes(deadline=SOON, at_least=2), watch=events.append)
     assert isinstance(failed.value.error, SumAborted)
     assert not [e for e in events if e["kind"] == "round"]
     assert [e["text"].split(".")[0] for e in events if "round 1: " in e.get("text", "")] == [

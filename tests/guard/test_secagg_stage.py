@@ -86,7 +86,7 @@ def test_simulation_and_messages_come_to_the_same_model(fed: Any, name: str) -> 
 
 
 class Leaving(InProcess):
-    """Where `gone` clients are gone after so many messages."""
+    """`gone` clients drop out after this many messages."""
 
     gone: dict[str, int] = {}  # set by each test  # noqa: RUF012
 
@@ -98,8 +98,8 @@ class Leaving(InProcess):
 def test_a_party_that_dies_in_the_middle_of_a_sum_is_left_out_of_it(
     fed: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It trains, shares its secrets in the first round, and is gone. The model is that of the other four from
-    the start.
+    """It trains, shares its secrets in the first round, and drops out. The model is that of the other four from the
+    start.
     """
     gone = fed.parties[1]
     monkeypatch.setattr(Leaving, "gone", {gone: 2 if name != "encrypt" else 1})
@@ -147,9 +147,7 @@ def test_uploads_take_the_bits_of_quantize(fed: Any, bits: int) -> None:
 
 
 def test_a_client_keeps_its_weight_to_itself(fed: Any) -> None:
-    """The server's view holds no message that tells how many rows a party has, and the mean is weighted all
-    the same.
-    """
+    """No message to the server reveals a party's number of rows, and the mean is weighted nevertheless."""
     run = train(fed, rounds=1, runtime="inprocess", guard=hidden(guard.SecAgg()))
     assert {line.kind for line in run.ledger.seen if line.party == "server"} == {
         "AdvertisedKeys",
@@ -177,8 +175,8 @@ def test_noise_under_masking_reaches_the_sum(fed: Any) -> None:
 
 
 def test_sampling_lowers_no_epsilon_if_the_clients_of_a_round_know_each_other(fed: Any) -> None:
-    """RoundKeys says it to each of them, and a client sees the models: against it, who took part is no secret
-    that ε could count on.
+    """RoundKeys names them to each client, and a client sees the models: against a client the sample is not secret, so ε
+    cannot assume it.
     """
     stages = [guard.Clip(1.0), guard.Noise(multiplier=2.0), guard.Quantize(bits=24)]
     hidden = train(fed, guard=[*stages, guard.SecAgg()], per_round=3, rounds=2).ledger.spent[0]
@@ -260,7 +258,7 @@ def test_one_party_a_round_has_nothing_to_hide_among(fed: Any) -> None:
         train(fed, per_round=1, guard=hidden(guard.SecAgg()))
 
 
-def test_poisson_sampling_leaves_nobody_who_knows_how_many_take_part(fed: Any) -> None:
+def test_poisson_sampling_hides_the_number_of_participants_from_everyone(fed: Any) -> None:
     with pytest.raises(
         BadParameter,
         match=r"SecAgg needs to know how many parties take part in a round, and by Poisson sampling nobody does\. "

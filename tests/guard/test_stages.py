@@ -1,4 +1,4 @@
-"""Each stage by itself: what it promises about norms, means, bits and memory."""
+"""Each stage alone: its guarantees about norms, means, bits and memory."""
 
 from __future__ import annotations
 
@@ -265,8 +265,8 @@ def test_noise_comes_from_the_operating_system_not_from_torch_or_numpy():
 
 
 def test_the_floating_point_attack_finds_only_multiples_of_one_step():
-    """Mironov 2012: which floats can be reached tells the value under the noise. Here all reachable sums are
-    multiples of one step, whatever it was.
+    """Mironov 2012: the set of reachable floats reveals the value under the noise. Here all reachable sums are multiples
+    of one step, whatever the value.
     """
     for x in (torch.zeros(8, 40), updates(scale=0.1)):
         guard = fitted([Clip(1.0), Noise(multiplier=1.0)])
@@ -308,7 +308,7 @@ def test_random_k_without_feedback_is_right_on_average_and_its_places_change():
     assert len({tuple(stage.positions(f).tolist()) for f in forms}) == 400
 
 
-def test_a_lazy_client_is_silent_while_nothing_changes_and_speaks_at_the_latest_after_most_rounds():
+def test_a_lazy_client_skips_while_nothing_changes_and_sends_after_at_most_most_rounds():
     stage, form, x = Lazy(xi=1.0, most=3), Form(dimension=40), updates()
     me = crowd(stage, form)
     me.state = {**stage.server_state(form), "lazy.moved": torch.ones(10, dtype=torch.float64)}
@@ -321,7 +321,7 @@ def test_a_lazy_client_is_silent_while_nothing_changes_and_speaks_at_the_latest_
     assert spoke == [True, False, False, False, True, False, False, False, True]
 
 
-def test_a_lazy_client_speaks_when_its_update_moves_more_than_the_model_did():
+def test_a_lazy_client_sends_when_its_update_changes_more_than_the_model_did():
     stage, form = Lazy(xi=1.0), Form(dimension=40)
     me = crowd(stage, form)
     me.state = {"lazy.moved": torch.full((10,), 1e-3, dtype=torch.float64)}
@@ -354,7 +354,7 @@ EVERY = [
 
 
 @pytest.mark.parametrize("stages", EVERY, ids=lambda s: "+".join(type(x).__name__ for x in s))
-def test_a_stack_of_clients_and_each_alone_send_the_same_and_the_wire_keeps_it(stages):
+def test_a_stack_of_clients_and_each_alone_send_the_same_and_encoding_preserves_it(stages):
     x, weights = updates(scale=0.3), torch.arange(1.0, 9.0)
     together, apart = fitted(stages, max_weight=8.0), fitted(stages, max_weight=8.0)
     me = Clients(

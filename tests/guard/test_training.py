@@ -158,9 +158,7 @@ def test_on_a_grid_too_coarse_for_the_discrete_gaussian_skellam_noise_still_has_
 
 
 def test_a_fixed_number_and_local_noise_are_accounted_for_one_client_exchanged_for_another():
-    """Two updates lie up to two norms apart: the multiplier over the distance is half of that over the
-    norm.
-    """
+    """Two updates are up to two norms apart: the multiplier over the distance is half of that over the norm."""
     central, fixed, local = (
         train([Clip(0.5), Noise(multiplier=1.0, placement=p)], **m).ledger.spent[0]
         for p, m in (("central", {}), ("central", {"per_round": 3}), ("local", {}))
@@ -290,7 +288,7 @@ def test_under_noise_the_ledger_does_not_reveal_how_often_each_party_was_drawn(s
 
 
 @pytest.mark.parametrize("runtime", ["inprocess", "cohort"])
-def test_a_round_in_which_nobody_was_drawn_shows_in_no_event(runtime):
+def test_an_empty_sample_shows_in_no_event(runtime):
     """Of 6 parties one is expected, so nobody is drawn in a third of the rounds; in none of 25 once in 27,000
     runs.
     """
@@ -327,7 +325,7 @@ def test_who_takes_part_under_noise_is_drawn_in_secret_and_each_with_its_probabi
         )
 
 
-def test_a_round_that_nobody_came_to_still_adds_noise_and_without_noise_changes_nothing(monkeypatch):
+def test_an_empty_round_still_adds_noise_and_without_noise_changes_nothing(monkeypatch):
     for guard in ([Clip(0.5), Noise(multiplier=1.0)], [Clip(0.5)], None):
         monkeypatch.setattr(guards, "chosen", lambda p, number: np.arange(0))
         run = train(guard, rounds=1, sampling="poisson", per_round=3, algorithm=algorithms.FedAvg(lr=0.3))
@@ -409,7 +407,7 @@ def test_a_job_file_with_a_guard_runs_resumes_and_plans(tmp_path, capsys):
     assert planned["spends"]["epsilon"] == ran["ledger"]["spent"][0]["epsilon"]
     assert [s["name"] for s in ran["job"]["guard"]] == ["Clip", "Noise"]
     assert main(["run", "--resume", str(tmp_path / "run"), "--quiet"]) == 0
-    assert "Accuracy against ε" in (tmp_path / "run" / "report.html").read_text()
+    assert "Accuracy vs. ε" in (tmp_path / "run" / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -70,8 +70,8 @@ def settings(algorithm: str, runtime: str) -> dict[str, Any]:
 
 
 class Clock:
-    """Stands for `time` in runs.py: 0.4 s pass at each look, so that the state is saved about every third
-    round and not in the first second only.
+    """Replaces `time` in runs.py: 0.4 s pass at each call, so that the state is saved about every third round and not in
+    the first second only.
     """
 
     now = 0.0
@@ -82,9 +82,7 @@ class Clock:
 
 
 class Axe:
-    """Counts the moments at which something reaches the disk, before and after, and strikes at the one it was
-    told.
-    """
+    """Counts the writes to disk, before and after each, and kills the process at the given one."""
 
     def __init__(self, moment: int | None):
         self.moment, self.count = moment, 0
@@ -110,7 +108,7 @@ class Axe:
 
 
 def child(out: Path, job: dict[str, Any], moment: int | None = None, delay: float | None = None) -> bool:
-    """Train, or go on, in a process of its own; whether it was killed."""
+    """Train, or resume, in a child process; return whether it was killed."""
     pid = os.fork()
     if pid == 0:
         runs.time = Clock()  # type: ignore[assignment]
@@ -145,7 +143,7 @@ def told(out: Path) -> Any:
     )
 
 
-def main(folder: str, algorithm: str, runtime: str, seed: str) -> None:
+def main(folder: str, algorithm: str, runtime: str, seed: str, moments: str) -> None:
     torch.set_num_threads(1)
     torch.vmap(torch.func.grad(lambda x: (x**2).sum()))(torch.zeros(2, 2))
     base, job, rng = Path(folder), settings(algorithm, runtime), random.Random(int(seed))
@@ -154,7 +152,9 @@ def main(folder: str, algorithm: str, runtime: str, seed: str) -> None:
     took = time.perf_counter() - begun
     whole, ticks = torch.load(base / "whole" / "model.pt"), int((base / "whole" / "ticks").read_text())
     report = []
-    plans: list[list[dict[str, Any]]] = [[{"moment": m}] for m in sorted(rng.sample(range(1, ticks), 6))]
+    plans: list[list[dict[str, Any]]] = [
+        [{"moment": m}] for m in sorted(rng.sample(range(1, ticks), int(moments)))
+    ]
     plans += [
         [{"moment": rng.randrange(ticks // 4, ticks // 2)}, {"moment": rng.randrange(5, ticks // 3)}],
         [{"delay": rng.uniform(0, took)}],

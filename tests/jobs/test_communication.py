@@ -73,7 +73,7 @@ def test_bytes_over_processes_are_those_of_the_table():
     assert wire(spoken) == wire(found().results[list(WAYS).index("lazily skipped")])
 
 
-def test_each_way_saves_what_it_says_it_saves():
+def test_each_variant_saves_the_stated_bytes():
     up = {name: wire(run)[0] for name, run in zip(WAYS, found().results)}
     assert up["quantized"] < 0.3 * up["none"]  # a byte for four, and what says how to read it
     assert up["sparsified"] < 0.35 * up["none"]  # a tenth of the numbers, each with its place
@@ -97,10 +97,10 @@ def test_what_is_never_reached_has_no_number():
 
 def test_the_report_draws_one_plot_of_all_with_the_table(tmp_path: Path):
     page = found().report(tmp_path / "page.html").read_text()
-    assert page.count("Accuracy against bytes sent") >= 1
-    assert "sent until 95% of its best" in page
+    assert page.count("Accuracy vs. bytes sent") >= 1
+    assert "sent to reach 95% of its best" in page
     lowest = min(max(e["accuracy"] for e in run.history) for run in found().results[:5])
-    assert f"sent until {int(100 * lowest)}" in page
+    assert f"sent to reach {int(100 * lowest)}" in page
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ def test_a_regression_is_compared_by_its_loss() -> None:
         a >= b for a, b in zip(result.summary["gain"][0]["local"], result.summary["gain"][0]["federated"])
     )
     assert any(
-        ("All 3 parties" if better == 3 else f"{better} of 3 parties gained") in said
+        ("All 3 parties" if better == 3 else f"{better} of 3 parties benefited") in said
         for said in result.verdict
     ), result.verdict
 
@@ -242,7 +242,7 @@ def test_two_splits_of_one_skew_are_two_columns() -> None:
 
 
 def test_matching_makes_the_effective_update_the_same_on_every_federation() -> None:
-    """u = η·E·|D|/(B·K): ten parties walk a third as far as three, so they take three epochs, and the rest goes into η."""
+    """u = η·E·|D|/(B·K): ten parties move a third as far as three, so they take three epochs, and the rest goes into η."""
     feds = [dataset().split(k, skew=data.IID(), seed=0) for k in (3, 10)]
     several = [
         FedAvg(lr=0.2),
@@ -307,7 +307,7 @@ def test_a_comparison_directory_has_a_run_for_every_row(tmp_path: Path) -> None:
         compare(out=tmp_path / "study")
 
 
-def test_a_report_is_written_where_asked_also_of_a_diverged_comparison(tmp_path: Path) -> None:
+def test_a_report_is_written_to_the_given_path_also_for_a_diverged_comparison(tmp_path: Path) -> None:
     diverged = compare(algorithms=[FedAvg(lr=1e30), Scaffold(lr=0.1)], model="mlp", out=tmp_path / "study")
     assert diverged.report(tmp_path / "d.html").exists()
     json.loads((tmp_path / "study" / "compare.json").read_text(), parse_constant=pytest.fail)
@@ -440,7 +440,7 @@ def test_resuming_a_finished_comparison_gives_it_again_and_computes_nothing(tmp_
     ],
     ids=["rounds", "algorithms", "data"],
 )
-def test_another_comparison_is_not_gone_on_with(options: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_another_comparison_is_not_resumed(options: dict[str, Any], words: str, tmp_path: Path) -> None:
     compare(out=tmp_path / "study")
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     with pytest.raises(BadRun, match=words):

@@ -194,7 +194,7 @@ def started():
     return transfer.freeze(transfer.rehead(body(), 3, seed=1), 2)
 
 
-def test_a_model_that_knows_something_starts_in_processes_too():
+def test_a_pretrained_model_starts_in_processes_too():
     fed = data.gaussian_blobs(rows=200, classes=3, features=4, seed=3).split(2)
     told = {"algorithm": algorithms.FedAvg(lr=0.3), "rounds": 2}
     here, there = (

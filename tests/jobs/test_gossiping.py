@@ -33,16 +33,14 @@ def same(a, b, within=1e-6):
         torch.testing.assert_close(x, y, atol=within, rtol=0)
 
 
-def test_everybody_with_everybody_is_fedavg():
+def test_the_complete_graph_is_fedavg():
     same(gossip(graphs.complete(6)), tacit.train(blobs(), model="logistic", algorithm=STEP, rounds=4))
     one = gossip(graphs.complete(6))
     assert one.metrics["consensus"] < 1e-5
 
 
 def test_the_mean_of_all_nodes_moves_as_if_they_had_met():
-    """A doubly stochastic W leaves the mean of the models as it is: what one exchange changes is the
-    consensus, never the mean.
-    """
+    """A doubly stochastic W preserves the mean of the models: an exchange changes the consensus, never the mean."""
     with_links, without = gossip(graphs.ring(6), rounds=1), gossip(graphs.ring(6), rounds=1, period=2)
     same(with_links, without)
     assert with_links.metrics["consensus"] < without.metrics["consensus"]
@@ -82,7 +80,7 @@ def test_over_real_processes(given):
 
 
 def test_push_sum_agrees_on_the_true_mean():
-    """Column-stochastic links alone would favour nodes that hear much; the share undoes it."""
+    """Column-stochastic links alone would favor nodes with many incoming links; the push-sum weight corrects this."""
     graph = graphs.from_edges(4, [(0, 1), (1, 2), (2, 3), (3, 0), (0, 2)], directed=True)
     w = torch.from_numpy(graph.matrix()).float()
     values = torch.tensor([[1.0], [2.0], [3.0], [10.0]])

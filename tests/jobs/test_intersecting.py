@@ -17,7 +17,7 @@ from tacit.runtimes.inprocess import InProcess
 from tacit.runtimes.processes import Processes
 
 
-def test_the_receivers_own_spelling_comes_back() -> None:
+def test_the_receivers_own_spelling_is_returned() -> None:
     found = tacit.psi(receiver=["A-17 ", "B-23", "007"], sender=["a-17", "7", "x"])
     assert found.value == ["A-17 "]
     assert found.size == 1
@@ -143,7 +143,7 @@ def test_between_processes() -> None:
         ),
     ],
 )
-def test_what_cannot_be_asked_for_is_said_in_a_sentence(more: dict[str, Any], text: str) -> None:
+def test_unsupported_requests_are_refused_in_one_sentence(more: dict[str, Any], text: str) -> None:
     with pytest.raises((BadParameter, BadData), match=re.escape(text)):
         tacit.psi(["a"], ["a"], **more)
 

@@ -1,5 +1,5 @@
-"""Whoever is killed in the middle of a protocol over real processes ends it: an error that names the party,
-soon, and nothing that looks like a result.
+"""A party that is killed during a protocol over real processes ends it: soon, with an error that names the party, and
+without a partial result.
 """
 
 from __future__ import annotations

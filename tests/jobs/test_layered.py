@@ -44,7 +44,7 @@ def test_with_every_period_one_it_is_the_flat_algorithm(edges, algorithm):
     )
 
 
-def test_also_when_some_edges_have_nobody_in_a_round():
+def test_also_when_some_edges_have_no_participant_in_a_round():
     same(
         train(per_round=2, rounds=6),
         train(per_round=2, rounds=6, topology=tacit.Hierarchy(edges=4)),
@@ -96,7 +96,7 @@ def test_inside_an_edge_sums_are_hidden():
     assert any(s.party == "edge-1" and s.kind == "MaskedVector" for s in apart.ledger.seen)
 
 
-def test_the_server_never_hears_of_a_client():
+def test_the_server_receives_nothing_from_a_client():
     run = train(topology=tacit.Hierarchy(edges=2), runtime="inprocess")
     assert {s.sender for s in run.ledger.seen if s.party == "server"} == {"edge-0", "edge-1"}
 
@@ -191,7 +191,7 @@ def test_a_party_may_not_be_called_an_edge():
         tacit.train(fed, model="logistic", rounds=1, topology=tacit.Hierarchy(2))
 
 
-def test_edges_and_clients_that_are_gone_are_not_resumed(tmp_path):
+def test_ended_edges_and_clients_are_not_resumed(tmp_path):
     """They would begin with nothing of what they kept, and the model would be another: refused before
     anything is touched.
     """

@@ -14,8 +14,6 @@ from tacit.errors import BadJob, BadParameter
 from tacit.jobs.train.plan import make_plan, make_task
 from tacit.private import DPFTRL, DPSGD
 
-torch.set_num_threads(1)
-
 
 @pytest.fixture(scope="module")
 def fed():
@@ -138,9 +136,7 @@ def test_what_does_not_go_together_leaves_nothing_behind(fed, tmp_path, more, wo
     ids=["score", "fair", "mixture", "cluster", "select"],
 )
 def test_what_goes_by_exact_losses_of_private_rows_is_refused(fed, tmp_path, algorithm, more):
-    """The server would learn them, or what was chosen by them, beside an ε that says it learns gradients with
-    noise and nothing else.
-    """
+    """The server would learn exact losses, or what was selected by them, which the ε of noisy gradients does not cover."""
     with pytest.raises(BadParameter, match=r"losses of .* rows, which no noise"):
         trained(
             fed, DPSGD(noise_multiplier=1.0, delta=1e-4), algorithm=algorithm, **more, out=tmp_path / "run"
@@ -173,8 +169,8 @@ def test_how_many_rows_a_coin_took_shows_nowhere_but_in_their_clipped_sum(fed):
     assert seen == list(task.rows.values())
 
 
-def test_an_algorithm_that_looks_more_often_than_it_steps_is_refused(fed, tmp_path):
-    """Scaffold's option i computes a full gradient at the server's model beside the local steps, which nobody
+def test_an_algorithm_with_unaccounted_gradients_is_refused(fed, tmp_path):
+    """Scaffold's option i computes a full gradient at the server's model in addition to the local steps, which is not
     accounted for.
     """
     with pytest.raises(BadParameter, match="Scaffold computes more gradients than local steps"):

@@ -153,7 +153,7 @@ def test_a_client_remembers_the_last_round_from_before_and_after(tmp_path: Path)
         Memory(tmp_path, "run", one)
 
 
-def test_a_partys_rows_are_handed_over_whole_and_alone(tmp_path: Path) -> None:
+def test_a_party_receives_all_of_its_rows_and_no_others(tmp_path: Path) -> None:
     fed = data.from_arrays(np.arange(40.0).reshape(20, 2), np.arange(20) % 2).split(
         2, skew=data.ConceptDrift(every=2), seed=1
     )

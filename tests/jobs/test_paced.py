@@ -159,7 +159,7 @@ def test_simulation_and_one_program_a_party_are_one(one: Any, model: Any) -> Non
     assert told(stacked) == told(parties)
 
 
-def test_drifting_rows_are_those_of_the_version_at_hand() -> None:
+def test_drifting_rows_are_those_of_the_current_version() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(120, 5))
     fed = data.from_arrays(x, (x @ rng.normal(size=(5, 3))).argmax(1), classes=3).split(
@@ -363,7 +363,7 @@ rounds = 3
 """
 
 
-def test_a_job_file_says_pace_and_speed_and_comes_back_whole(tmp_path: Path) -> None:
+def test_a_job_file_with_pace_and_speed_round_trips(tmp_path: Path) -> None:
     file = tmp_path / "job.toml"
     file.write_text(JOB)
     job = config.load(file)

@@ -74,7 +74,7 @@ def test_many_teachers_are_trained_as_one_stack_and_each_as_if_it_were_alone(dig
     assert not torch.allclose(all_of_them.w[6], all_of_them.w[7], atol=1e-2)
 
 
-def test_what_must_not_be_published_is_kept_apart_and_said_so(first, tmp_path):
+def test_confidential_values_are_kept_separate_and_marked(first, tmp_path):
     assert first.confidential["epsilon"] <= first.epsilon
     assert "do not publish" in first.confidential["note"]
     assert "confidential" not in repr(first)
@@ -82,8 +82,8 @@ def test_what_must_not_be_published_is_kept_apart_and_said_so(first, tmp_path):
         json.dumps(first.to_dict()).replace('"', " ").split()
     )
     page = first.report(tmp_path / "report.html").read_text()
-    assert "Differential privacy spent" in page
-    assert "Accuracy against ε" in page
+    assert "Privacy budget spent" in page
+    assert "Accuracy vs. ε" in page
     assert f"{first.confidential['epsilon']:.6g}" not in page
 
 
@@ -183,8 +183,8 @@ def test_a_directory_holds_what_may_be_published_and_is_never_written_over(digit
 
 
 def test_votes_of_real_parties_are_those_of_the_simulation(digits):
-    """Each party trains by itself and only sums of votes leave; with hardly any noise the labels are those of
-    the simulation.
+    """Each party trains alone and only sums of votes are sent; with almost no noise the labels are those of the
+    simulation.
     """
     fed = digits.split(5, seed=0)
     told = {"queries": 15, "aggregator": GNMax(0.01), **QUICK}
@@ -203,7 +203,7 @@ def test_votes_of_real_parties_are_those_of_the_simulation(digits):
     assert "but not the server, which sees the counts" in apart.ledger.spent[0].adversary
 
 
-def test_teachers_in_processes_add_the_noise_themselves_and_nobody_can_compute_more_than_the_guarantee(
+def test_teachers_in_processes_add_the_noise_themselves_and_no_party_can_compute_more_than_the_guarantee(
     digits,
 ):
     fed = digits.split(3, seed=0)
@@ -234,7 +234,7 @@ def test_teachers_in_processes_add_the_noise_themselves_and_nobody_can_compute_m
         ),
         (
             {"queries": 0},
-            r"pate: queries is 0; it must be a whole number from 1 to 251, the public rows",
+            r"pate: queries is 0; it must be a whole number of at least 1",
             BadParameter,
         ),
         ({"queries": 5000}, r"pate: queries is 5000; it must be a whole number from 1 to 251", BadParameter),
@@ -244,7 +244,7 @@ def test_teachers_in_processes_add_the_noise_themselves_and_nobody_can_compute_m
             r"2.37",
             BadParameter,
         ),
-        ({"delta": 0}, "pate: delta is 0; it must be a probability above 0 and below 1", BadParameter),
+        ({"delta": 0}, "pate: delta is 0; it must be a number above 0 and below 1", BadParameter),
         (
             {"aggregator": ConfidentGNMax()},
             "ConfidentGNMax: threshold is 200.0; it must be at most 12, the number of teachers",

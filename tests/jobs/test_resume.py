@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 import tacit
 from tacit import algorithms, data
 from tacit.errors import BadParameter, BadRun
+from tests import warm
 
 
 @pytest.mark.parametrize(
@@ -30,23 +30,22 @@ from tacit.errors import BadParameter, BadRun
         ("compare", "cohort"),
     ],
 )
+@pytest.mark.parametrize("moments", [2, pytest.param(6, marks=pytest.mark.slow)])
 def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(
-    algorithm: str, runtime: str, tmp_path: Path
+    algorithm: str, runtime: str, moments: int, tmp_path: Path
 ) -> None:
     """SIGKILL before or after any write, twice in a row, at a random time: the model, every event and the
     ledger come out the same.
     """
     program = Path(__file__).with_name("killed.py")
-    done = subprocess.run(
-        [sys.executable, str(program), str(tmp_path), algorithm, runtime, "7"],
-        capture_output=True,
-        text=True,
+    done = warm.run(
+        [sys.executable, str(program), str(tmp_path), algorithm, runtime, "7", str(moments)],
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    assert len(report) == 8
-    assert all(k for case in report[:7] for k in case["killed"]), report  # the axe did fall
+    assert len(report) == moments + 2
+    assert all(k for case in report[: moments + 1] for k in case["killed"]), report  # the axe did fall
     for case in report:
         assert case["model"], case
         assert case["told"], case

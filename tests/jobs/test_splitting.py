@@ -503,7 +503,7 @@ def test_a_bad_request_is_refused_with_the_remedy(case):
         ask()
 
 
-def test_files_that_share_nobody_say_so(people, tmp_path):
+def test_files_without_shared_ids_are_refused(people, tmp_path):
     _, frame = people
     frame[["id", "age", "default"]].iloc[:100].to_csv(tmp_path / "bank.csv", index=False)
     frame[["id", "basket"]].iloc[200:].to_csv(tmp_path / "shop.csv", index=False)
@@ -516,7 +516,7 @@ def test_files_that_share_nobody_say_so(people, tmp_path):
         )
 
 
-def test_predicting_needs_everybodys_rows():
+def test_predicting_needs_the_rows_of_all_parties():
     x, y = rows(40)
     run = tacit.splitnn({"a": x[:, :3], "b": x[:, 3:]}, {"a": y}, epochs=1)
     with pytest.raises(BadParameter, match="rows of every party with columns: 'a', 'b'"):

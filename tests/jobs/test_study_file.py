@@ -1,4 +1,4 @@
-"""Study files: one becomes cells, and what is wrong with it is told before anything runs."""
+"""Study files: how one becomes cells, and errors that are reported before anything runs."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -22,6 +21,7 @@ from tacit.errors import BadJob, BadRun
 from tacit.jobs.study import run, table
 from tacit.jobs.study.file import load
 from tacit.jobs.study.run import study
+from tests import warm
 
 from .studies import cells, small
 
@@ -75,7 +75,7 @@ def test_labels_that_drift_are_tested_as_they_are_in_the_round(tmp_path: Path) -
         )
 
 
-def test_a_party_alone_picks_its_round_by_its_own_rows_and_samples_are_counted_by_hand(
+def test_a_party_alone_selects_its_round_on_its_own_rows_and_samples_are_counted_by_hand(
     tmp_path: Path,
 ) -> None:
     """The others' held-out rows picked it, too. Three steps on at most 16 rows a party, or on all of them,
@@ -188,8 +188,8 @@ def test_a_killed_study_resumes_to_the_same_figures(tmp_path: Path) -> None:
     file = small(tmp_path, rounds=30)
     whole = cells(study(load(file), tmp_path / "whole"))
     for after in (5, 12):
-        with subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, file, str(tmp_path / "cut")], stdout=subprocess.PIPE, text=True
+        with warm.Popen(
+            [sys.executable, "-c", PROGRAM, file, str(tmp_path / "cut")], stdout=warm.PIPE, text=True
         ) as child:
             assert child.stdout is not None
             seen = [int(child.stdout.readline()) for _ in range(after)]
@@ -213,8 +213,8 @@ def test_a_killed_study_resumes_to_the_same_figures(tmp_path: Path) -> None:
 def test_a_study_stopped_after_runs_have_left_a_stack_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that had left are done, so that what is left of the stack is another set of runs: it began anew,
-    and so did a part of a stack.
+    """Runs that left the stack are finished, so the rest of the stack is another set of runs. It once restarted from the
+    beginning, and so did a part of a stack.
     """
     monkeypatch.setattr(run, "LOOK_EVERY", 2)
     whole = cells(study(load(small(tmp_path, rounds=12)), tmp_path / "whole"))
@@ -270,10 +270,10 @@ def test_the_time_of_one_client_after_the_other_is_extrapolated_from_a_measured_
     from tacit.report import study as page
 
     assert (
-        "One client at a time on the same machine makes 320 samples a second, measured over 2.0 s"
+        "One client at a time, the same machine processes 320 samples per second (measured over 2.0 s)"
         in page.timing(found)
     )
-    assert "extrapolated from that" in page.timing(found)
+    assert "Extrapolated, the whole study would take" in page.timing(found)
 
 
 def test_a_part_of_a_study_is_run_and_the_rest_later(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_a_setting_that_does_not_fit_names_its_row(tmp_path: Path) -> None:
         study(load(str(file)), tmp_path / "out")
 
 
-def test_a_baseline_nobody_knows_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_baseline_is_refused(tmp_path: Path) -> None:
     file = Path(small(tmp_path))
     file.write_text(file.read_text().replace('baseline = "central"', 'baseline = "alone 9"'))
     with pytest.raises(
@@ -400,7 +400,7 @@ def test_a_damaged_state_is_named(tmp_path: Path) -> None:
         pytest.param("cifar10-noniid", marks=pytest.mark.slow),
         pytest.param("convergence", marks=pytest.mark.slow),
         "convergence-digits",
-        "heart-disease",
+        pytest.param("heart-disease", marks=pytest.mark.slow),
         "mcmahan",
         pytest.param("niid-bench", marks=pytest.mark.slow),
     ],

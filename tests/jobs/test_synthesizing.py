@@ -28,7 +28,6 @@ from tacit.synth.conformance import _check_columns, _check_constraints, example
 from tacit.synth.encode import Layout
 from tacit.synth.federated import Histograms
 
-torch.set_num_threads(1)
 SMALL = dict(epochs=2, width=16, noise=8, device="cpu")
 
 
@@ -117,9 +116,9 @@ def test_a_copula_of_three_holders_is_near_the_copula_of_all_rows():
 
 @pytest.mark.parametrize(("kind", "alike", "right"), [(GAN, 0, 0.7), (CTGAN, 100, 0.85)])
 def test_networks_that_meet_learn_what_no_holder_has_alone(kind, alike, right):
-    """a's lie around −3, b's around 3, and each holder has 400 − `alike` of one and `alike` of the other. The
-    common maker makes both, where they belong; one that learnt nothing of it would be right in half the rows
-    (1,000 rows: .5 ± .05, three deviations).
+    """a's are around −3, b's around 3, and each party has 400 − `alike` of one and `alike` of the other. The joint
+    generator produces both correctly; one that learned nothing would be right in half of the rows (1,000 rows:
+    .5 ± .05, three standard deviations).
     """
     rng = np.random.default_rng(0)
     a = pd.DataFrame({"k": ["a"] * 400, "x": rng.normal(-3, 0.5, 400)})
@@ -161,7 +160,7 @@ def test_a_generator_of_several_holders_is_saved_and_draws_as_it_did(tmp_path):
 
 
 def test_the_stand_in_has_its_declared_counts():
-    """Nulls, spikes and all: counting the stand-in again gives the same counts."""
+    """Including nulls and spikes: counting the stand-in again gives the same counts."""
     frame, table = example()
     x = table.to_numbers(frame)
     layout = Layout(table.resolve_constraints(x))

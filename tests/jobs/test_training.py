@@ -206,7 +206,7 @@ def test_metrics_are_the_last_rounds_with_the_best() -> None:
 @pytest.mark.parametrize(
     ("every", "tested"), [(0, [5]), (1, [0, 1, 2, 3, 4, 5]), (2, [0, 2, 4, 5]), (9, [0, 5])]
 )
-def test_evaluation_happens_when_asked_and_after_the_last_round(
+def test_evaluation_happens_as_scheduled_and_after_the_last_round(
     every: int, tested: list[int], runtime: str
 ) -> None:
     result = train(rounds=5, evaluate_every=every, runtime=runtime)
@@ -309,7 +309,7 @@ def test_a_run_directory_holds_the_run(tmp_path: Path) -> None:
     assert "<html" in (tmp_path / "r" / "report.html").read_text()
 
 
-def test_a_report_is_written_where_asked(tmp_path: Path) -> None:
+def test_a_report_is_written_to_the_given_path(tmp_path: Path) -> None:
     assert train().report(tmp_path / "x.html").read_text().startswith("<!")
 
 
@@ -351,7 +351,7 @@ def test_a_diverging_regression_of_large_numbers_suggests_scaling_them() -> None
 
 
 def test_the_best_round_of_a_run_that_diverges_is_one_before_it_did() -> None:
-    """Too large a step at the server: the loss grows for some rounds before it is no number."""
+    """The server's step is too large: the loss grows for some rounds before it is not finite."""
     result = train(model="mlp", rounds=12, algorithm=algorithms.FedAvg(lr=0.5, server_lr=40.0))
     finite = [row for row in result.history if row["accuracy"] == row["accuracy"]]
     assert 0 < len(finite) < 12

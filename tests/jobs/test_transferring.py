@@ -59,9 +59,7 @@ def small(n=60, shared=20):
 
 
 def gains(tables, **settings):
-    """AUC on the target's other rows: (with the source, alone with the shared rows' labels), over five
-    deals.
-    """
+    """AUC on the target's other rows, with the source and alone with the shared rows' labels, over five splits."""
     made = []
     for seed in range(5):
         source, target = tables(seed)
@@ -75,13 +73,13 @@ def gains(tables, **settings):
 
 
 def test_disjoint_columns_the_source_helps_where_few_are_shared():
-    """7% of 569 people are shared. Mean AUC over five deals 0.90 against 0.87 when this was written."""
+    """7% of 569 records are shared. Mean AUC over five splits 0.90 against 0.87 when this was written."""
     helped, by_itself = gains(lambda seed: cancer(20, seed))
     assert helped > by_itself + 0.01
 
 
 def test_overlapping_columns_the_source_helps_where_few_are_shared():
-    """Two columns stand on both sides."""
+    """Both parties have two columns in common."""
     helped, by_itself = gains(lambda seed: cancer(20, seed, ("mean compactness", "compactness error")))
     assert helped > by_itself + 0.005
 
@@ -201,7 +199,7 @@ def test_guards_apply_at_the_cut_and_levels_are_sent_as_bytes():
     assert few.config["protect"] == "MaxNorm()"
 
 
-def test_it_is_saved_and_asked_as_a_network_of_the_targets_own(tmp_path):
+def test_it_is_saved_and_queried_as_the_targets_own_network(tmp_path):
     source, target = cancer()
     run = tacit.ftl(source, target, out=tmp_path / "made", **FAST)
     again = read(tmp_path / "made" / "target")

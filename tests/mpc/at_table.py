@@ -4,6 +4,7 @@ saw what.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,13 +12,35 @@ import torch
 from torch import Tensor
 
 from tacit.mpc.context import RingContext
-from tacit.mpc.dealer import Stock, dealer, plan
+from tacit.mpc.dealer import Request, Stock, dealer, plan
 from tacit.mpc.ring import FixedPoint
 from tacit.mpc.share import reconstruct, split
 from tacit.parties import Ledger
 from tacit.parties.conformance import Tap
 from tacit.parties.secret import Secret
 from tacit.runtimes import InProcess
+
+# all that parties send each other on the way: values under masks
+MASKED = {
+    "TapeKey",
+    "Corrections",
+    "MaskedFactors",
+    "MaskedProducts",
+    "MaskedValues",
+    "MaskedBits",
+    "MaskedSigns",
+}
+
+
+@functools.lru_cache(256)  # a dry run costs more than the run
+def requested(
+    step: Callable[..., Awaitable[Any]], shapes: tuple[tuple[int, ...], ...], fixed: FixedPoint
+) -> list[Request]:
+    """What a step asks of its dealer."""
+    return plan(
+        lambda ctx: step(ctx, *[torch.empty(s, dtype=torch.int64, device="meta") for s in shapes]),
+        fixed=fixed,
+    )
 
 
 def play(
@@ -34,10 +57,7 @@ def play(
     fixed = fixed or FixedPoint()
     names = tuple(f"party {i}" for i in range(parties))
     shares = [split(x, parties, Secret()) for x in operands]
-    requests = plan(
-        lambda ctx: step(ctx, *[torch.empty(x.shape, dtype=torch.int64, device="meta") for x in operands]),
-        fixed=fixed,
-    )
+    requests = requested(step, tuple(x.shape for x in operands), fixed)
 
     def program(rank: int) -> Any:
         async def party(me):

@@ -86,8 +86,8 @@ def test_every_bilinear_operation(op, x, y, parties):
 
 
 def test_shares_of_a_product_are_fresh():
-    """Replicated sharing adds up cross terms at home and must re-randomise them, or a share tells of the
-    factors; there is none of it here, and a triple's own c re-randomises. From the same shares of 0 · 0,
+    """Replicated sharing adds up cross terms at home and must re-randomize them, or a share tells of the
+    factors; there is none of it here, and a triple's own c re-randomizes. From the same shares of 0 · 0,
     twice: other words, uniform (χ² of 15 degrees of the upper 4 bits; a false alarm in 1e-5).
     """
     zero = torch.zeros(3000, dtype=torch.int64)

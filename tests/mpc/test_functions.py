@@ -1,6 +1,4 @@
-"""Each function over its domain, held to the error its line in `functions.py` states; and outside, in debug
-mode, refused.
-"""
+"""Each function over its domain, with the error stated in `functions.py`; outside, in debug mode, refused."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from tacit.mpc import functions as fn
 from tacit.mpc.ring import FixedPoint
 from tacit.parties import Ledger
 
-from .at_table import play, value
+from .at_table import MASKED, play, value
 
 FIXED = FixedPoint()
 
@@ -142,15 +140,7 @@ def test_inside_its_domain_debug_mode_changes_nothing(name):
 def test_without_debug_nothing_is_opened_but_masked_values():
     ledger = Ledger()
     play(fn.log, FIXED.encode(torch.tensor([2.0])), ledger=ledger)
-    assert {line.kind for line in ledger.seen} <= {
-        "TapeKey",
-        "Corrections",
-        "MaskedFactors",
-        "MaskedProducts",
-        "MaskedValues",
-        "MaskedBits",
-        "MaskedSigns",
-    }
+    assert {line.kind for line in ledger.seen} <= MASKED
     assert not ledger.stamps
 
 

@@ -57,7 +57,7 @@ def test_products_and_squares_are_exact_in_the_ring(pairs):
     ],
 )
 def test_every_shape_gives_a_triple(op, x, y):
-    """c = a ∘ b, with a, b and c drawn anew for each request."""
+    """c = a ∘ b, with new a, b and c for each request."""
     first, second = made(Triple(op, x, y), Triple(op, x, y))
     for t in (first, second):
         assert torch.equal(t["c"], op(t["a"], t["b"]))
@@ -128,7 +128,7 @@ def test_what_each_is_sent_is_uniform_whatever_the_words_are(monkeypatch):
             assert float(((counts - expected) ** 2 / expected).sum()) < 375
 
 
-def test_a_mask_that_stays_is_made_once():
+def test_a_reused_mask_is_generated_once():
     with pytest.raises(PartyFailed, match="mask 'w' is made twice; a mask may hide one value only"):
         made(Mask("w", (2,)), Mask("w", (2,)))
 

@@ -1,6 +1,4 @@
-"""Masks of truncation and comparison that two parties make by oblivious transfer: exactly what a dealer would
-have dealt.
-"""
+"""Masks of truncation and comparison that two parties generate by oblivious transfer equal those of a dealer."""
 
 from __future__ import annotations
 
@@ -52,7 +50,7 @@ def test_masks_of_a_comparison_equal_those_of_a_dealer(shape):
         holds(request, parts)
 
 
-def test_pieces_change_hands_and_fit_together(monkeypatch):
+def test_chunks_alternate_between_parties_and_fit_together(monkeypatch):
     """Nine pieces of eight values: each party chooses in turn, and every request gets its own part."""
     monkeypatch.setattr(masks, "PIECE", 8)
     lines: list[OTChannel] = []
@@ -69,7 +67,7 @@ def test_pieces_change_hands_and_fit_together(monkeypatch):
     assert costs[0] == costs[1] == {"base transfers": 4, "truncations": 2 * 4 + 2, "comparisons": 3 * 9}
 
 
-def test_nothing_asked_is_nothing_made():
+def test_no_request_generates_nothing():
     (none,) = made(Comparison((0, 3)))
     assert none["r"].shape == (0, 3)
     (none,) = made(Truncation((0,), 16))

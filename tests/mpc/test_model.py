@@ -256,7 +256,7 @@ def test_what_cannot_be_evaluated_is_refused_with_what_can(layer, words):
         (nn.Softmax(), "a dim"),
     ],
 )
-def test_a_known_layer_in_a_way_that_is_not_known_is_refused_with_what_it_must_have(layer, words):
+def test_a_known_layer_with_unsupported_options_is_refused_with_the_supported_ones(layer, words):
     with pytest.raises(
         BadParameter,
         match=rf"infer: layer 0 is {type(layer).__name__}.*cannot be evaluated on shares\. It must "
@@ -266,15 +266,15 @@ def test_a_known_layer_in_a_way_that_is_not_known_is_refused_with_what_it_must_h
 
 
 @pytest.mark.parametrize("padding", ["same", "valid"])
-def test_padding_may_be_given_in_a_word(padding):
+def test_padding_may_be_a_name(padding):
     model, x = made(nn.Conv2d(2, 2, (3, 5), padding=padding, dilation=(2, 1))), images()
     assert (tacit.infer(model, x).value - model(x)).abs().max() < 1e-3
 
 
 @pytest.mark.parametrize("options", [{}, {"helper": None}, {"adversary": "active"}])
 def test_a_layer_that_occurs_twice_in_a_sequence_is_applied_twice(options):
-    """torch's named_children lists a module once however often it stands there; with two of four layers left
-    out the result is another number.
+    """torch's named_children lists a module once, however often it occurs; without two of four layers the result
+    differs.
     """
     act, same = nn.ReLU(), nn.Linear(6, 6)
     model, x = (

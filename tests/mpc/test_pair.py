@@ -111,7 +111,7 @@ def test_any_perceptron_on_any_input(widths, rows, seed, fraction):
         ).abs().max() < 0.02 * 2 ** (12 - fraction) + 1e-4
 
 
-def test_what_is_made_before_is_counted_apart():
+def test_the_offline_phase_is_counted_separately():
     """Offline the two make masks, online they use them; a helper's network takes the same rounds online, and
     the same bytes.
     """
@@ -258,7 +258,7 @@ def prepared(folder, requests):
     InProcess().run_sync({"a": program(0), "b": program(1)})
 
 
-def test_masks_made_before_wait_in_a_file_and_serve_once(tmp_path):
+def test_masks_generated_in_advance_are_stored_in_a_file_and_used_once(tmp_path):
     x = torch.tensor([5 << 16, -(3 << 16), 0])
     requests = plan(lambda ctx: relu(ctx, torch.empty(x.shape, dtype=torch.int64, device="meta")))
     prepared(tmp_path, requests)
@@ -280,7 +280,7 @@ def test_masks_made_before_wait_in_a_file_and_serve_once(tmp_path):
         open_stock(tmp_path / "0.safetensors", 0, 2)
 
 
-def test_a_network_on_masks_made_the_night_before(tmp_path):
+def test_a_network_on_masks_generated_in_advance(tmp_path):
     layers, weights = compile(MLP)
     told = inference.Architecture(to_text(layers), True, "logits", 16)
     files = [tmp_path / name for name in ("owner", "client")]
@@ -371,8 +371,8 @@ def test_stocks_of_two_preparations_do_not_match_whichever_party_made_the_masks(
     ],
     ids=["fractional bits", "another product", "another convolution"],
 )
-def test_masks_of_the_same_shapes_made_for_something_else_are_refused(tmp_path, night, planned, asked):
-    """Shapes are equal, so nothing else would tell, and the result would be any number."""
+def test_masks_of_the_same_shapes_for_another_purpose_are_refused(tmp_path, night, planned, asked):
+    """Shapes are equal, so it would not be noticed otherwise, and the result would be wrong."""
     night(tmp_path, [planned])
     stock = open_stock(tmp_path / "0.safetensors", 0, 2)
     with pytest.raises(
@@ -382,7 +382,7 @@ def test_masks_of_the_same_shapes_made_for_something_else_are_refused(tmp_path, 
         asyncio.run(stock.take(asked))
 
 
-def test_masks_may_serve_fewer_batches_than_they_were_made_for(tmp_path):
+def test_masks_may_be_used_for_fewer_batches_than_generated(tmp_path):
     layers, weights = compile(LINEAR)
     told = inference.Architecture(to_text(layers), True, "logits", 16)
     prepared(tmp_path, list(inference.plan_requests(told, [list(ROWS.shape)] * 2)))
@@ -403,7 +403,7 @@ def test_masks_may_serve_fewer_batches_than_they_were_made_for(tmp_path):
     assert (out["client"]["value"] - inference.ideal(LINEAR, ROWS)).abs().max() < 1e-3
 
 
-def test_masks_are_nobody_elses_to_read_also_where_a_file_was(tmp_path):
+def test_masks_are_readable_by_their_owner_only_also_if_a_file_existed(tmp_path):
     (tmp_path / "0.safetensors").touch(mode=0o644)
     (tmp_path / "0.safetensors").chmod(0o644)
     prepared(tmp_path, [Truncation((2,), 16)])

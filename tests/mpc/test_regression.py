@@ -22,17 +22,9 @@ from tacit.parties import Ledger
 from tacit.parties.secret import Secret
 from tacit.runtimes import InProcess
 
-KINDS = {
-    "ColumnCount",
-    "TapeKey",
-    "Corrections",
-    "MaskedFactors",
-    "MaskedProducts",
-    "MaskedValues",
-    "MaskedBits",
-    "MaskedSigns",
-    "CoefficientShare",
-}
+from .at_table import MASKED
+
+KINDS = {"ColumnCount", "CoefficientShare", *MASKED}
 
 
 def world(n=60, names=("a", "b", "c")):

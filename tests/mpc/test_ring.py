@@ -16,7 +16,7 @@ def words(*shape, seed=0):
 
 
 @given(st.floats(-(2.0**30), 2.0**30), st.integers(12, 16))
-def test_what_is_encoded_comes_back_within_half_a_unit(x, fraction):
+def test_decoding_returns_an_encoded_value_within_half_a_unit(x, fraction):
     fixed = FixedPoint(fraction)
     back = float(fixed.decode(fixed.encode(x)))
     assert abs(back - x) <= fixed.ulp / 2

@@ -1,4 +1,4 @@
-"""Whom each pace asks and waits for, worked by hand."""
+"""The parties that each pace sends work to and waits for, worked by hand."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def names(orders: list[pace.Order]) -> list[str]:
         pace.FedAsync(0.5, pace.Constant()),
     ],
 )
-def test_a_pace_comes_back_from_its_table(one):
+def test_a_pace_is_restored_from_its_table(one):
     assert from_table(to_table(check(one)), pace.ALL, "pace") == one
 
 
@@ -71,7 +71,7 @@ def test_a_party_counts_its_own_pieces_of_work():
         scheduler.advance()
 
 
-def test_every_idle_party_is_asked_sooner_or_later():
+def test_every_idle_party_eventually_gets_work():
     """One of four at work at a time: 60 draws miss one of them with probability 4·(3/4)^60 < 2e-7; the seed
     is fixed.
     """
@@ -101,7 +101,7 @@ def test_fedbuff_divides_by_all_weights_and_so_shrinks_old_updates():
     assert [(w, float(v["delta"])) for w, v in moves] == [(1.0, 4.0), (3.0, 4.0)]
 
 
-def test_fedasync_moves_alpha_of_the_way_to_the_new_model():
+def test_fedasync_moves_by_alpha_toward_the_new_model():
     new = Arrival(pace.Order("a", 0, 0, 0.0, 0), 7.0, {"delta": torch.tensor([10.0])})
     ((weight, move),) = pace.FedAsync(alpha=0.6, staleness=pace.Polynomial(0.5)).updates(
         [new], 3, {"delta": torch.tensor([2.0])}
@@ -126,8 +126,8 @@ def lap(scheduler: pace.Scheduler, *who: str) -> list[str]:
 
 
 def test_safa_lets_a_late_party_work_on_until_it_lags_too_far():
-    """lag = 2: d begins with version 0 and is left alone at versions 1 and 2; at version 3 it is three
-    behind, is named, and begins anew.
+    """lag = 2: d starts with version 0 and continues at versions 1 and 2; at version 3 it is three versions behind, is
+    listed, and restarts.
     """
     scheduler = pace.SAFA(fraction=0.5, lag=2, deadline=0.9).scheduler(NAMES, 4, seed=0)
     assert names(scheduler.next_orders(0.0)) == list(NAMES)
@@ -177,7 +177,7 @@ def test_safa_does_with_who_has_come_when_its_time_is_over():
     assert [a.order.name for a in batch] == ["c"]
 
 
-def test_safa_fills_up_from_those_picked_before_when_nobody_else_is_at_work():
+def test_safa_fills_up_with_previously_selected_parties_if_no_other_is_working():
     scheduler = pace.SAFA(fraction=1.0, lag=5).scheduler(NAMES, 4, seed=0)
     scheduler.next_orders(0.0)
     assert lap(scheduler, *NAMES) == list(NAMES)
@@ -185,7 +185,7 @@ def test_safa_fills_up_from_those_picked_before_when_nobody_else_is_at_work():
     assert lap(scheduler, *NAMES) == list(NAMES)
 
 
-def test_safa_averages_everybodys_last_model():
+def test_safa_averages_the_last_model_of_every_party():
     """Worked by hand, quota 1 of 2, models x: round 1 takes a (x=4), b (x=8) comes too late and counts from
     round 2 on.
     """

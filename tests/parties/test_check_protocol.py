@@ -81,7 +81,7 @@ def test_mail_that_is_not_on_record_is_noticed():
         check_protocol(programs, lambda _: {}, [0])
 
 
-def test_a_party_whose_crash_nobody_notices_is_noticed():
+def test_an_unnoticed_crash_of_a_party_is_detected():
     def programs(_):
         async def talks(me):
             try:

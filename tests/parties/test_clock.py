@@ -13,7 +13,7 @@ from tacit.runtimes import InProcess
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans())))
-def test_timers_ring_by_time_then_by_who_asked_first_and_cancelled_ones_do_not(timers):
+def test_timers_fire_by_time_then_by_order_and_canceled_ones_do_not(timers):
     clock, rung = VirtualClock(), []
     handles = [
         clock.at(float(when), lambda i=i: rung.append((i, clock.now()))) for i, (when, _) in enumerate(timers)

@@ -112,7 +112,7 @@ everything = st.builds(
 
 @given(everything)
 @settings(max_examples=150, deadline=None)
-def test_every_message_comes_back_bit_for_bit(message):
+def test_every_message_round_trips_bit_for_bit(message):
     sent = encode(message)
     assert decode(sent) == decode(sent, Everything) == decode(sent, (Vector, Everything)) == message
     assert decode(bytearray(sent), reuse=True) == message

@@ -151,7 +151,7 @@ def test_bad_entries_are_refused():
             Ledger.from_dict(broken)
 
 
-def test_sizes_are_said_as_people_say_them():
+def test_sizes_are_human_readable():
     said = {
         0: "0 B",
         999: "999 B",

@@ -177,7 +177,7 @@ paths = ["", "a", "b", "a/c", "a/b"]
 
 @given(st.lists(st.tuples(st.sampled_from(paths), st.integers(0, 99)), max_size=20), st.permutations(paths))
 @settings(max_examples=40, deadline=None)
-def test_each_scope_hears_its_own_messages_in_order_whatever_is_read_first(sent, order):
+def test_each_scope_receives_its_own_messages_in_order_whatever_is_read_first(sent, order):
     def at(me, path):
         for tag in filter(None, path.split("/")):
             me = me.scope(tag)

@@ -138,7 +138,7 @@ def test_every_row_is_drawn_with_the_probability_that_is_accounted():
     assert np.var(sizes) == pytest.approx(50 * 0.2 * 0.8, rel=0.2)
 
 
-def test_shuffling_looks_at_every_row_once_an_epoch():
+def test_shuffling_uses_every_row_once_per_epoch():
     model, x, y = world()
     private = DPSGD(noise_multiplier=1.0, delta=1e-6, sampling="shuffle").attach(
         model, optimizer := sgd(model), (x, torch.arange(N)), batch_size=30
@@ -166,7 +166,7 @@ def test_a_loader_with_its_own_collate_function_is_used():
     assert private.batch_size == 20
 
 
-def test_a_scheduler_made_before_or_after_works():
+def test_a_scheduler_created_before_or_after_works():
     model, x, y = world()
     optimizer = sgd(model)
     before = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)

@@ -144,8 +144,8 @@ def test_a_batch_that_is_not_the_one_drawn_is_refused():
 
 
 def test_the_account_survives_a_restart(tmp_path):
-    """What was begun is spent: a second run with the same file goes on from there, and is refused when
-    nothing is left.
+    """A started step is spent: a second run with the same file continues the account, and is refused when the budget is
+    spent.
     """
     settings = DPSGD(epsilon=1.0, delta=1e-4, noise_multiplier=3.0)
     model, x, y = world()

@@ -16,7 +16,6 @@ from tacit.private.layers import KINDS, FunctionalRule, find_layers
 
 from .reference import clipped_sum, close, each_gradient
 
-torch.set_num_threads(1)
 ROWS = 7
 
 

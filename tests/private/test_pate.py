@@ -17,7 +17,7 @@ SEEDED = np.random.default_rng  # for tests alone: what is drawn must be the sam
 
 
 def counts_of(agree: float, n: int = 40, classes: int = 10, teachers: int = 250, seed: int = 0) -> np.ndarray:
-    """Counts in which a share `agree` of the teachers vote alike."""
+    """Counts in which a share `agree` of the teachers cast the same vote."""
     rng = np.random.default_rng(seed)
     out = np.zeros((n, classes), dtype=int)
     first = round(agree * teachers)
@@ -75,7 +75,7 @@ def test_a_check_that_says_no_costs_its_check_alone():
     )
 
 
-def test_nothing_asked_costs_nothing():
+def test_no_query_costs_nothing():
     for ask in AGGREGATORS:
         spent = ask.spent(np.zeros((0, 10), int), np.zeros(0, int), 1e-5, publish=True)
         assert (spent.independent, spent.dependent, spent.released) == (0.0, 0.0, None)

@@ -6,7 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-torch.set_num_threads(1)
 N = 200
 
 

@@ -26,9 +26,7 @@ class _Leaving:
 
 
 def leaving(programs: Mapping[str, Program], after: Mapping[str, int]) -> dict[str, Program]:
-    """The same programs, where a party named in `after` is gone for good once it has sent that many
-    messages.
-    """
+    """The same programs, with each party in `after` dropping out after it has sent that many messages."""
 
     def one(name: str, program: Program) -> Program:
         async def alive(me: Party) -> Any:

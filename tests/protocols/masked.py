@@ -1,4 +1,4 @@
-"""One round of secure aggregation among made-up clients, with whoever leaves when."""
+"""One round of secure aggregation among synthetic clients, with configurable dropouts."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_everyone_tests_at_work_or_not() -> None:
     assert [now for _, now, _ in study.tests] == [0.0, 2.0, 4.0]  # nobody waits for b and c
 
 
-def test_an_order_that_is_not_answered_in_time_is_given_up_and_its_party_named() -> None:
+def test_an_order_that_is_not_answered_in_time_is_abandoned_and_its_party_named() -> None:
     study = Study(pace.FedBuff(2), {"a": 1.0, "b": 1.0, "c": 50.0}, last=6)
     study.by_messages(within=3.0)
     assert study.dropped[0] == (2, {"c": "no answer within 3 s"})
@@ -186,7 +186,7 @@ def test_bytes_that_are_not_an_answer_are_distinguished_from_answers() -> None:
 
 
 class Open:
-    """A door at which everybody always stands."""
+    """A fake in which all parties are always connected."""
 
     def __init__(self) -> None:
         self.refused: dict[str, str] = {}
@@ -215,7 +215,7 @@ def test_an_unusable_answer_is_refused_and_the_others_continue() -> None:
     assert {o.name for _, orders, _ in study.log for o in orders} == {"a", "c"}
 
 
-def test_a_model_that_nobody_tests_ends_the_run_with_the_reasons() -> None:
+def test_a_model_that_no_party_evaluates_ends_the_run_with_the_reasons() -> None:
     async def silent(me: Party) -> None:
         await asyncio.Event().wait()
 
@@ -258,8 +258,8 @@ def test_orders_and_answers_come_back_from_the_wire_as_they_were(
     assert torch.equal(answer.vectors["delta"], w)
 
 
-def test_a_server_that_comes_back_after_its_last_version_waits_for_nobody() -> None:
-    """Its clients may have heard Stop from it before it was killed, and are gone."""
+def test_a_server_restarted_after_its_last_version_waits_for_no_party() -> None:
+    """Its clients may have received Stop before it was killed, and have exited."""
     from types import SimpleNamespace
 
     from tacit.protocols import buffered

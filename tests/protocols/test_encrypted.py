@@ -1,4 +1,4 @@
-"""Encrypted sums: exact whoever leaves when; the server never has the key."""
+"""Encrypted sums: exact for any dropouts; the server never has the key."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_server_is_sent_ciphertexts_and_the_sum_and_no_key() -> None:
 
 
 def test_whoever_opens_the_sum_notes_how_far_off_it_was_and_the_ciphertexts_bytes_are_counted() -> None:
-    """In its own ledger, as a power of two: the server is not told."""
+    """In its own ledger, as a power of two: it is not sent to the server."""
     terms, ledger = EncryptedSumTerms("fed", 3, 5000, 2**29 - 1), Ledger()
     aggregate(terms, inputs(terms), protocol=encrypted, ledger=ledger)
     opened = [line for line in ledger.seen if line.kind == "DecryptedSum" and line.party == line.sender]

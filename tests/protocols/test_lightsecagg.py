@@ -1,4 +1,4 @@
-"""LightSecAgg: the sum is exact whoever leaves when, in one recovery, and T pieces say nothing."""
+"""LightSecAgg: the sum is exact for any dropouts, in one recovery, and T pieces reveal nothing."""
 
 from __future__ import annotations
 

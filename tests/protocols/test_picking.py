@@ -1,5 +1,5 @@
-"""Only the best of a round sends its model: equal to the ideal and to the stacked engine, byte for byte; what
-happens when the best is gone.
+"""Only the best party of a round sends its model: equal to the ideal function and to the stacked engine, byte for
+byte; and what happens if the best party disconnects.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ def test_of_equal_scores_the_first_party_counts_however_long_others_work():
         assert [e["best"] for e in run.history] == [same.parties[0]] * 2
 
 
-def test_where_no_score_is_a_number_nobody_is_best_and_the_model_stays():
+def test_if_no_score_is_finite_no_party_is_best_and_the_model_does_not_change():
     job = {**JOB, "algorithm": FedPSO(lr=1e38), "rounds": 2}
     stacked, apart = (tacit.train(fed(), **job, runtime=r) for r in ("cohort", "inprocess"))
     assert told(stacked) == told(apart)
@@ -327,7 +327,6 @@ def with_kits(programs, folder, more=None, **how):
     """A run whose parties have kits and meet at a hub; `programs` take the place of honest ones. (its result,
     {party: how it ended})
     """
-    torch.set_num_threads(1)
     for k in range(4):
         party_rows.save_rows(fed(), k, folder / str(k))
 
@@ -404,7 +403,7 @@ def test_a_party_with_a_kit_that_sends_an_invalid_or_foreign_score_is_refused(sc
     assert [(e["scored"], e["uploaded"]) for e in run.history] == [(3 if score != score else 4, 1), (3, 1)]
 
 
-def test_a_party_that_agreed_to_a_score_does_not_send_everybodys_model(tmp_path):
+def test_a_party_that_agreed_to_a_score_does_not_send_its_model_unasked(tmp_path):
     """Its job file says that only the best sends a model; a server that would have all of them is refused."""
     file = tmp_path / "job.toml"
     file.write_text(
@@ -423,8 +422,8 @@ def test_a_party_that_agreed_to_a_score_does_not_send_everybodys_model(tmp_path)
         ours.check_offer(everybody)
 
 
-def test_if_the_best_is_killed_before_its_model_has_gone_out_the_next_best_is_asked(tmp_path, monkeypatch):
-    """The first round's best is killed as it is about to send its model. The run says so, and is one whose
+def test_if_the_best_party_is_killed_before_it_sends_its_model_the_next_best_is_used(tmp_path, monkeypatch):
+    """The best party of the first round is killed before it sends its model. The run states this, and equals one whose
     server does not count that party's scores.
     """
     job = {**JOB, "rounds": 2, "evaluate_every": 0}
@@ -455,8 +454,8 @@ def test_if_the_best_is_killed_before_its_model_has_gone_out_the_next_best_is_as
 
 @pytest.mark.parametrize("kind", ["Upload", "Free"])
 def test_a_best_party_that_is_started_again_still_sends_its_model(kind, tmp_path, monkeypatch):
-    """It had said its score, and what it held is gone with its process; killed at its model, or right after
-    its score. Nobody waits for ever.
+    """It had sent its score, and lost its state with its process; it is killed when sending its model, or right after
+    its score. No party waits forever.
     """
     job = {**JOB, "rounds": 2, "evaluate_every": 0}
     stacked = tacit.train(fed(), **job)

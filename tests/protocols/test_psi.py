@@ -71,7 +71,7 @@ def test_what_is_shared_is_found_whatever_the_sizes(method: str, reveal: str, n:
 
 
 @pytest.mark.parametrize(("n", "m"), SIZES)
-def test_with_size_the_receiver_gets_a_number_and_nobody_a_row(n: int, m: int) -> None:
+def test_with_size_the_receiver_gets_a_number_and_no_party_a_row(n: int, m: int) -> None:
     mine, theirs = digests(range(n)), digests(range(n // 2, n // 2 + m))
     made = run(two(mine, theirs, reveal="size"))
     assert made["receiver"]["size"] == len(psi.ideal(list(mine), list(theirs)))
@@ -276,7 +276,7 @@ def test_codewords_are_far_enough_apart() -> None:
         ({"reveal": "sum"}, {"reveal": "sum", "limit": 9}, "reveal='sum' and limit=9. Use the same"),
     ],
 )
-def test_parties_that_want_different_things_compare_nothing(
+def test_parties_with_different_requests_compare_nothing(
     receiver: dict[str, Any], sender: dict[str, Any], text: str
 ) -> None:
     programs = {
@@ -300,7 +300,7 @@ def test_parties_that_want_different_things_compare_nothing(
         ({"limit": 0}, "psi: limit is 0; it must be a whole number from 1 to"),
     ],
 )
-def test_what_cannot_be_asked_for(more: dict[str, Any], text: str) -> None:
+def test_unsupported_requests_are_refused(more: dict[str, Any], text: str) -> None:
     with pytest.raises(BadParameter) as refused:
         psi.check_options(**{"method": "auto", "reveal": "receiver", **more})
     assert text in str(refused.value)
@@ -369,9 +369,7 @@ def twice(held: list[Any], message: Any) -> list[Any]:
 def test_a_relay_that_reorders_or_repeats_is_noticed(
     change: Any, who: str, kind: type, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sealed channel between real parties keeps the order by itself; the protocol does not depend on
-    it.
-    """
+    """The encrypted channel between real parties preserves the order; the protocol does not depend on it."""
     monkeypatch.setattr(psi_dh, "CHUNK", 5)
     monkeypatch.setattr(psi_oprf, "CHUNK", 16)
     programs = two(digests(range(20)), digests(range(10, 30)), method=method)

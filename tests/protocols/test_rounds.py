@@ -174,7 +174,7 @@ class Hidden:
 
 
 def hidden_run(sums: Hidden, asked: list[int]) -> tuple[list[Any], list[str]]:
-    """Two rounds of two clients; what was merged, and what was told about aborted tries."""
+    """Two rounds of two clients: the merged updates, and the notes about aborted tries."""
     merged: list[Any] = []
     told: list[str] = []
 
@@ -217,9 +217,9 @@ def test_a_sum_that_is_aborted_too_often_ends_the_run() -> None:
         hidden_run(Hidden(tries=2, fails=(True, True)), [])
 
 
-def test_a_client_leaves_a_sum_that_will_never_end_when_the_server_comes_back_and_asks_again() -> None:
-    """The server died after it had asked: whoever takes its place knows nothing of that sum, and asks for the
-    round in a new one.
+def test_a_client_leaves_an_orphaned_sum_when_the_restarted_server_asks_again() -> None:
+    """The server died after its request. The restarted server does not know that sum, and requests the round in a new
+    one.
     """
     sums = Hidden()
 

@@ -1,4 +1,4 @@
-"""Secure aggregation: the sum is exact whoever leaves when, and below the threshold there is none."""
+"""Secure aggregation: the sum is exact for any dropouts, and below the threshold there is none."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_sum_is_exact_in_the_ring_whichever_party_drops_at_any_step(
     steps = STEPS[adversary]
     stay = [sum(leave.get(name, 99) > step for name in values) for step in range(len(steps))]
     if min(stay) < terms.enough:
-        # on a sparse graph a client whose neighbourhood lost too many may leave before the server notices
+        # on a sparse graph a client whose neighborhood lost too many may leave before the server notices
         words = (
             r"party 'server' failed: SumAborted: secure aggregation was aborted, and no update was opened\."
         )
@@ -72,7 +72,7 @@ def test_the_sum_is_exact_in_the_ring_whichever_party_drops_at_any_step(
         outcome, clients = aggregate(terms, values, leave)
     except (
         PartyFailed
-    ) as failed:  # on a sparse graph one neighbourhood may have lost too many although enough stayed in all
+    ) as failed:  # on a sparse graph one neighborhood may have lost too many although enough stayed in all
         if neighbours is None or not failed.error.args[0].startswith(
             ("secure aggregation was aborted", "party 'c")
         ):
@@ -100,7 +100,7 @@ def test_it_is_a_protocol(adversary: str, threshold: float) -> None:
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_forty_clients_some_of_which_leave_one_after_the_other(sparse: bool) -> None:
-    """On the sparse graph k is what Bell et al. ask for, so that a neighbourhood loses too many with
+    """On the sparse graph k is what Bell et al. ask for, so that a neighborhood loses too many with
     probability 2^-30 only.
     """
     k = degree(40, 0.6, corrupt=0.2, drop=0.1) if sparse else None
@@ -181,7 +181,7 @@ def test_packed_uploads_take_the_bits_of_the_ring() -> None:
         ),
     ],
 )
-def test_terms_that_protect_nobody_are_refused(change: dict[str, Any], words: str) -> None:
+def test_terms_without_protection_are_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(BadParameter, match=words):
         check(SecAggTerms(**({"federation": "fed", "parties": 5, "length": 3, "bound": 10} | change)))
 

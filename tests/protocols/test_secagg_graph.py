@@ -1,4 +1,4 @@
-"""The sparse graph of Bell et al.: k-regular, symmetric, drawn anew, and k large enough by an independent
+"""The sparse graph of Bell et al.: k-regular, symmetric, random for each round, and k large enough by an independent
 count.
 """
 
@@ -72,7 +72,7 @@ def test_the_degree_grows_with_the_logarithm() -> None:
     assert all(0 < b - a <= 10 for a, b in pairwise(ks))
 
 
-def test_few_parties_need_everybody() -> None:
+def test_few_parties_need_the_complete_graph() -> None:
     assert degree(6, 0.6) == 5
 
 
@@ -92,7 +92,7 @@ def test_the_rest_of_a_circle_stays_connected_unless_half_a_neighborhood_in_a_ro
         assert reached == left
 
 
-def test_shares_that_add_up_to_everybody_are_refused() -> None:
+def test_fractions_that_sum_to_one_are_refused() -> None:
     with pytest.raises(
         BadParameter,
         match=r"SecAgg: corrupt and drop is \(0\.6, 0\.4\); it must be fractions of at least 0 whose sum "

@@ -1,6 +1,4 @@
-"""A network in parts computes what it computes in one piece, in every configuration; whoever strays from the
-job is told so.
-"""
+"""A split network computes the same as one network, in every configuration; deviations from the job are refused."""
 
 from __future__ import annotations
 
@@ -21,14 +19,6 @@ from tacit.protocols.splitnn_terms import Segment
 from tacit.runtimes import InProcess
 
 WIDE = {"a": 6, "b": 3, "c": 4}
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def sgd(lr=0.1, momentum=0.9):

@@ -86,7 +86,7 @@ def test_max_norm_makes_expected_squared_norms_equal():
     assert float((out[1::2] ** 2).sum(1).mean()) == pytest.approx(25, abs=5 * 25 * math.sqrt(2) / 100)
 
 
-def test_marvells_noise_has_the_power_asked_for_and_is_near_the_best_there_is():
+def test_marvells_noise_has_the_requested_power_and_is_near_optimal():
     """No random split of the same power has a smaller divergence than what the grid found, up to 1%."""
     u, v, p, d, delta2, s = 0.5, 0.2, 0.15, 6, 4.0, 2.0
     across, along = Marvell(s)._levels(u, v, p, d, delta2)

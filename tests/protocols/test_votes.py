@@ -1,5 +1,5 @@
-"""Votes under secure aggregation: the counts are right, a count with the teachers' noise has it, and nobody
-sees one vote.
+"""Votes under secure aggregation: the counts are right, the teachers' noise is in them, and no single vote is
+visible.
 """
 
 from __future__ import annotations
@@ -89,9 +89,7 @@ def test_the_teachers_noise_is_in_the_sum_and_has_the_variance_it_should():
 
 
 def test_the_server_is_sent_no_vote_but_under_a_mask():
-    """Every teacher votes alike, twice: what reaches the server differs all the same, and holds no one-hot
-    row.
-    """
+    """All teachers cast the same vote, twice: the server receives different data each time, without a one-hot row."""
     same = torch.zeros(5, 6, dtype=torch.int64)
     seen = []
     for _ in range(2):
@@ -129,7 +127,7 @@ def test_a_teacher_that_stays_away_is_done_without_down_to_the_threshold():
         InProcess().run_sync({**made, "t1": away, "t2": away})
 
 
-def test_a_teacher_refuses_to_count_what_was_not_asked():
+def test_a_teacher_refuses_an_unexpected_count():
     async def boss(me):
         await me.send(NAMES, votes.Questions(ROWS))
         await me.send(NAMES, votes.Tallied(torch.tensor([0, 6])))

@@ -15,10 +15,10 @@ def test_the_graph_the_distance_and_every_node_are_drawn(tmp_path):
     )
     page = run.report(tmp_path / "report.html").read_text()
     section = page.split('id="nodes"')[1].split("</section>")[0]
-    assert "Without a server" in section
-    assert "Who talks to whom: ring, 6 nodes" in section
+    assert "Decentralized training" in section
+    assert "Communication graph: ring, 6 nodes" in section
     assert "Distance from consensus" in section
-    drawn = next(svg for svg in section.split("<svg ") if "Who talks to whom" in svg)
+    drawn = next(svg for svg in section.split("<svg ") if "Communication graph" in svg)
     assert len(re.findall(r"<line ", drawn.split("</svg>")[0])) == 6  # a line a link
     for name in fed.parties:
         assert name in section

@@ -44,7 +44,7 @@ def test_cut_anywhere_in_its_last_lines_a_run_keeps_every_whole_line(cut: int) -
         assert bool(record.warnings) == (not kept.endswith(b"\n") and len(record.events) == whole)
 
 
-def test_a_torn_line_is_said_and_the_best_so_far_is_still_known(tmp_path: Path) -> None:
+def test_a_torn_line_is_reported_and_the_best_so_far_is_still_known(tmp_path: Path) -> None:
     directory = made.run(tmp_path / "r", done=4)
     with (directory / "events.jsonl").open("a") as file:
         file.write('{"kind":"round","round":5,"lo')
@@ -52,8 +52,8 @@ def test_a_torn_line_is_said_and_the_best_so_far_is_still_known(tmp_path: Path) 
     (torn,) = record.warnings
     assert (
         torn
-        == "The last line of events.jsonl (line 7) was cut short, as when a run is killed while writing; it "
-        "is left out."
+        == "The last line of events.jsonl (line 7) is incomplete, as after a run that was killed while writing; it "
+        "was left out."
     )
     assert not record.is_finished
     assert record.done == 4
@@ -79,7 +79,7 @@ def test_a_seed_that_diverged_is_not_left_out_of_the_mean(tmp_path: Path) -> Non
     assert math.isnan(tabulate(runs, "loss")["table"]["mean"][0][0])
 
 
-def test_a_comparison_without_its_table_is_made_of_the_runs_so_far(compared: Path, tmp_path: Path) -> None:
+def test_a_comparison_without_its_table_is_built_from_the_runs_so_far(compared: Path, tmp_path: Path) -> None:
     import shutil
 
     place = shutil.copytree(compared, tmp_path / "c")
@@ -89,8 +89,8 @@ def test_a_comparison_without_its_table_is_made_of_the_runs_so_far(compared: Pat
     assert comparison is not None
     assert comparison["table"] == read(compared)[1]["table"]  # type: ignore[index]
     assert comparison["notes"] == [
-        "99-not-begun has not begun and is left out.",
-        "The comparison is not finished: this table is made of the runs so far.",
+        "99-not-begun has not started and was left out.",
+        "The comparison is not finished: this table contains the runs so far.",
     ]
     assert len(runs) == 20
 
@@ -98,22 +98,22 @@ def test_a_comparison_without_its_table_is_made_of_the_runs_so_far(compared: Pat
 @pytest.mark.parametrize(
     ("file", "content", "says"),
     [
-        ("events.jsonl", None, "is no run directory: it has no events.jsonl. Give a directory written by"),
+        ("events.jsonl", None, "is not a run directory: it has no events.jsonl. Give a directory written by"),
         ("events.jsonl", "", "has no start event: the run was stopped before it began"),
         (
             "events.jsonl",
             '{"kind":"start"}\nrubbish\n{"kind":"end"}\n',
-            "line 2 is not JSON. Only a last line may be torn",
+            "line 2 is not JSON. Only the last line may be incomplete",
         ),
         (
             "events.jsonl",
             '{"kind":"start"}\n[1]\n',
-            "line 2 is no event: an event is a JSON object with a kind",
+            "line 2 is not an event: an event is a JSON object with a kind",
         ),
         ("events.jsonl", '{"kind":"start"}\n{"kind":"round"}\n', "line 2 is a round without its number"),
         ("job.toml", "a = = 1", "job.toml is not TOML"),
         ("ledger.json", "{", "ledger.json is not JSON"),
-        ("ledger.json", "[]", "must hold a JSON object, not a list"),
+        ("ledger.json", "[]", "must contain a JSON object, not a list"),
     ],
 )
 def test_what_cannot_be_read_is_named(tmp_path: Path, file: str, content: str | None, says: str) -> None:
@@ -130,7 +130,7 @@ def test_a_broken_comparison_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadRun, match="there is no directory"):
         read(tmp_path / "nowhere")
     (tmp_path / "runs").mkdir()
-    with pytest.raises(BadRun, match="no run that has begun"):
+    with pytest.raises(BadRun, match="nor a run that has started"):
         read(tmp_path)
     (tmp_path / "compare.json").write_text('{"table": {"columns": ["a"], "index": ["b"], "mean": [[]]}}')
     with pytest.raises(BadRun, match="has no table with one mean per row of index and column"):

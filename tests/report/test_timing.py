@@ -57,12 +57,12 @@ def test_the_time_to_a_mark_that_all_runs_reach_by_hand():
     drawn = against_time([ROUNDS, BUFFERED])
     assert drawn is not None
     assert drawn.table is not None
-    assert drawn.table.header[-1] == "time until 76.0%"
+    assert drawn.table.header[-1] == "time to reach 76.0%"
     assert [(row[0], row[1], row[-1]) for row in drawn.table.rows] == [
         ("FedAvg", "3", "30.0 s"),
         ("FedAvg, FedBuff(buffer=2)", "3", "4.0 s"),
     ]
-    assert "virtual clock" in drawn.caption
+    assert "Simulated time" in drawn.caption
 
 
 def test_a_regression_is_timed_by_its_loss():
@@ -87,7 +87,7 @@ def test_ages_are_counted_over_all_versions_and_the_oldest_share_a_bar():
     assert dict(drawn.table.rows)["0"] == "2"
     assert dict(drawn.table.rows)["11 to 15"] == "2"
     assert "15 at most" in drawn.caption
-    assert "33.3% were fresh" in drawn.caption
+    assert "33.3% of the updates were fresh" in drawn.caption
 
 
 def test_runs_without_a_clock_have_no_such_section_and_those_with_one_do():
@@ -100,7 +100,7 @@ def test_runs_without_a_clock_have_no_such_section_and_those_with_one_do():
     assert "Staleness of the updates" in page
 
 
-def test_over_a_network_the_clock_is_said_to_be_the_real_one():
+def test_over_a_network_the_clock_is_labeled_as_real():
     drawn = against_time([record("a", [(1.0, 0.5)], runtime="one process a party")])
     assert drawn is not None
-    assert "the real clock" in drawn.caption
+    assert "Wall-clock time" in drawn.caption

@@ -195,7 +195,7 @@ def kill_at_random(base: Path, kills: int, seed: int, kind: str) -> dict[str, An
 
 
 def leave_and_return(base: Path) -> dict[str, Any]:
-    """A client is killed, rounds go on without it, it is started again and takes part again."""
+    """A client is killed, rounds continue without it, and it is restarted and takes part again."""
     cast = Cast(base, deadline=4.0, at_least=1)  # seconds that each round without the client takes
     cast.job |= {"rounds": 40, "per_round": CLIENTS, "evaluate_every": 0}
     gone = cast.fed.parties[1]

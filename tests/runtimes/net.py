@@ -49,7 +49,7 @@ class Net:
             await net.hub.stop()
 
     async def restart(self, down: float = 0.0) -> None:
-        """The hub is gone at once, as if killed, and another stands in its place."""
+        """The hub stops at once, as if killed, and another replaces it."""
         kit, port, tap = self.hub.kit, self.hub.port, self.hub.tap
         await self.hub.stop()
         await asyncio.sleep(down)

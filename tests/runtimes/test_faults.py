@@ -5,20 +5,19 @@ are named.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import warm
+
 KILLING = Path(__file__).with_name("killing.py")
 
 
 def killing(*args: str, timeout: float) -> Any:
-    done = subprocess.run(
-        [sys.executable, str(KILLING), *args], capture_output=True, text=True, timeout=timeout
-    )
+    done = warm.run([sys.executable, str(KILLING), *args], timeout=timeout)
     assert done.returncode == 0, done.stderr[-6000:]
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -145,7 +145,7 @@ def test_a_client_cannot_impersonate_the_hub() -> None:
     asyncio.run(play())
 
 
-def test_nobody_there_is_said_in_words() -> None:
+def test_an_unreachable_hub_gives_a_readable_error() -> None:
     _, kits = temporary("f", ("a",))
     fatal, why = reach(kits["a"].at("127.0.0.1:9"))
     assert not fatal
@@ -194,7 +194,7 @@ def test_a_revoked_party_is_sent_away_while_connected_and_not_let_in_again(
     asyncio.run(play())
 
 
-def test_a_slow_reader_holds_up_its_sender_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_reader_delays_only_its_sender(monkeypatch: pytest.MonkeyPatch) -> None:
     """`slow` never reads; what waits for it in the hub stays below what one pair may have under way."""
 
     async def play() -> None:

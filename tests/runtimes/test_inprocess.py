@@ -169,7 +169,7 @@ def test_a_program_that_is_not_a_coroutine_or_cancels_itself_is_a_failed_party()
         InProcess().run_sync({"a": gives_up})
 
 
-def test_sending_to_a_stranger_names_the_nearest_party():
+def test_sending_to_an_unknown_party_names_the_nearest_one():
     async def lost(me):
         await me.send("hospital-d", InBall(1))
 

@@ -75,7 +75,7 @@ def test_a_party_whose_connection_is_cut_continues() -> None:
     assert asyncio.run(play()) == list(range(400))
 
 
-def test_a_party_that_comes_late_gets_what_was_said_before() -> None:
+def test_a_late_party_gets_earlier_messages() -> None:
     async def play() -> list[int]:
         async with Net.of("a", "b") as net:
             early = asyncio.create_task(net.party("a", lambda me: throw(me, "b", 3)))
@@ -122,7 +122,7 @@ def test_the_hub_may_start_last() -> None:
     assert asyncio.run(play()) == [0, 1, 2]
 
 
-def test_a_link_speaks_for_its_owner_to_members_only() -> None:
+def test_a_link_communicates_with_members_only() -> None:
     async def play() -> None:
         async with Net.of("a", "b") as net, Link(net.kits["a"]) as link:
             with pytest.raises(ProtocolError, match="party 'a' tried to send to 'b' as 'b'"):
@@ -191,9 +191,9 @@ def test_memory_stays_flat_over_ten_thousand_small_messages() -> None:
     assert last - first < 4096  # kB
 
 
-def test_one_that_was_there_and_has_gone_is_not_waited_for_for_ever() -> None:
-    """It is told of at once, may come back within `away` seconds, and is named with what was wanted of it.
-    One that never came is another matter.
+def test_a_party_that_disconnected_is_not_awaited_forever() -> None:
+    """Its absence is reported at once; it may return within `away` seconds, and is named with the expected message. A
+    party that never connected is a different case.
     """
 
     async def play() -> None:
@@ -222,7 +222,7 @@ def test_one_that_was_there_and_has_gone_is_not_waited_for_for_ever() -> None:
     asyncio.run(_soon(play))
 
 
-def test_one_that_comes_back_in_time_was_not_gone() -> None:
+def test_a_party_that_reconnects_in_time_is_not_reported_absent() -> None:
     async def play() -> int:
         async with Net.of("a", "b") as net:
 

@@ -16,7 +16,7 @@ from tacit.runtimes.provision import FederationFile, provision
 from tests.runtimes.net import Net, catch, throw
 
 
-def test_a_revoked_certificate_is_said_before_a_run_starts(tmp_path: Path) -> None:
+def test_a_revoked_certificate_is_reported_before_a_run_starts(tmp_path: Path) -> None:
     """TLS alone would let it in: the hub knows the list."""
     federation = FederationFile("f", "127.0.0.1:1", "127.0.0.1:0", "server", ("a", "b"))
     provision(federation, tmp_path)
@@ -40,7 +40,7 @@ def test_a_revoked_certificate_is_said_before_a_run_starts(tmp_path: Path) -> No
     assert "refuses party 'b': the certificate of 'b' was revoked by the authority of federation 'f'" in why
 
 
-def test_a_server_of_another_version_is_said_before_a_run_starts() -> None:
+def test_a_server_of_another_version_is_reported_before_a_run_starts() -> None:
     async def play(version: str) -> list[tuple[str, str]]:
         async with Net.of("server", "a") as net:
             waits = asyncio.create_task(net.party("server", lambda me: asyncio.sleep(3600), version=version))
@@ -78,7 +78,7 @@ def test_looking_leaves_a_partys_own_connection_alone() -> None:
     assert set(present) <= {"a", "b"}
 
 
-def test_nobody_who_answers_is_said_too() -> None:
+def test_an_absent_server_is_reported_too() -> None:
     _, kits = temporary("test", ("a",))
     assert (
         check_admission(kits["a"].at("127.0.0.1:9"), 1.0)[0]

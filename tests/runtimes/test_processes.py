@@ -27,6 +27,10 @@ async def where(me: Party) -> int:
     return os.getpid()
 
 
+def test_processes_start_in_a_new_interpreter(new_interpreter):
+    conformance.ping_pong_is_answered_and_recorded(Processes())
+
+
 def test_each_party_has_a_process_of_its_own():
     pids = Processes().run_sync({"a": where, "b": where})
     assert len({*pids.values(), os.getpid()}) == 3
@@ -90,7 +94,7 @@ async def hears_one(me: Party) -> int:
     return (await me.recv("a", ProcessNumber)).value
 
 
-def test_a_killed_process_is_started_again_where_that_was_asked_for(tmp_path):
+def test_a_killed_process_is_restarted_if_requested(tmp_path, new_interpreter):
     results = Processes(restart=True).run_sync(
         {"a": functools.partial(dies_once, marker=str(tmp_path / "died")), "b": hears_one}
     )

@@ -46,7 +46,7 @@ def pair() -> tuple[End, End]:
 
 
 class Wire:
-    """A hub in the middle. `act(direction, payload)` gives what goes on instead."""
+    """A hub in the middle. `act(direction, payload)` returns what is forwarded instead."""
 
     def __init__(self, a: End, b: End, act: Any = lambda direction, payload: [payload]):
         self.a, self.b, self.act, self.now = a, b, act, 0.0

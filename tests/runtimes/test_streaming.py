@@ -95,7 +95,7 @@ def test_in_a_notebook_the_loop_has_a_thread_of_its_own() -> None:
 
 
 def test_parties_wait_while_the_consumer_has_an_item_and_the_ledger_is_whole_when_it_stops() -> None:
-    """A party that speaks while another emits is heard only after the consumer asked for more."""
+    """A message sent while another party emits is delivered only after the consumer asked for more."""
     emitter, ledger, log = Emitter[str](), Ledger(), []
 
     async def server(me: Any) -> None:

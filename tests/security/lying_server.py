@@ -1,8 +1,8 @@
-"""A server that lies, against real clients: a real hub, real kits, clients that gave the job file they agreed
-to. The attacker holds the server's kit alone.
+"""A malicious server against real clients: a real hub, real kits, clients started with the job file they agreed to.
+The attacker has only the server's kit.
 
-`play` runs the attack beside the clients. It ends when the attack is through, or when a client refuses: by
-that, not by a clock.
+`play` runs the attack while the clients run. It ends when the attack is finished, or when a client refuses: by
+that event, not by a clock.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
+import pytest
 import torch
 
 from tacit.algorithms.types import State
@@ -27,6 +26,7 @@ from tacit.jobs.train.plan import make_plan, make_task
 from tacit.parties.party import Party
 from tacit.protocols import joining, rounds
 from tacit.runtimes.kits import Kit
+from tests.clinics import write_files
 from tests.runtimes.net import Net
 
 CLIENTS = ("a", "b", "c", "d")
@@ -59,16 +59,9 @@ threshold = 0.7
 adversary = "active"
 max_rows = 64
 """
+GUARDED = JOB + SECAGG
 LOCAL_NOISE = '\n[[guard]]\nname = "Clip"\nnorm = 1.0\n[[guard]]\nname = "Noise"\nplacement = "local"\n'
-
-
-def write_files(folder: Path) -> None:
-    rng = np.random.default_rng(0)
-    for name, n in SIZES.items():
-        age, chol = rng.normal(50, 10, n), rng.normal(200, 30, n)
-        pd.DataFrame(
-            {"age": age, "chol": chol, "sick": np.where(age + rng.normal(0, 5, n) > 50, "yes", "no")}
-        ).to_csv(folder / f"{name}.csv", index=False)
+WITHOUT = pytest.mark.parametrize("protected", [False, True], ids=["without", "with"])
 
 
 class Attacker:
@@ -141,11 +134,11 @@ def play(
     state: Path | None = None,
     through: bool = False,
 ) -> tuple[Any, dict[str, Any]]:
-    """(what the attack gained or None, {client: how it ended}). `agreed`: the job file that clients gave;
-    None: they gave none. `through`: the attack ends by itself, also where clients refuse.
+    """(what the attack gained or None, {client: how it ended}). `agreed`: the job file of the clients, or None. `through`:
+    the attack runs to its end even if clients refuse.
     """
     folder.mkdir(exist_ok=True)
-    write_files(folder)
+    write_files(folder, SIZES)
     (folder / "job.toml").write_text(job)
     (folder / "agreed.toml").write_text(job if agreed in ("same", None) else agreed)
 

@@ -1,6 +1,6 @@
-"""Attacks on a party's privacy account: forgetting, repricing, refunding or racing what was spent (issue 19,
-findings 10 and 11); and exact row counts beside an ε that is for a row's presence (finding 12); and an ε of a
-vote that is known only afterwards (finding 21).
+"""Attacks on a party's privacy account: forgetting, repricing, refunding or racing releases (issue 19, findings 10
+and 11); exact row counts with an ε for a row's presence (finding 12); and an ε of a vote that is known only
+afterwards (finding 21).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import os
 import random
 import re
-import subprocess
 import sys
 
 import numpy as np
@@ -27,6 +26,7 @@ from tacit.jobs.pate import teachers
 from tacit.jobs.train import local_dp
 from tacit.parties.party import Party
 from tacit.private import DPSGD, ConfidentGNMax, Lessons, Student, size
+from tests import warm
 
 LOUD, QUIET = Release(0.5, 1.0), Release(50.0, 1.0)  # ε of one step at δ = 1e-5: 9.7 and 0.05
 
@@ -114,7 +114,7 @@ KINDS = {
 
 @pytest.mark.parametrize(("one", "other"), list(itertools.combinations(KINDS, 2)))
 def test_any_two_kinds_together_cost_more_than_each_and_no_more_than_basic_composition_says(one, other):
-    """Lower: what one of them costs alone. Upper, for kinds that need no conversion between neighbours: ε and
+    """Lower: what one of them costs alone. Upper, for kinds that need no conversion between neighbors: ε and
     δ add up.
     """
     from tacit.accounting.mixture import mixed_epsilon
@@ -144,7 +144,7 @@ def test_a_restart_in_the_middle_of_a_pass_is_charged_as_a_pass(tmp_path):
 
 
 def test_a_limit_holds_without_a_budget_and_across_restarts(tmp_path):
-    """Finding 11: Noise(multiplier=…) has no ε to enforce, and a restarted party began anew."""
+    """Finding 11: Noise(multiplier=…) has no ε to enforce, and a restarted party started a new account."""
     for _ in range(3):
         held = account(tmp_path, limit=3)
         assert held.allowed == 3
@@ -309,10 +309,10 @@ for step in range(10**6):
 
 
 def spender(file, limit):
-    process = subprocess.Popen(
+    process = warm.Popen(
         [sys.executable, "-c", SPENDER, str(file), str(limit)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+        stdin=warm.PIPE,
+        stdout=warm.PIPE,
         text=True,
     )
     assert process.stdout.readline() == "ready\n"
@@ -413,7 +413,7 @@ def test_train_private_writes_neither_the_number_of_rows_nor_the_labels_counts(t
     for name, text in {**written(run), "printed": f"{run} {run.ledger} {run.events}"}.items():
         assert not re.search(rf"\b{n // 1000},?{n % 1000}\b", text), name
         assert str(labels) not in text, name
-        assert "Who holds what" not in text, name
+        assert "Data distribution" not in text, name
 
 
 Rows, Holdings = tacit.data.federation.Rows, tacit.data.federation.Holdings
@@ -434,8 +434,8 @@ def comparable(text):
 
 @pytest.mark.parametrize("declared", [1500, None])
 def test_train_private_on_neighbors_writes_the_same_but_for_the_model(tmp_path, monkeypatch, declared):
-    """One row less, the same noise: whatever differs tells the exact number. Without a declared size the
-    noisy count is released; given that, nothing else.
+    """One row fewer, the same noise: any difference would reveal the exact number. Without a declared size the noisy count
+    is released, and nothing else.
     """
     if declared is None:
         monkeypatch.setattr(train_private, "noisy_count", lambda rows, release, source: 1444)

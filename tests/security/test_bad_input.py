@@ -43,7 +43,6 @@ def federation() -> data.Federation:
 
 def run_with(evil: Callable[..., Any], tmp_path: Path, **more: Any) -> tuple[tacit.Result, BaseException]:
     """p0 and p1 are honest, p2 runs `evil(me, folder)`: what the run gave, and how p2 ended."""
-    torch.set_num_threads(1)
     fed = federation()
     for k in range(3):
         party_rows.save_rows(fed, k, tmp_path / str(k))
@@ -191,7 +190,7 @@ def test_a_bad_answer_is_refused_and_asynchronous_training_goes_on_without_its_s
     assert [row["sampled"] for row in result.history] == [3, 2, 2, 2]
 
 
-def test_another_version_of_tacit_is_refused_at_the_door(tmp_path: Path) -> None:
+def test_another_version_of_tacit_is_refused_on_joining(tmp_path: Path) -> None:
     async def old(me: Any, folder: str) -> None:
         await joining.attend(me, "server", "0.0.1", lambda job: pytest.fail("it was given the job"))
 
@@ -202,7 +201,7 @@ def test_another_version_of_tacit_is_refused_at_the_door(tmp_path: Path) -> None
     assert all("p2" in row["dropped"] for row in result.history)
 
 
-def test_another_model_is_refused_at_the_door(tmp_path: Path) -> None:
+def test_another_model_is_refused_on_joining(tmp_path: Path) -> None:
     async def other(me: Any, folder: str) -> None:
         await joining.attend(me, "server", __version__, lambda job: joining.Ready(10, 1, [4], 3, 99))
 
@@ -210,7 +209,7 @@ def test_another_model_is_refused_at_the_door(tmp_path: Path) -> None:
     assert "its model 99 parameters; the job has [4], 3 and 15" in str(ended)
 
 
-def test_data_that_do_not_fit_are_said_at_both_ends(tmp_path: Path) -> None:
+def test_data_that_do_not_fit_are_reported_at_both_ends(tmp_path: Path) -> None:
     rows = federation()
     narrow = data.from_arrays(rows.rows.x[:, :2].numpy(), rows.rows.y.numpy(), classes=3).split(1, seed=0)
     party_rows.save_rows(narrow, 0, tmp_path / "narrow")
@@ -349,6 +348,6 @@ def test_a_layout_that_cannot_be_is_refused(change: dict[str, Any], words: str) 
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"run": 1}', "null", '{"run": "x", "model": "import os"}'])
-def test_a_servers_contract_is_believed_no_more_than_a_file(text: str) -> None:
+def test_a_servers_contract_is_trusted_no_more_than_a_file(text: str) -> None:
     with pytest.raises(BadJob, match="the server's contract"):
         Contract.read(text)

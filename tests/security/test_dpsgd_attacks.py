@@ -22,7 +22,6 @@ from tacit.private import DPSGD
 from tacit.private.ghost import GhostClipping, flat_factors
 from tests.private.reference import clipped_sum, close, each_gradient
 
-torch.set_num_threads(1)
 CLIP = 1.0
 BOUND = CLIP * (1 + 1e-5)
 OTHERS = 3
@@ -300,7 +299,7 @@ def test_a_loss_of_each_row_by_itself_is_taken(name, dropout):
     assert model.training
 
 
-def test_a_loss_per_row_that_looks_at_other_rows_is_refused_on_drawn_rows():
+def test_a_loss_per_row_that_depends_on_other_rows_is_refused_on_drawn_rows():
     """A contrastive loss has one number for each row, and none of them is of that row alone."""
     x, _ = table()
     private, model, _ = attach(N)

@@ -1,5 +1,5 @@
-"""Evaluation must not tell the outcome of single patients: a reader of events.jsonl, of the report or of
-compare.json attacks it.
+"""Evaluation must not reveal the outcome of single patients: the attacker reads events.jsonl, the report or
+compare.json.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def told_by_events(fed: data.Federation, out: Path) -> dict[str, float]:
 
 
 def told_by_report(fed: data.Federation, page: Path) -> dict[str, float]:
-    """Whatever percentage stands in one table row, or in one mark, with a hospital's name."""
+    """All percentages in a table row, or in a mark, with a hospital's name."""
     text = html.unescape(page.read_text())
     found = re.findall(r"\b(h\d{3})\b(?:</t[hd]>\s*<td[^>]*>|: |</?\w+[^>]*>|\s)*([\d.]+)\s?%", text)
     return {name: float(value) / 100 for name, value in found if name in fed.parties}
@@ -151,9 +151,7 @@ def flipped(fed: data.Federation, k: int) -> data.Federation:
 
 
 def written(result: tacit.Result) -> Any:
-    """All that a run tells, but for how long it took and what the simulation says of its own rows at the
-    beginning.
-    """
+    """All files of a run, without durations and without the description of the simulated data at the start."""
     events = [
         {k: v for k, v in e.items() if k != "seconds"} for e in result.events if e["kind"] in ("round", "end")
     ]
@@ -250,8 +248,8 @@ def swapped(fed: data.Federation) -> data.Federation:
 )
 @pytest.mark.parametrize("runtime", ["cohort", "inprocess"])
 def test_under_a_hidden_sum_it_is_not_told_at_which_hospital_a_patient_is(stage: Any, runtime: str) -> None:
-    """Large hospitals, too: the sum over all of them is all there is. Before, each one's accuracy stood
-    beside it.
+    """Also for large hospitals: only the sum over all of them is shown. Earlier versions also showed each hospital's
+    accuracy.
     """
     fed = hospitals([12, 10, 15, 11])
     a, b = (

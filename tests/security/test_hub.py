@@ -24,7 +24,7 @@ class HubWeights(Message, reveals="weights"):
 
 
 class Spy:
-    """Keeps every byte it handles, and does to them what it was told."""
+    """Records every byte it handles, and manipulates them as instructed."""
 
     def __init__(self, act: Any = lambda n, data: [data]):
         self.saw: list[tuple[str, str, bytes]] = []

@@ -8,9 +8,6 @@ import functools
 import hashlib
 import json
 import signal
-import socket
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tacit import cli
 from tacit.errors import BadData, PartyFailed, QueryRefused
 from tacit.jobs.ledger_file import append_ledger, read_ledger_file
 from tacit.jobs.vertical import psi_deployed
@@ -30,23 +26,11 @@ from tacit.parties.ledger import Ledger
 from tacit.protocols.splitnn_terms import Agreed
 from tacit.runtimes import kits
 from tacit.runtimes.inprocess import InProcess
+from tests import warm
+from tests.cli.shell import TACIT, provision, said
+from tests.commands.test_split import JOB as SPLIT
 
-JOB = """
-[split]
-epochs = 8
-lr = 0.3
-top = [8]
-[parties.bank]
-file = "bank.csv"
-id = "id"
-label = "default"
-bottom = [8]
-[parties.shop]
-file = "shop.csv"
-id = "id"
-bottom = [6]
-"""
-TACIT = [sys.executable, "-m", "tacit"]
+JOB = SPLIT.replace('"customer"', '"id"')
 
 
 @pytest.fixture
@@ -62,13 +46,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     whole[["id", "basket"]].iloc[::-1].to_csv("shop.csv", index=False)
     Path("job.toml").write_text(JOB)
     return tmp_path
-
-
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    capsys.readouterr()
-    code = cli.main(list(words))
-    out = capsys.readouterr()
-    return code, out.err + out.out
 
 
 # duplicates -------------------------------------------------------------------------------------------------
@@ -228,13 +205,7 @@ def test_real_parties_refuse_by_their_policy_count_on_disk_and_keep_a_ledger(
     which the bank's policy answers; then it has asked twice today, and is refused before the bank says how
     many customers it has.
     """
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    (place / "federation.toml").write_text(
-        f'name = "f"\nhub = "127.0.0.1:{port}"\nclients = ["bank", "shop"]\n'
-    )
-    assert said(capsys, "provision", "federation.toml", "-o", "kits")[0] == 0
+    provision("bank", "shop")
     pd.DataFrame({"id": [f"c{k:03d}" for k in range(100)], "owes": range(1000, 1100)}).to_csv(
         place / "bank.csv", index=False
     )
@@ -243,8 +214,8 @@ def test_real_parties_refuse_by_their_policy_count_on_disk_and_keep_a_ledger(
     )
     pd.DataFrame({"id": [f"c{k:03d}" for k in range(40, 110)]}).to_csv(place / "many.csv", index=False)
     (place / "kits" / "bank" / "policy.toml").write_text("[psi]\nqueries_per_day = 2\n")
-    hub = subprocess.Popen(
-        [*TACIT, "hub", "--kit", "kits/hub"], cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    hub = warm.Popen(
+        [*TACIT, "hub", "--kit", "kits/hub"], cwd=place, stdout=warm.DEVNULL, stderr=warm.DEVNULL
     )
 
     def take_part(name: str, file: str, **more: Any) -> dict[str, Any] | str:

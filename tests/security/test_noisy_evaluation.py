@@ -1,6 +1,6 @@
-"""Evaluation between real parties where an ε is claimed: a lying server gets as many noisy vectors as were
-agreed, the noise is the claimed one, and the ε of the ledger is what an independent accountant makes of
-updates and evaluations together (issue 19, finding 7).
+"""Evaluation between real parties if an ε is claimed: a malicious server gets as many noisy vectors as agreed, the
+noise is the claimed one, and the ε of the ledger equals that of an independent accountant for updates and
+evaluations together (issue 19, finding 7).
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ from tacit.jobs.train.figures import (
 from tacit.jobs.train.hidden_sums import HiddenSum
 from tacit.jobs.train.plan import make_plan, make_task
 from tacit.protocols import rounds, secagg
+from tests.clinics import write_files
 from tests.runtimes.net import Net
-from tests.security.lying_server import CLIENTS, JOB, LOCAL_NOISE, Attacker, play, refusals, write_files
+from tests.security.lying_server import CLIENTS, JOB, LOCAL_NOISE, SIZES, Attacker, play, refusals
 
 HIDDEN_NOISE = """
 [[guard]]
@@ -421,7 +422,7 @@ def test_a_budget_that_ends_the_run_early_counts_its_evaluations() -> None:
 
 
 def run_job(folder: Path, job: str) -> Any:
-    write_files(folder)
+    write_files(folder, SIZES)
     (folder / "job.toml").write_text(job)
 
     async def run() -> Any:

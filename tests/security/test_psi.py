@@ -1,9 +1,7 @@
-"""What a party of set intersection can read out of its messages: set sizes and what it is meant to learn, and
-nothing else.
+"""What a party of set intersection can learn from its messages: set sizes and its intended result, and nothing else.
 
-A view is every byte a party was sent. Views of runs with two different sender sets, alike in size and in what
-they share with the receiver, are put before a distinguisher; the same distinguisher is shown to work where
-secrets are replayed.
+A view is every byte a party received. A distinguisher gets the views of runs with two different sender sets of
+equal size and equal overlap with the receiver; the same distinguisher is shown to work if secrets are replayed.
 """
 
 from __future__ import annotations
@@ -139,7 +137,7 @@ def test_two_sets_with_the_same_intersection_and_size_look_the_same(
 
 @pytest.mark.parametrize("more", [{"method": "dh"}, {"method": "oprf"}])
 def test_the_distinguisher_works_where_secrets_are_replayed(more: dict[str, str]) -> None:
-    """So the test above can fail: with the same secrets in each run the kinds are told apart every time."""
+    """This shows that the test above can fail: with the same secrets in each run the kinds are distinguished every time."""
     views = [
         [
             np.unpackbits(np.frombuffer(view(two(theirs, **more), "receiver", seed=1)[1], np.uint8))

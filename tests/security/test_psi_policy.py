@@ -64,9 +64,7 @@ def test_a_receiver_that_asks_about_one_person_gets_no_number(
 
 
 def test_what_a_refused_receiver_is_sent_does_not_depend_on_whether_the_person_is_there() -> None:
-    """Kinds and lengths of all messages to the receiver, with the person among the customers and without:
-    alike.
-    """
+    """Kinds and lengths of all messages to the receiver are equal, with and without the person among the customers."""
 
     def seen(mine: list[str]) -> list[tuple[str, int]]:
         sent: list[tuple[str, int]] = []
@@ -168,9 +166,8 @@ def honest(reveal: str, **more: Any) -> Program:
 async def many_keys(
     me: Party, mine: np.ndarray, other: str, theirs: int, session: bytes, limit: int | None
 ) -> Any:
-    """One person under ten keys: whoever guesses the row of this person and returns it under all ten, in
-    place of nine others, makes it count ten times. Here the attacker is even told which row it is, which the
-    protocol hides from it.
+    """One person under ten keys: an attacker that guesses this person's row and returns it under all ten, instead of nine
+    others, makes it count ten times. Here the attacker even knows the row, which the protocol hides.
     """
     total, size = theirs + psi_sum.decoys(theirs), tag_bytes(len(mine), theirs + psi_sum.decoys(theirs))
     keys = [group.scalar(os.urandom) for _ in range(10)]

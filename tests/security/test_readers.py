@@ -44,7 +44,7 @@ def test_any_bytes_are_an_envelope_or_refused(data: bytes) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(kind=st.integers(MAIL, WELCOME), sender=NAMES, to=NAMES, payload=st.binary(max_size=300))
-def test_an_envelope_comes_back_as_it_was_written(kind: int, sender: str, to: str, payload: bytes) -> None:
+def test_an_envelope_round_trips(kind: int, sender: str, to: str, payload: bytes) -> None:
     got = unpack(pack(kind, sender, to, payload))
     assert (got.kind, got.sender, got.to, bytes(got.payload)) == (kind, sender, to, payload)
 

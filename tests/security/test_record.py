@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 from tacit.errors import BadRun, ProtocolError
 from tacit.jobs.train.record import Record
 from tacit.protocols.consent import OneSum
+from tests import warm
 
 A, B = ["a", "b", "c"], ["a", "b"]
 
@@ -40,7 +40,7 @@ def test_a_party_commits_to_its_participants_then_to_the_sum(tmp_path: Path) -> 
     assert Record(tmp_path, "q", "contract").commit("update", 0).upload(B)
 
 
-def test_where_one_party_can_open_a_sum_alone_the_upload_is_final(tmp_path: Path) -> None:
+def test_if_one_party_can_open_a_sum_alone_the_upload_is_final(tmp_path: Path) -> None:
     assert Record(tmp_path, "p", "c").commit("update", 0).upload(None)
     assert not Record(tmp_path, "p", "c").commit("update", 0).upload(None)
     assert not Record(tmp_path, "p", "c").commit("update", 0).upload(A)
@@ -107,7 +107,7 @@ def test_processes_of_one_party_that_are_killed_at_any_moment_reveal_no_round_tw
     sent: list[int] = []
     for kills in ((3, 5), (8, 2), (1, 9)):
         running = [
-            subprocess.Popen([sys.executable, "-c", PLAY, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+            warm.Popen([sys.executable, "-c", PLAY, str(tmp_path)], stdout=warm.PIPE, text=True)
             for _ in kills
         ]
         for process, after in zip(running, kills):
@@ -119,9 +119,8 @@ def test_processes_of_one_party_that_are_killed_at_any_moment_reveal_no_round_tw
             sent += [int(line) for line in process.stdout.read().split()]
             process.wait()
             process.stdout.close()
-    last = subprocess.run(
-        [sys.executable, "-c", PLAY, str(tmp_path)], stdout=subprocess.PIPE, text=True, check=True
-    )
+    last = warm.run([sys.executable, "-c", PLAY, str(tmp_path)])
+    assert last.returncode == 0, last.stderr
     sent += [int(line) for line in last.stdout.split()]
     assert len(sent) == len(
         set(sent)

@@ -1,7 +1,7 @@
-"""What a server learns from its view of secure aggregation, and what honest clients refuse to tell it.
+"""What a server learns from its view of secure aggregation, and what honest clients refuse to reveal.
 
-Statistical tests use fixed seeds for the inputs and the operating system's randomness for the masks, so each
-can raise a false alarm: with probability ALARM.
+Statistical tests use fixed seeds for the inputs and the operating system's randomness for the masks, so each can
+raise a false alarm, with probability ALARM.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ def test_an_attempt_to_unmask_a_surviving_client_is_refused(
 
 
 def test_fewer_survivors_than_the_threshold_get_no_share() -> None:
-    """c4 is told that only it and c3 survived: the sum of two would tell c3's vector to whoever is in league
+    """c4 receives the claim that only it and c3 survived: the sum of two would reveal c3's vector to anyone who colludes
     with c4.
     """
     failed, tap = attack(

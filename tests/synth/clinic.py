@@ -31,6 +31,6 @@ def patients(n: int, seed: int) -> pd.DataFrame:
 
 
 def shuffled(frame: pd.DataFrame, seed: int) -> pd.DataFrame:
-    """Every column by itself: right columns, no relation, and nobody's row."""
+    """Every column shuffled separately: correct marginals, no dependence, and no real row."""
     rng = np.random.default_rng(seed)
     return pd.DataFrame({c: frame[c].to_numpy()[rng.permutation(len(frame))] for c in frame})

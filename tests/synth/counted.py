@@ -1,4 +1,4 @@
-"""Tables for the private generators' tests: a small made one, and the discretised Adult of the published
+"""Tables for the private generators' tests: a small made one, and the discretized Adult of the published
 benchmarks.
 """
 

@@ -77,6 +77,7 @@ def test_bad_parameters_are_refused():
     assert math.isclose(AIM().epsilon, 1.0)
 
 
+@pytest.mark.slow
 def test_adult_at_epsilon_one_is_no_worse_than_mst():
     """Nine columns, ε = 1: MST reaches about .037 here; smartnoise's AIM did not finish in 560 s."""
     frame, domain = adult()

@@ -125,7 +125,7 @@ def test_the_table_and_its_constraints_come_back_from_json():
         ),
     ],
 )
-def test_tables_nobody_can_learn_from_are_refused_with_advice(frame, words):
+def test_tables_without_information_are_refused_with_advice(frame, words):
     with pytest.raises(BadData, match=words):
         Table.infer(frame)
 

@@ -12,8 +12,6 @@ from tacit.synth.conformance import example
 from tacit.synth.diffusion import DiffusionColumns, DiffusionSchedule
 from tacit.synth.encode import Layout
 
-torch.set_num_threads(1)
-
 
 def test_the_schedule_goes_from_nearly_all_to_nearly_nothing():
     noise = DiffusionSchedule(50, [3], torch.device("cpu"))
@@ -74,7 +72,7 @@ def test_places_are_normal():
 
 
 def test_it_learns_a_dependence_between_a_number_and_a_category():
-    """a's lie around −3, b's around 3; the deviation of each is .5. Were nothing learnt, 58% of the rows
+    """a's lie around −3, b's around 3; the deviation of each is .5. Were nothing learned, 58% of the rows
     would be right by chance (.7² + .3²).
     """
     rng = np.random.default_rng(0)

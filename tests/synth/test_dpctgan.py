@@ -57,9 +57,7 @@ def test_every_count_has_the_noise_that_epsilon_asks_for_and_the_parts_add_up(mo
 
 
 def test_modes_and_frequencies_follow_from_cells_alone():
-    """Two tables alike in every cell and different in every value: what is kept before training is the same,
-    to the bit.
-    """
+    """Two tables with equal cells and different values: the state before training is the same, to the bit."""
     one, two = (
         DPCTGAN(epochs=1, bins=32, insecure_seed=4).fit(people(400, inside), TABLE).state.tensors
         for inside in (0.2, 0.8)
@@ -108,6 +106,7 @@ def test_generated_rows_get_levels_by_their_frequency_and_keep_them():
     assert float(asked) == pytest.approx(float(-(told / 2000 * first.log()).sum()), rel=0.05)
 
 
+@pytest.mark.slow
 def test_it_learns_marginals_modes_and_dependence_at_a_large_epsilon_and_follows_conditions():
     # the outcome depends on the last bits of a sum: on the dose by kind alone, 6 of the first 8 seeds passed
     # before and after a change of rounding

@@ -59,8 +59,8 @@ def test_total_variation_by_hand():
 
 
 def test_the_scores_are_sdmetrics_own():
-    """All but a number beside a category, where SDMetrics compares different intervals. SDMetrics 0.32.0 on
-    these two tables (600 and 500 rows, seeds 0 and 1, shift .3): printed by benchmarks/sdmetrics_agree.py.
+    """All except a number with a category, where SDMetrics compares different intervals. SDMetrics 0.32.0 on these two
+    tables (600 and 500 rows, seeds 0 and 1, shift .3): printed by benchmarks/sdmetrics_agree.py.
     """
     views = Views(mixed(), mixed(500, 1, 0.3), None)
     _, (columns, numbers, joint) = fidelity.quality(views, views.synthetic)

@@ -26,7 +26,7 @@ SIZES = (2, 3, 2, 4, 3)
 
 
 def joint_of(potentials) -> np.ndarray:
-    """exp(Σ θ) over all count_cells, normalised: the definition, with no tree in it."""
+    """exp(Σ θ) over all count_cells, normalized: the definition, with no tree in it."""
     log = np.zeros(SIZES)
     for clique, theta in potentials.items():
         log += theta.reshape([SIZES[c] if c in clique else 1 for c in range(len(SIZES))])

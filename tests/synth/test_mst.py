@@ -69,7 +69,7 @@ def test_noise_of_half_the_scale_would_be_noticed():
 
 
 def test_one_record_changes_every_marginal_by_one_and_every_score_by_its_weight_at_most():
-    """Sensitivity by neighbouring tables: each of 40 records removed in turn, all marginals up to three
+    """Sensitivity by neighboring tables: each of 40 records removed in turn, all marginals up to three
     columns.
     """
     rng = np.random.default_rng(5)
@@ -128,7 +128,7 @@ def test_a_seeded_run_is_stamped_and_an_unseeded_one_differs_each_time():
 
 
 def test_a_category_that_one_person_holds_is_not_emitted():
-    """The trap: a synthesiser that reads its domain off the data emits 'astronaut'. Ours refuses to read it,
+    """The trap: a synthesizer that reads its domain off the data emits 'astronaut'. Ours refuses to read it,
     and a declared domain hides it.
     """
     frame = people()

@@ -83,7 +83,7 @@ def test_what_the_maker_gives_is_a_row_of_places_and_indicators():
         assert not b.scalar or out[:, b.start].abs().max() <= 1
 
 
-def test_levels_are_drawn_by_log_frequency_and_real_rows_have_the_level_asked_for():
+def test_levels_are_drawn_by_log_frequency_and_real_rows_have_the_requested_level():
     """20,000 draws; 0.02 is five standard errors of a share."""
     layout, v, frame = table()
     encoding = Encoding.fit(layout, v)
@@ -130,7 +130,7 @@ def test_the_generator_concatenates_every_hidden_layer_with_its_input():
 
 
 def separated(n: int = 1500) -> pd.DataFrame:
-    """Two kinds of rows that differ in everything: what a network must tell apart to have learnt anything."""
+    """Two clusters of rows that differ in every column, which a network must learn to separate."""
     rng = np.random.default_rng(0)
     kind = rng.choice(2, n, p=[0.7, 0.3])
     return pd.DataFrame(
@@ -149,7 +149,7 @@ def separated(n: int = 1500) -> pd.DataFrame:
     [
         synth.TVAE(epochs=40, batch=100),
         pytest.param(synth.GAN(epochs=60), marks=pytest.mark.slow),
-        synth.WGAN(epochs=60),
+        pytest.param(synth.WGAN(epochs=60), marks=pytest.mark.slow),
     ],
     ids=lambda g: type(g).__name__,
 )
@@ -248,7 +248,7 @@ def test_a_mean_of_nothing_is_the_maker_itself():
     assert torch.equal(plain["maker.0.last.weight"], duel.generator.last.weight)
 
 
-def test_a_watcher_hears_every_epoch():
+def test_watch_is_called_in_every_epoch():
     heard: list[dict] = []
     synth.TVAE(epochs=3).fit(separated(100), watch=heard.append)
     assert [(e["kind"], e["epoch"], e["epochs"]) for e in heard] == [

@@ -117,7 +117,7 @@ def test_teachers_vote_for_rows_that_are_likelier_among_real_ones():
     assert teachers.votes(indicators(wrong), made).max() < 50
 
 
-def test_a_student_of_noise_says_nothing_and_one_of_signal_says_what_was_said():
+def test_a_student_of_noise_predicts_nothing_and_one_of_signal_predicts_the_votes():
     """Everything from a seed. Noise of deviation 0.1 in 20 draws: what the student makes of it stays below a
     third of that, and mostly at nothing.
     """

@@ -32,7 +32,7 @@ def fresh() -> dict:
     return attacked(patients(700, 2))
 
 
-def test_a_bootstrap_of_the_real_table_looks_as_bad_as_it_is(copied):
+def test_a_bootstrap_of_the_real_table_scores_badly(copied):
     """A bootstrap holds 63% of the rows: these have distance 0, the other 37% are as far as strangers, so the
     AUC is near .63 + .37/2 = .82.
     """
@@ -52,7 +52,7 @@ def test_a_bootstrap_of_the_real_table_looks_as_bad_as_it_is(copied):
     assert copied["identity disclosure"].value > 1.3 * copied["identity disclosure"].reference
 
 
-def test_fresh_rows_of_the_population_give_nobody_away(fresh):
+def test_new_rows_of_the_population_reveal_no_member(fresh):
     """An honest release. Each interval holds its null with 95%; the bounds below are four standard errors, a
     false alarm of 1e-4 each.
     """
@@ -86,7 +86,7 @@ def test_slightly_blurred_copies_are_not_exact_copies_but_are_detected():
     assert found["membership AUC"].value > 0.95
 
 
-def test_columns_shuffled_apart_copy_nobody():
+def test_separately_shuffled_columns_copy_no_row():
     found = attacked(shuffled(patients(700, 0), 4))
     assert found["exact copies"].value == 0
     assert found["membership AUC"].interval[0] < 0.53

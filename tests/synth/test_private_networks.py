@@ -16,7 +16,6 @@ from tacit.parties.secret import Secret
 from tacit.synth import DPCTGAN, DPGAN, PATEGAN, Table, categorical, integer
 from tacit.synth.dpgan import COUNTING, SURE, overestimate_count
 
-torch.set_num_threads(1)
 TABLE = {"kind": categorical(["a", "b", "c"]), "age": integer(0, 99)}
 
 
@@ -37,7 +36,7 @@ SHORT = {
 
 
 @pytest.mark.parametrize("name", SHORT)
-def test_the_ledger_holds_what_was_asked_for_and_the_unit(name):
+def test_the_ledger_has_the_requested_budget_and_the_unit(name):
     generator = SHORT[name]
     made = generator.fit(people(300), TABLE)
     (spent,) = made.ledger.spent

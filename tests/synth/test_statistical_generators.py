@@ -1,4 +1,4 @@
-"""Copula, tree of columns and sequential trees, each held to what its paper says it is."""
+"""Copula, tree of columns and sequential trees, each compared with its paper."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from tacit.synth.encode import Discretizer, Layout, uniforms, uniforms_within
 
 
 def normals(n: int = 1000, rho: float = 0.5, seed: int = 0) -> pd.DataFrame:
-    """The published small study: two correlated normals beside a category that has nothing to do with
-    them.
-    """
+    """The published small study: two correlated normals and an independent category."""
     rng = np.random.default_rng(seed)
     xy = rng.multivariate_normal([0, 0], [[1, rho], [rho, 1]], n)
     return pd.DataFrame(
@@ -202,9 +200,9 @@ def test_trees_with_small_leaves_are_kept_from_copying(leaf):
     assert rates[0] >= rates[1]
 
 
-def test_the_guard_really_grows_leaves_where_rows_are_learned_by_heart():
-    """400 rows of 5,000 kinds, five columns of 12 values: three columns tell which row it is, so leaves of
-    one row repeat it whole.
+def test_the_guard_enlarges_leaves_if_rows_are_memorized():
+    """400 rows of 5,000 kinds, five columns of 12 values: three columns identify a row, so leaves of one row repeat it
+    completely.
     """
     rng = np.random.default_rng(3)
     frame = pd.DataFrame(

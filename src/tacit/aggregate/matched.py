@@ -61,7 +61,7 @@ class Matched(ModelRule):
     def with_task(self, task: Any, tests: list[Tensor]) -> BoundModelRule:
         layers, start = chain(task.module), task.initial()
         values = _split(task.parameters, start["w"]) | (
-            _split(task.riders, start["buffers"]) if "buffers" in start else {}
+            _split(task.buffer_slots, start["buffers"]) if "buffers" in start else {}
         )
         reversed_values = values
         for layer, after in pairwise(layers):  # reversing all units must not change the model's outputs
@@ -71,7 +71,9 @@ class Matched(ModelRule):
             reversed_values = reorder(reversed_values, layer, after, order)
         first, second = (
             task.predict(
-                _join(task.parameters, v), task.x[:2], _join(task.riders, v) if task.riders else None
+                _join(task.parameters, v),
+                task.x[:2],
+                _join(task.buffer_slots, v) if task.buffer_slots else None,
             )
             for v in (values, reversed_values)
         )
@@ -83,7 +85,7 @@ class Matched(ModelRule):
         self, updates: Updates, mean: State, models: ModelCoding, bound: BoundModelRule
     ) -> State:
         task = bound.task
-        layers, slots = chain(task.module), [*task.parameters, *task.riders]
+        layers, slots = chain(task.module), [*task.parameters, *task.buffer_slots]
         share = (updates.weights.double() / updates.weights.sum()).to(bound.w)
         target = _split(task.parameters, bound.w)
         for _ in range(self.sweeps):
@@ -91,13 +93,13 @@ class Matched(ModelRule):
             for i in range(len(updates)):
                 own = models.of_party(updates, i)
                 values = _split(task.parameters, own["model"]) | (
-                    _split(task.riders, own["buffers"]) if "buffers" in own else {}
+                    _split(task.buffer_slots, own["buffers"]) if "buffers" in own else {}
                 )
                 for name, value in match(values, target, layers).items():
                     total[name] += share[i] * value
             target = total
         return {"model": _join(task.parameters, target)} | (
-            {"buffers": _join(task.riders, target)} if "buffers" in mean else {}
+            {"buffers": _join(task.buffer_slots, target)} if "buffers" in mean else {}
         )
 
 

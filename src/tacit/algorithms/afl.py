@@ -8,26 +8,26 @@ needs only sums.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ..parameters import part, real
+from .local import LocalTraining
 from .qfedavg import mean_loss
 from .solvers import SGD, SOLVER
-from .types import Algorithm, Batch, Batches, LocalState, LocalTask, Solver, State, Upload
+from .types import Batches, LocalTask, Solver, State, Upload
 
 
 @dataclass(frozen=True)
-class AFL(Algorithm):
+class AFL(LocalTraining):
     """Minimize the loss of the worst mixture of the parties: the weight of a party grows with its loss."""
 
     lr: float = real(0.1, above=0, doc="γ_w, the clients' learning rate")
     mixture_lr: float = real(0.1, above=0, doc="γ_λ, the learning rate of the mixture")
     solver: Solver = part(SGD(), doc="the local step: SGD(…)", of=SOLVER)
-    sends: ClassVar[tuple[str, ...]] = ("level",)
-    scales: ClassVar[bool] = False
+    sends = ("level",)
+    scales = False
 
     def server_state(self, w: Tensor) -> State:
         # the mean log λ of the last round: weights are relative to it, so that they stay bounded
@@ -36,15 +36,9 @@ class AFL(Algorithm):
     def client_state(self, w: Tensor) -> State:
         return {"log": torch.zeros_like(w[0])}
 
-    def step(
-        self, current: LocalState, batch: Batch, task: LocalTask, down: State, mine: State
-    ) -> LocalState:
-        g, current = task.gradient(current, batch)
-        return self.solver.step(current, g, self.solver.rate(self.lr, down))
-
     def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         log = mine["log"] + self.mixture_lr * mean_loss(batches, task, down)
-        current = batches.fold(self.step, self.solver.start(down), task, down, mine)
+        current = self.train(task, down, mine, batches)
         weight = torch.exp((log - down["level"]).clamp(-30, 30))
         return Upload(weight, {"delta": current.w - down["w"], "log": log, **current.buffers}), {"log": log}
 

@@ -44,8 +44,8 @@ class APFL(Personal):
         begin = self.solver.start(down)
         begin = begin._replace(memory={**begin.memory, "own": mine["v"], "alpha": mine["alpha"]})
         current = batches.fold(self.both, begin, task, down)
-        kept = {"v": current.memory["own"], "alpha": current.memory["alpha"], "w": current.w}
-        return self.upload(batches, current.w - down["w"], current.buffers), kept
+        state = {"v": current.memory["own"], "alpha": current.memory["alpha"], "w": current.w}
+        return self.upload(batches, current.w - down["w"], current.buffers), state
 
     def personal(self, task: LocalTask, down: State, mine: State) -> State:
         return {"w": mine["alpha"] * mine["v"] + (1 - mine["alpha"]) * mine["w"]}

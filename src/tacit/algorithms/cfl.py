@@ -11,14 +11,13 @@ largest norm of an update so far, so that they do not depend on the model and th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..parameters import bad, real
 from .personal import Personal
-from .types import Batches, LocalTask, State, Upload
 
 
 class Cut(NamedTuple):
@@ -54,11 +53,7 @@ class CFL(Personal):
         below=1,
         doc="γ, the noise of updates: parties of different parts must have cosines below 1 − 2γ² (−0.125)",
     )
-    sees_each: ClassVar[bool] = True
-
-    def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
-        current = batches.fold(self.step, self.solver.start(down), task, down, mine)
-        return self.upload(batches, current.w - down["w"], current.buffers), mine
+    sees_each = True
 
     def split(self, deltas: Tensor, weights: Tensor, reach: float) -> Cut | None:
         """The split of a cluster whose parties sent these updates [n, D]; None if it stays whole.
@@ -88,7 +83,7 @@ def cosines(deltas: Tensor) -> Tensor:
     """[n, n] cosine similarities."""
     x = deltas.double()
     x = x / x.norm(dim=1, keepdim=True).clamp(min=1e-30)
-    return x @ x.T
+    return torch.matmul(x, x.T)
 
 
 def bipartition(alike: Tensor) -> Cut:

@@ -6,23 +6,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from ..parameters import real
-from .personal import Personal
+from .personal import OwnModel
 from .solvers import SGD
 from .types import Batch, Batches, LocalState, LocalTask, State, Upload
 
 
 @dataclass(frozen=True)
-class Ditto(Personal):
-    """A global model by FedAvg; each party also trains its own model, regularized towards the global one."""
+class Ditto(OwnModel):
+    """A global model by FedAvg; each party also trains its own model, regularized toward the global one."""
 
     lam: float = real(0.1, least=0, doc="λ, the regularization: 0 is local training, ∞ the global model")
     own_lr: float | None = real(None, above=0, none=True, doc="η of a party's own model; None: lr")
-
-    def client_state(self, w: Tensor) -> State:
-        return {"v": w}
 
     def own(self, current: LocalState, batch: Batch, task: LocalTask, down: State) -> LocalState:
         g, current = task.gradient(current, batch)
@@ -32,9 +27,6 @@ class Ditto(Personal):
         )  # v ← v − η(∇F(v) + λ(v − w))
 
     def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
-        current = batches.fold(self.step, self.solver.start(down), task, down, mine)
+        current = self.train(task, down, mine, batches)
         v = batches.fold(self.own, SGD().start({**down, "w": mine["v"]}), task, down)
         return self.upload(batches, current.w - down["w"], current.buffers), {"v": v.w}
-
-    def personal(self, task: LocalTask, down: State, mine: State) -> State:
-        return {"w": mine["v"]}

@@ -10,36 +10,24 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..parameters import bad, choice, flag, part, real, whole
-from .solvers import SGD, SOLVER
-from .types import Algorithm, Batch, Batches, LocalState, LocalTask, Solver, State, Upload, share
+from ..parameters import bad, choice, flag, real, whole
+from .local import Averaging
+from .types import Batches, LocalTask, State, Upload, share
 
 
 @dataclass(frozen=True)
-class FedAvg(Algorithm):
+class FedAvg(Averaging):
     """Each client runs E epochs of SGD from the server's model; the server averages the results.
 
     With option I clients send models; with option II they send updates, whose mean a server learning rate η_g
     scales. With η_g = 1 both options are the same.
     """
 
-    lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
     server_lr: float = real(1.0, above=0, doc="η_g, the server's learning rate (option II)")
-    weighted: bool = flag(True, doc="weight clients by their rows n_k (else equally)")
     option: str = choice("II", ("I", "II"), doc="I: average the models; II: average the updates")
-    solver: Solver = part(SGD(), doc="the local step: SGD(…) or Adam(…)", of=SOLVER)
-
-    def step(
-        self, current: LocalState, batch: Batch, task: LocalTask, down: State, mine: State
-    ) -> LocalState:
-        g, current = task.gradient(current, batch)
-        return self.solver.step(
-            current, g, self.solver.rate(self.lr, down)
-        )  # ClientUpdate: w ← w − η∇ℓ(w; b)
 
     def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
-        # for each local epoch, for each batch b
-        current = batches.fold(self.step, self.solver.start(down), task, down, mine)
+        current = self.train(task, down, mine, batches)  # ClientUpdate
         sent = {"w": current.w} if self.option == "I" else {"delta": current.w - down["w"]}
         return Upload(share(batches, self.weighted), {**sent, **current.buffers}), mine
 

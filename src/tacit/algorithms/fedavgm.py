@@ -9,27 +9,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..parameters import flag, part, real
-from .fedavg import FedAvg
-from .solvers import SGD, SOLVER
-from .types import Algorithm, Batches, LocalTask, Solver, State, Upload
+from ..parameters import real
+from .local import Averaging
+from .types import State
 
 
 @dataclass(frozen=True)
-class FedAvgM(Algorithm):
+class FedAvgM(Averaging):
     """FedAvg with server momentum, which reduces the influence of an unusual cohort."""
 
-    lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
     server_lr: float = real(1.0, above=0, doc="η_g, the server's learning rate")
     beta: float = real(0.9, least=0, below=1, doc="β, the server's momentum; 0 is FedAvg")
-    weighted: bool = flag(True, doc="weight clients by their rows n_k (else equally)")
-    solver: Solver = part(SGD(), doc="the local step: SGD(…) or Adam(…)", of=SOLVER)
 
     def server_state(self, w: Tensor) -> State:
         return {"v": torch.zeros_like(w)}
-
-    def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
-        return FedAvg(self.lr, weighted=self.weighted, solver=self.solver).local(task, down, mine, batches)
 
     def merge(self, w: Tensor, state: State, mean: State, fraction: Tensor | float) -> tuple[Tensor, State]:
         v = self.beta * state["v"] + mean["delta"]  # v ← βv + Δw

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from ..parameters import part, real
+from .local import LocalTraining
 from .solvers import SGD, SOLVER
-from .types import Algorithm, Batch, Batches, LocalState, LocalTask, Solver, State, Upload, share
+from .types import Batches, LocalTask, Solver, State, Upload, share
 
 
 @dataclass(frozen=True)
-class FedDyn(Algorithm):
+class FedDyn(LocalTraining):
     """Dynamic regularization: at convergence the optima of the local objectives are the global optimum."""
 
     lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
@@ -29,17 +30,12 @@ class FedDyn(Algorithm):
     def client_state(self, w: Tensor) -> State:
         return {"grad": torch.zeros_like(w)}  # ∇L_k(θ_k), by the first-order condition of the local problem
 
-    def step(
-        self, current: LocalState, batch: Batch, task: LocalTask, down: State, mine: State
-    ) -> LocalState:
-        g, current = task.gradient(current, batch)
-        return self.solver.step(
-            current, g - mine["grad"] + self.alpha * (current.w - down["w"]), self.solver.rate(self.lr, down)
-        )
+    def correct(self, g: Tensor, w: Tensor, down: State, mine: State) -> Tensor:
+        return g - mine["grad"] + self.alpha * (w - down["w"])
 
     def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         # line 5: θ_k ≈ argmin of the local problem
-        current = batches.fold(self.step, self.solver.start(down), task, down, mine)
+        current = self.train(task, down, mine, batches)
         delta = current.w - down["w"]
         return Upload(share(batches, False), {"delta": delta, **current.buffers}), {
             "grad": mine["grad"] - self.alpha * delta

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,7 +20,7 @@ class FedNAG(Algorithm):
 
     lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
     gamma: float = real(0.9, least=0, below=1, doc="γ, the momentum")
-    sends: ClassVar[tuple[str, ...]] = ("v",)
+    sends = ("v",)
 
     def server_state(self, w: Tensor) -> State:
         return {"v": torch.zeros_like(w)}

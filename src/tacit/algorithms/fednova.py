@@ -5,7 +5,6 @@ Heterogeneous Federated Optimization", NeurIPS 2020, Section 4.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -51,7 +50,7 @@ class FedNova(Algorithm):
         doc="τ_eff, the server's number of steps: the mean of the clients', or their harmonic mean",
     )
 
-    scales: ClassVar[bool] = False  # a direction and a number of steps are sent: scaling would reduce both
+    scales = False  # a direction and a number of steps are sent: scaling would reduce both
 
     @property
     def divides(self) -> bool:  # type: ignore[override]

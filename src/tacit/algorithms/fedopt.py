@@ -9,30 +9,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..parameters import flag, part, real
-from .fedavg import FedAvg
-from .solvers import SGD, SOLVER
-from .types import Algorithm, Batches, LocalTask, Solver, State, Upload
+from ..parameters import real
+from .local import Averaging
+from .types import State
 
 
 @dataclass(frozen=True)
-class FedAdagrad(Algorithm):
-    """Clients as in FedAvg; the server uses the mean update Δ_t as the gradient of an adaptive optimizer."""
+class FedAdagrad(Averaging):
+    """The server uses the mean update Δ_t as the gradient of an adaptive optimizer.
+
+    Clients train as in FedAvg (lines 3-9).
+    """
 
     lr: float = real(0.1, above=0, doc="η_l, the clients' learning rate")
     server_lr: float = real(0.1, above=0, doc="η, the server's learning rate")
     beta1: float = real(0.0, least=0, below=1, doc="β₁, the server's momentum")
     tau: float = real(1e-3, above=0, doc="τ, the degree of adaptivity: smaller adapts more")
-    weighted: bool = flag(True, doc="weight clients by their rows n_k (else equally)")
-    solver: Solver = part(SGD(), doc="the local step: SGD(…) or Adam(…)", of=SOLVER)
 
     def server_state(self, w: Tensor) -> State:
         return {"m": torch.zeros_like(w), "v": torch.full_like(w, 1.0) * self.tau**2}  # v_{−1} ≥ τ²
-
-    def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
-        return FedAvg(self.lr, weighted=self.weighted, solver=self.solver).local(
-            task, down, mine, batches
-        )  # lines 3-9
 
     def second(self, v: Tensor, delta: Tensor) -> Tensor:
         return v + delta**2  # line 12 (FedAdagrad)

@@ -13,20 +13,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..parameters import flag, part, real, whole
-from .solvers import SGD, SOLVER
-from .types import Algorithm, Batch, Batches, LocalState, LocalTask, Solver, State, Upload, share
+from ..parameters import real, whole
+from .local import Averaging
+from .types import Batch, Batches, LocalState, LocalTask, State, Upload
 
 
 @dataclass(frozen=True)
-class FedPA(Algorithm):
+class FedPA(Averaging):
     """Each party sends the direction to its posterior mean, scaled by the inverse posterior covariance.
 
     With one sample of one step it is FedAvg. It assumes that posteriors are nearly Gaussian and that SGD is
     stationary after its burn-in; `warmup` rounds of FedAvg come first.
     """
 
-    lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
     server_lr: float = real(1.0, above=0, doc="η_g, the server's learning rate")
     samples: int = whole(
         4,
@@ -40,10 +39,8 @@ class FedPA(Algorithm):
     )
     burn_in: float = real(0.5, least=0, below=1, doc="the share of a round's steps before the first sample")
     warmup: int = whole(0, least=0, doc="rounds of plain FedAvg at the start")
-    weighted: bool = flag(True, doc="weight clients by their rows n_k (else equally)")
-    solver: Solver = part(SGD(), doc="the local step: SGD(…) or Adam(…)", of=SOLVER)
 
-    def step(
+    def sample(
         self, current: LocalState, batch: Batch, task: LocalTask, down: State, plan: State
     ) -> LocalState:
         memory = dict(current.memory)
@@ -69,11 +66,11 @@ class FedPA(Algorithm):
         none = torch.zeros(self.samples, device=begin.w.device, dtype=begin.w.dtype)
         memory = {**begin.memory, "drawn": none[:, None] * begin.w, "of": none}
         # iterate-averaged stochastic gradient samples
-        current = batches.fold(self.step, begin._replace(memory=memory), task, down, plan)
+        current = batches.fold(self.sample, begin._replace(memory=memory), task, down, plan)
         samples = current.memory["drawn"] / current.memory["of"].clamp(min=1)[:, None]
         direction = posterior_direction(down["w"], samples, plan["many"], self.rho)
         direction = torch.where(down["round"] < self.warmup, down["w"] - current.w, direction)
-        return Upload(share(batches, self.weighted), {"delta": -direction, **current.buffers}), mine
+        return self.upload(batches, -direction, current.buffers), mine
 
     def merge(self, w: Tensor, state: State, mean: State, fraction: Tensor | float) -> tuple[Tensor, State]:
         return w + self.server_lr * mean["delta"], state

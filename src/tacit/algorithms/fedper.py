@@ -10,25 +10,25 @@ import torch
 from torch import Tensor
 
 from ..parameters import whole
-from .personal import Personal, last_layers
+from .personal import OwnModel, last_layers
 from .types import Batches, LocalTask, State, Upload
 
 
 @dataclass(frozen=True)
-class FedPer(Personal):
-    """The first layers are shared, the last layers are each party's own; both are trained together."""
+class FedPer(OwnModel):
+    """The first layers are shared, the last layers are each party's own; both are trained together.
+
+    Only the last layers of a party's `v` are used.
+    """
 
     head: int = whole(1, least=1, doc="how many of the last layers with parameters are a party's own")
-
-    def client_state(self, w: Tensor) -> State:
-        return {"v": w}  # only the head's part is used
 
     def start(self, task: LocalTask, down: State, mine: State) -> Tensor:
         return torch.where(last_layers(task, self.head), mine["v"], down["w"])
 
     def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         begin = self.start(task, down, mine)
-        current = batches.fold(self.step, self.solver.start({**down, "w": begin}), task, down, mine)
+        current = self.train(task, {**down, "w": begin}, mine, batches)
         delta = torch.where(
             last_layers(task, self.head), torch.zeros_like(begin), current.w - begin
         )  # the head is not sent

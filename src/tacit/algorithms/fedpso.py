@@ -8,34 +8,30 @@ With `aggregate.Best()` parties send only their loss, and the best one is then a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..parameters import flag, part, real
+from ..parameters import real
+from .local import Averaging
 from .qfedavg import mean_loss
-from .solvers import SGD, SOLVER
-from .types import Algorithm, Batch, Batches, LocalState, LocalTask, Solver, State, Upload, share
+from .types import Batches, LocalTask, State, Upload
 
 
 @dataclass(frozen=True)
-class FedPSO(Algorithm):
-    """Particle swarm: every party moves its own model towards its best and the global best, then trains.
+class FedPSO(Averaging):
+    """Particle swarm: every party moves its own model toward its best and the global best, then trains.
 
     It is made for `aggregate=aggregate.Best()`, with which only the best party sends a model. With the
     mean, the default, every party sends a model, and the mean replaces the global best. The best party has
     the lowest loss on its own rows, so it assumes honest parties with similar rows.
     """
 
-    lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
     inertia: float = real(0.3, least=0, below=1, doc="α, the inertia of a party's velocity")
-    own_pull: float = real(0.7, least=0, doc="c₁, the acceleration towards the party's best model")
-    swarm_pull: float = real(1.4, least=0, doc="c₂, the acceleration towards the global best")
-    weighted: bool = flag(True, doc="weight clients by their rows n_k, where a mean is made (else equally)")
-    solver: Solver = part(SGD(), doc="the local step: SGD(…) or Adam(…)", of=SOLVER)
-    scales: ClassVar[bool] = False
-    scores: ClassVar[bool] = True
+    own_pull: float = real(0.7, least=0, doc="c₁, the acceleration toward the party's best model")
+    swarm_pull: float = real(1.4, least=0, doc="c₂, the acceleration toward the global best")
+    scales = False
+    scores = True
 
     def server_state(self, w: Tensor) -> State:
         return {"score": torch.full_like(w[0], torch.inf)}
@@ -43,10 +39,6 @@ class FedPSO(Algorithm):
     def client_state(self, w: Tensor) -> State:
         none = torch.zeros_like(w)  # an infinite score marks a party that has not taken part yet
         return {"x": none, "v": none, "best": none, "score": torch.full_like(w[0], torch.inf)}
-
-    def step(self, current: LocalState, batch: Batch, task: LocalTask, down: State) -> LocalState:
-        g, current = task.gradient(current, batch)
-        return self.solver.step(current, g, self.solver.rate(self.lr, down))
 
     def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         r1, r2 = _draws(batches.key[0], down["w"].dtype)
@@ -57,7 +49,7 @@ class FedPSO(Algorithm):
             + self.own_pull * r1 * (best - x)
             + self.swarm_pull * r2 * (down["w"] - x)
         )
-        current = batches.fold(self.step, self.solver.start({**down, "w": x + v}), task, down)
+        current = self.train(task, {**down, "w": x + v}, mine, batches)
         score = mean_loss(batches, task, {"w": current.w, **current.buffers})
         better = score < mine["score"]
         own = {
@@ -66,8 +58,7 @@ class FedPSO(Algorithm):
             "best": torch.where(better, current.w, best),
             "score": torch.where(better, score, mine["score"]),
         }
-        vectors = {"delta": current.w - down["w"], "score": score, **current.buffers}
-        return Upload(share(batches, self.weighted), vectors), own
+        return self.upload(batches, current.w - down["w"], {"score": score, **current.buffers}), own
 
     def merge(self, w: Tensor, state: State, mean: State, fraction: Tensor | float) -> tuple[Tensor, State]:
         better = mean["score"] < state["score"]  # the global best over all rounds

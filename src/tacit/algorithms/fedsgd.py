@@ -5,7 +5,6 @@ AISTATS 2017, Section 2: the baseline of FedAvg.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -22,7 +21,7 @@ class FedSGD(Algorithm):
     """
 
     lr: float = real(0.1, above=0, doc="η, the server's learning rate")
-    takes_steps: ClassVar[bool] = False
+    takes_steps = False
     local_epochs = 1  # one pass is the whole gradient; batches only limit the memory it takes
 
     def step(self, current: LocalState, batch: Batch, task: LocalTask, down: State) -> LocalState:

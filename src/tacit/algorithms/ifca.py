@@ -9,7 +9,6 @@ party is that party's update.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from torch.nn.functional import one_hot
 
 from ..parameters import real, whole
 from .personal import Personal
+from .solvers import start
 from .types import Batch, Batches, LocalState, LocalTask, State, Upload, share
 
 
@@ -30,8 +30,8 @@ class IFCA(Personal):
         above=0,
         doc="the initial distance of the models, in standard deviations of the first model's weights",
     )
-    sends: ClassVar[tuple[str, ...]] = ("centers",)
-    divides: ClassVar[bool] = True
+    sends = ("centers",)
+    divides = True
 
     def server_state(self, w: Tensor) -> State:
         noise = torch.randn(self.clusters, len(w), generator=torch.Generator().manual_seed(0)).to(w)
@@ -46,21 +46,13 @@ class IFCA(Personal):
 
     def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         centers = down["centers"]
-        buffers = {"buffers": down["buffers"]} if "buffers" in down else {}
-        zero = torch.zeros_like(down["w"][0])
-        evaluated = batches.fold(
-            self.losses,
-            LocalState(down["w"], buffers, {"loss": torch.zeros_like(centers[:, 0])}, zero),
-            task,
-            centers,
-        )
+        begin = start(down)._replace(memory={"loss": torch.zeros_like(centers[:, 0])})
+        evaluated = batches.fold(self.losses, begin, task, centers)
         choice = evaluated.memory["loss"].argmin()  # line 6
         mark = one_hot(choice, self.clusters).to(centers.dtype)
-        begin = mark @ centers
-        current = batches.fold(
-            self.step, self.solver.start({**down, "w": begin}), task, down, mine
-        )  # line 13
-        sent = {"delta": mark[:, None] * (current.w - begin), "member": mark, **current.buffers}
+        center = mark @ centers
+        current = self.train(task, {**down, "w": center}, mine, batches)  # line 13
+        sent = {"delta": mark[:, None] * (current.w - center), "member": mark, **current.buffers}
         return Upload(share(batches, self.weighted), sent), {"choice": choice.to(centers.dtype)}
 
     def merge(self, w: Tensor, state: State, mean: State, fraction: Tensor | float) -> tuple[Tensor, State]:

@@ -6,17 +6,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from ..parameters import real, whole
-from .personal import Personal
+from .personal import OwnModel
+from .solvers import start
 from .types import Batch, Batches, LocalState, LocalTask, State, Upload
 
 
 @dataclass(frozen=True)
-class PFedMe(Personal):
-    """Each step finds a personal model near the local one by inner steps, and moves the local one towards
+class PFedMe(OwnModel):
+    """Each step finds a personal model near the local one by inner steps, and moves the local one toward
     it.
     """
 
@@ -26,10 +26,7 @@ class PFedMe(Personal):
     inner_steps: int = whole(5, least=1, doc="K, the inner steps of a batch")
     beta: float = real(1.0, above=0, doc="β, the weight of the mean in the server's step")
 
-    def client_state(self, w: Tensor) -> State:
-        return {"v": w}
-
-    def step_towards(self, current: LocalState, batch: Batch, task: LocalTask, down: State) -> LocalState:
+    def step_toward(self, current: LocalState, batch: Batch, task: LocalTask, down: State) -> LocalState:
         theta, moved = current.w, current
         for _ in range(self.inner_steps):  # line 7: θ̃ ≈ argmin f(θ; batch) + λ/2 ‖θ − w‖²
             g, moved = task.gradient(current._replace(w=theta), batch)
@@ -38,17 +35,9 @@ class PFedMe(Personal):
         return current._replace(w=w, buffers=moved.buffers, memory={"theta": theta}, steps=current.steps + 1)
 
     def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
-        buffers = {"buffers": down["buffers"]} if "buffers" in down else {}
-        current = batches.fold(
-            self.step_towards,
-            LocalState(down["w"], buffers, {"theta": down["w"]}, torch.zeros_like(down["w"][0])),
-            task,
-            down,
-        )
+        begin = start(down)._replace(memory={"theta": down["w"]})
+        current = batches.fold(self.step_toward, begin, task, down)
         return self.upload(batches, current.w - down["w"], current.buffers), {"v": current.memory["theta"]}
 
     def merge(self, w: Tensor, state: State, mean: State, fraction: Tensor | float) -> tuple[Tensor, State]:
         return w + self.beta * mean["delta"], state  # line 13: (1 − β)w + β · mean of the w_k
-
-    def personal(self, task: LocalTask, down: State, mine: State) -> State:
-        return {"w": mine["v"]}

@@ -5,21 +5,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ..parameters import part, real
-from .solvers import SGD, SOLVER
-from .types import Algorithm, Batch, Batches, LocalState, LocalTask, Solver, State, Upload, share
+from .local import LocalTraining
+from .solvers import SGD, SOLVER, start
+from .types import Batch, Batches, LocalState, LocalTask, Solver, State, Upload, share
 
 
 def mean_loss(batches: Batches, task: LocalTask, down: State) -> Tensor:
     """F_k(w) over the rows of the plan, at the server's model."""
     zero = torch.zeros_like(down["w"][0])
-    buffers = {"buffers": down["buffers"]} if "buffers" in down else {}
-    total = batches.fold(_add_loss, LocalState(down["w"], buffers, {"loss": zero}, zero), task)
+    total = batches.fold(_add_loss, start(down)._replace(memory={"loss": zero}), task)
     return total.memory["loss"] / batches.live.sum()
 
 
@@ -29,7 +28,7 @@ def _add_loss(current: LocalState, batch: Batch, task: LocalTask) -> LocalState:
 
 
 @dataclass(frozen=True)
-class QFedAvg(Algorithm):
+class QFedAvg(LocalTraining):
     """Parties with a larger loss count for more: minimize Σ F_k^(q+1).
 
     q = 0 is FedAvg with equal weights; a larger q reduces the largest losses more.
@@ -39,18 +38,12 @@ class QFedAvg(Algorithm):
     q: float = real(1.0, least=0, doc="q, the weight of fairness")
     solver: Solver = part(SGD(), doc="the local step: SGD(…)", of=SOLVER)
     weighted = False
-    scales: ClassVar[bool] = False
-    divides: ClassVar[bool] = True
-
-    def step(
-        self, current: LocalState, batch: Batch, task: LocalTask, down: State, mine: State
-    ) -> LocalState:
-        g, current = task.gradient(current, batch)
-        return self.solver.step(current, g, self.solver.rate(self.lr, down))
+    scales = False
+    divides = True
 
     def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         loss = mean_loss(batches, task, down).clamp(min=1e-10)
-        current = batches.fold(self.step, self.solver.start(down), task, down, mine)
+        current = self.train(task, down, mine, batches)
         delta = (down["w"] - current.w) / self.lr  # Δw_k = L(w − w̄_k)
         sent = {
             "delta": loss**self.q * delta,

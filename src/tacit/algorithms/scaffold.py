@@ -5,18 +5,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ..parameters import bad, choice, part, real
+from .local import LocalTraining
 from .solvers import SGD, SOLVER, start
-from .types import Algorithm, Batch, Batches, LocalState, LocalTask, Solver, State, Upload, share
+from .types import Batch, Batches, LocalState, LocalTask, Solver, State, Upload, share
 
 
 @dataclass(frozen=True)
-class Scaffold(Algorithm):
+class Scaffold(LocalTraining):
     """Control variates c and c_k estimate the update directions; each client corrects its drift by c −
     c_k.
     """
@@ -29,7 +29,7 @@ class Scaffold(Algorithm):
         doc="the new c_k; i: the gradient at the server's model; ii: the mean local gradient (no extra pass)",
     )
     solver: Solver = part(SGD(), doc="the local step: SGD(…)", of=SOLVER)
-    sends: ClassVar[tuple[str, ...]] = ("c",)
+    sends = ("c",)
     weighted = False
 
     def server_state(self, w: Tensor) -> State:
@@ -38,13 +38,8 @@ class Scaffold(Algorithm):
     def client_state(self, w: Tensor) -> State:
         return {"c_k": torch.zeros_like(w)}
 
-    def step(
-        self, current: LocalState, batch: Batch, task: LocalTask, down: State, mine: State
-    ) -> LocalState:
-        g, current = task.gradient(current, batch)
-        return self.solver.step(
-            current, g - mine["c_k"] + down["c"], self.solver.rate(self.lr, down)
-        )  # line 10
+    def correct(self, g: Tensor, w: Tensor, down: State, mine: State) -> Tensor:
+        return g - mine["c_k"] + down["c"]  # line 10
 
     def add_gradient(self, current: LocalState, batch: Batch, task: LocalTask, x: State) -> LocalState:
         g, _ = task.gradient(current._replace(w=x["w"]), batch)  # line 12 (i): g_k(x) at the server's model
@@ -52,7 +47,7 @@ class Scaffold(Algorithm):
 
     def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         x, c, c_k = down["w"], down["c"], mine["c_k"]  # line 7
-        current = batches.fold(self.step, self.solver.start(down), task, down, mine)  # lines 8-11
+        current = self.train(task, down, mine, batches)  # lines 8-11
         if self.option == "i":
             total = batches.fold(self.add_gradient, start(down, "sum"), task, {"w": x})
             c_new = total.memory["sum"] / batches.live.sum()

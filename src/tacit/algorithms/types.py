@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 State = dict[str, Tensor]
+Carry = TypeVar("Carry")
 
 
 class Batch(NamedTuple):
@@ -32,7 +33,7 @@ class Batches(NamedTuple):
     key: Tensor  # [T] int64
     size: Tensor  # [] float: the number of rows the client trains on, n_k in the papers
 
-    def fold(self, step: Callable[..., Any], carry: Any, *fixed: Any) -> Any:
+    def fold(self, step: Callable[..., Carry], carry: Carry, *fixed: Any) -> Carry:
         """carry ← step(carry, batch, *fixed), over the T batches in order.
 
         `step` must use nothing but its arguments (its own `self` included). An engine can then run one step

@@ -10,15 +10,13 @@ from collections.abc import Callable
 
 from .adult import adult
 from .arrays import from_arrays
-from .breast_cancer import breast_cancer
+from .bundled import breast_cancer, digits, iris, wine
 from .cifar10 import cifar10
-from .digits import digits
-from .fashion_mnist import fashion_mnist
 from .federation import Dataset, Federation, Holdings, Rows
 from .gaussian_blobs import gaussian_blobs
 from .heart_disease import heart_disease
-from .iris import iris
-from .mnist import mnist
+from .mnist import fashion_mnist, mnist
+from .recipe import Recipe
 from .shakespeare import shakespeare
 from .skews import (
     IID,
@@ -34,9 +32,8 @@ from .skews import (
     Skew,
 )
 from .synthetic import synthetic
-from .tables import Recipe, from_csv, from_frame, from_parquet
+from .tables import from_csv, from_frame, from_parquet
 from .vertical import Columns, Vertical, split_for_transfer
-from .wine import wine
 
 ALL: dict[str, Callable[..., Dataset]] = {
     "digits": digits,

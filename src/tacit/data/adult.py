@@ -1,6 +1,4 @@
-"""Adult (census income): whether a person earns more than 50,000 dollars.
-
-32,561 + 16,281 rows.
+"""Adult (census income): whether a person earns more than 50,000 dollars, 32,561 + 16,281 rows.
 
 B. Becker, R. Kohavi 1996, UCI, CC BY 4.0.
 """
@@ -12,8 +10,9 @@ import os
 
 from ..errors import BadData
 from .federation import Dataset
+from .recipe import Recipe
 from .sources import Published, contents, folders
-from .tables import Recipe, from_frame
+from .tables import from_frame
 
 _PAGE = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"
 FILES = (
@@ -55,9 +54,10 @@ def adult(
     verify: bool = True,
     download: bool = True,
 ) -> Dataset:
-    """The authors' training and test files, missing values marked.
+    """Adult (census income): whether a person earns more than 50,000 dollars.
 
-    The survey weight (fnlwgt) is no trait of a person and no feature.
+    32,561 + 16,281 rows: the authors' training and test files, with missing values.
+    The survey weight (fnlwgt) does not describe a person and is not a feature.
     """
     import pandas as pd
 
@@ -65,7 +65,7 @@ def adult(
     for file, data in zip(FILES, contents("adult", FILES, folders("adult", data_dir), verify, download)):
         lines = b"\n".join(
             line for line in data.splitlines() if line and not line.startswith(b"|")
-        )  # the test file opens with a remark
+        )  # the test file begins with a comment
         try:
             frame = pd.read_csv(
                 io.BytesIO(lines),

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import BadData, MissingExtra
+from ..errors import BadData
 from ..parameters import bad
-from .federation import Dataset, Rows
+from .federation import Dataset, Rows, check_fraction, check_whole
 
 
 def from_arrays(
@@ -88,14 +87,9 @@ def from_arrays(
 
 
 def split_test_set(data: Dataset, fraction: float, seed: int, strata: np.ndarray | None = None) -> Dataset:
-    """Move a stratified fraction of the rows into the global test set.
-
-    Strata are labels by default.
-    """
-    if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction < 1:
-        raise bad(data.name, "test_fraction", fraction, "a number of at least 0 and below 1")
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise bad(data.name, "seed", seed, "a whole number of at least 0")
+    """Move a stratified fraction of the rows into the global test set; strata are labels by default."""
+    check_fraction(data.name, "test_fraction", fraction)
+    check_whole(data.name, "seed", seed, 0)
     n = len(data)
     if strata is None:
         strata = (
@@ -132,44 +126,6 @@ def sample_stratified(strata: np.ndarray, count: int, rng: np.random.Generator) 
     order = np.lexsort((rng.random(len(strata)), place))
     position = np.arange(len(strata)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return rng.permutation(order[position < np.repeat(take, sizes)])
-
-
-def load_bundled(
-    name: str,
-    loader: str,
-    test_fraction: float,
-    seed: int,
-    scale: float | None = None,
-    shape: tuple[int, ...] = (),
-) -> Dataset:
-    """Load a data set bundled with scikit-learn.
-
-    Features are divided by `scale`, or standardized.
-
-    The mean and standard deviation are those of all training rows; test rows are not used.
-    """
-    try:
-        from sklearn import datasets
-    except ImportError:
-        raise MissingExtra(f"data.{name}()", "data", "scikit-learn") from None
-    raw = getattr(datasets, loader)()
-    x = np.asarray(raw.data, dtype=np.float64)
-    x = x / scale if scale else x
-    dataset = from_arrays(
-        x.reshape(len(x), *shape) if shape else x,
-        raw.target,
-        name=name,
-        columns=[str(f) for f in raw.feature_names],
-        labels=[str(t) for t in raw.target_names],
-        test_fraction=test_fraction,
-        seed=seed,
-    )
-    if scale:
-        return dataset
-    std, mean = torch.std_mean(dataset.rows.x.double(), dim=0, correction=0)
-    std = torch.where(std > 0, std, 1.0)  # with few training rows a feature may be constant
-    rows, test = (Rows(((r.x.double() - mean) / std).float(), r.y) for r in (dataset.rows, dataset.test))
-    return replace(dataset, rows=rows, test=test)
 
 
 def _take(rows: Rows, index: np.ndarray) -> Rows:
@@ -236,15 +192,12 @@ def _features(name: str, what: str, values: Any, tokens: bool) -> Tensor:
 def _of_tokens(
     name: str, ys: np.ndarray, yt: np.ndarray, classes: int | None, regression: bool
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """Check labels of tokens, −1 for none.
-
-    The number of classes is given, or the largest label plus 1.
-    """
+    """Check labels of tokens, −1 for none; without `classes`, there are as many as the largest label + 1."""
     y = np.concatenate([ys, yt])
     if regression is not False:
         raise bad(name, "regression", regression, "False where tokens have labels: they are classes")
-    if classes is not None and (isinstance(classes, bool) or not isinstance(classes, int) or classes < 2):
-        raise bad(name, "classes", classes, "a whole number of at least 2")
+    if classes is not None:
+        check_whole(name, "classes", classes, 2)
     if y.dtype.kind not in "iuf" or not np.isfinite(y).all() or (y != np.floor(y)).any():
         what = "text" if y.dtype.kind in "US" else y.dtype
         raise BadData(
@@ -268,8 +221,8 @@ def _of_tokens(
             "more."
         )
     for what, part in (("row", ys), ("test row", yt)):
-        if len(bare := np.flatnonzero((part < 0).all(1))):
-            raise BadData(f"{name}: no token of {what} {bare[0]} has a label. Leave the row out.")
+        if len(unlabeled := np.flatnonzero((part < 0).all(1))):
+            raise BadData(f"{name}: no token of {what} {unlabeled[0]} has a label. Leave the row out.")
     return torch.from_numpy(y.astype(np.int64)), tuple(str(c) for c in range(many))
 
 
@@ -304,8 +257,7 @@ def _targets(
             )
         return t, None
     if classes is not None:
-        if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
-            raise bad(name, "classes", classes, "a whole number of at least 2")
+        check_whole(name, "classes", classes, 2)
         if y.dtype.kind in "US" or (y != y.astype(np.int64)).any() or y.min() < 0 or y.max() >= classes:
             raise BadData(
                 f"{name}: with classes={classes} every label must be a whole number from 0 to {classes - 1}; "

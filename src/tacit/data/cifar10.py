@@ -1,6 +1,4 @@
-"""CIFAR-10: 50,000 + 10,000 color images of 32×32 pixels, ten classes (A.
-
-Krizhevsky 2009).
+"""CIFAR-10, from the files in which it is found (A. Krizhevsky 2009).
 
 Read from the first of these forms that is in the folder:
     data_batch_1.bin …, test_batch.bin        the binary version
@@ -25,7 +23,7 @@ import torch
 
 from ..errors import BadData, MissingExtra
 from .federation import Dataset, Rows
-from .idx import scale_pixels
+from .mnist import scale_pixels
 from .sources import Published, confirm, fetch, folders
 
 LABELS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -52,12 +50,13 @@ def cifar10(
     verify: bool = True,
     download: bool = True,
 ) -> Dataset:
-    """Load [N, 3, 32, 32]; `scale` is "unit" (to [0, 1]), "half" (to [−1, 1]) or "standard".
+    """CIFAR-10: 50,000 + 10,000 color images of 32×32 pixels, ten classes.
 
-    "standard" uses the training set's mean and standard deviation of each channel.
+    Images are [N, 3, 32, 32]; `scale` is "unit" (to [0, 1]), "half" (to [−1, 1]) or "standard", which uses
+    the training set's mean and standard deviation of each channel.
     """
     places = folders("cifar10", data_dir, ("cifar-10-batches-bin", "cifar-10-batches-py"))
-    batches = _found(places, verify)
+    batches = _read_batches(places, verify)
     if batches is None:
         fetch("cifar10", (ARCHIVE,), places, download)
         batches = _archive(places[0] / ARCHIVE.name, verify)
@@ -72,8 +71,8 @@ def cifar10(
     return Dataset("cifar10", rows, tested, 10, labels=LABELS)
 
 
-def _found(places: list[Path], verify: bool) -> list[np.ndarray] | None:
-    """Six batches of rows [label, pixels], from the first place and form that has them all."""
+def _read_batches(places: list[Path], verify: bool) -> list[np.ndarray] | None:
+    """Read six batches of rows [label, pixels] from the first place and form that has them all."""
     for folder in places:
         if all((folder / f"{name}.bin").is_file() for name in BATCHES):
             return [
@@ -97,10 +96,10 @@ def _binary(path: Path, data: bytes, md5: str) -> np.ndarray:
             f"cifar10: {path} has {len(data)} bytes, not a multiple of {ROW}. It is truncated; get the file "
             "again."
         )
-    return _labelled(path, np.frombuffer(data, np.uint8).reshape(-1, ROW))
+    return _check_labels(path, np.frombuffer(data, np.uint8).reshape(-1, ROW))
 
 
-def _labelled(path: Path, batch: np.ndarray) -> np.ndarray:
+def _check_labels(path: Path, batch: np.ndarray) -> np.ndarray:
     if batch[:, 0].max() >= len(LABELS):
         raise BadData(
             f"cifar10: {path} has the label {batch[:, 0].max()}; labels go from 0 to 9. Get the file again."
@@ -136,7 +135,7 @@ def _mosaics(folder: Path, verify: bool) -> list[np.ndarray]:
             confirm(
                 "cifar10", path, batch.tobytes(), md5
             )  # unpacked, it must be the published binary batch to the byte
-        batches.append(_labelled(path, batch))
+        batches.append(_check_labels(path, batch))
     return batches
 
 
@@ -165,7 +164,7 @@ def _python(path: Path, md5: str) -> np.ndarray:
             "Get it again, or use cifar-10-binary.tar.gz."
         )
     tiles = np.frombuffer(pixels, np.uint8).reshape(len(labels), ROW - 1)
-    return _labelled(path, np.concatenate([np.array(labels, dtype=np.uint8)[:, None], tiles], axis=1))
+    return _check_labels(path, np.concatenate([np.array(labels, dtype=np.uint8)[:, None], tiles], axis=1))
 
 
 def _archive(path: Path, verify: bool) -> list[np.ndarray]:

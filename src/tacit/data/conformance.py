@@ -3,7 +3,8 @@
 # ruff: noqa: PT017, PT018  (those rules are for tests; this is the library that tests call)
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,9 @@ from .skews import IID, ByColumn, ConceptDrift, Dirichlet, LabelsPerParty, Skew
 
 
 def check_dataset(dataset: Dataset | Callable[[], Dataset]) -> Dataset:
-    """Check types, shapes, labels, groups and partitions.
-
-    Given a constructor, that two calls agree.
-    """
+    """Check types, shapes, labels, groups and partitions; for a constructor, also that two calls agree."""
     if callable(dataset):
-        with _NoGlobalRandomness(getattr(dataset, "__name__", "the constructor")):
+        with _no_global_randomness(getattr(dataset, "__name__", "the constructor")):
             build, dataset = dataset, dataset()
         again = build()
         assert all(_same(a, b) for a, b in zip((*dataset.rows, *dataset.test), (*again.rows, *again.test))), (
@@ -101,7 +99,7 @@ def check_skew(skew: Skew, parties: int = 4) -> None:
     dataset, parties = _rows_for(skew, parties)
     n = len(dataset)
     exact = not (isinstance(skew, Dirichlet) and skew.variant == "party")
-    with _NoGlobalRandomness(str(skew)):
+    with _no_global_randomness(str(skew)):
         fed = dataset.split(parties, skew, seed=3, min_size=5)
     check_federation(fed, n, min_size=5, exact=exact)
     again, other = (
@@ -127,8 +125,7 @@ def check_skew(skew: Skew, parties: int = 4) -> None:
             f"{skew}: a party alone sees other labels than in the simulation"
         )
     assert isinstance(skew, ConceptDrift) or fed.at(50) is fed.rows, f"{skew}: rows change over rounds"
-    table = to_table(skew)
-    back = from_table(table, {type(skew).__name__: type(skew)}, "skew")
+    back = from_table(to_table(skew), {type(skew).__name__: type(skew)}, "skew")
     assert repr(back) == repr(skew), f"{skew}: {back} after a round trip through a job file"
     good: dict[str, Any] = {"parties": parties, "skew": skew}
     wrong: list[dict[str, Any]] = [{"parties": p} for p in (0, -1, n + 1, 2.5, "three", True)]
@@ -187,17 +184,11 @@ def _equal(a: Federation, b: Federation) -> bool:
     return a.parties == b.parties and all(_same(*pair) for pair in pairs)
 
 
-class _NoGlobalRandomness:
-    """Asserts that the code inside does not touch the global generators of numpy and torch."""
-
-    def __init__(self, what: str):
-        self.what = what
-
-    def __enter__(self) -> None:
-        self.before = (torch.get_rng_state(), np.random.get_state()[1].copy(), np.random.get_state()[2])  # type: ignore[index,union-attr]
-
-    def __exit__(self, *_: object) -> None:
-        torch_state, keys, position = self.before
-        now = np.random.get_state()
-        assert torch.equal(torch_state, torch.get_rng_state()), f"{self.what} used torch's global randomness"
-        assert (keys == now[1]).all() and position == now[2], f"{self.what} used numpy's global randomness"  # type: ignore[index]
+@contextmanager
+def _no_global_randomness(what: str) -> Iterator[None]:
+    """Assert that the code inside does not touch the global generators of numpy and torch."""
+    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()
+    yield
+    assert torch.equal(torch_state, torch.get_rng_state()), f"{what} used torch's global randomness"
+    same = all(map(np.array_equal, numpy_state, np.random.get_state()))
+    assert same, f"{what} used numpy's global randomness"

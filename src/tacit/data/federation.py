@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -59,10 +60,7 @@ class Holdings(NamedTuple):
 
     @classmethod
     def from_owners(cls, index: np.ndarray, owner: np.ndarray, parties: int) -> Holdings:
-        """Build from an owner for each row: `owner[i]` holds row `index[i]`.
-
-        Keeps the order within a party.
-        """
+        """Build from an owner for each row: `owner[i]` holds row `index[i]`; keeps the order in a party."""
         order = np.argsort(owner, kind="stable")
         start = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=parties))])
         return cls(
@@ -169,11 +167,8 @@ class Federation:
             y, owner = self.rows.y, self.owner
             there = y >= 0
             cell = (owner if y.dim() == 1 else owner[:, None].expand_as(y))[there] * self.classes + y[there]
-            counts = (
-                torch.bincount(cell, minlength=len(self) * self.classes)
-                .reshape(len(self), self.classes)
-                .tolist()
-            )
+            shape = (len(self), self.classes)
+            counts = torch.bincount(cell, minlength=math.prod(shape)).reshape(shape).tolist()
         return {**self.outline(), "sizes": self.sizes.tolist(), "counts": counts, "shift": self._shift()}
 
     def _shift(self) -> list[float] | None:
@@ -195,16 +190,15 @@ class Federation:
             sizes = start[1:] - start[:-1]
             here = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
             sums = torch.zeros(len(sizes), x.shape[1])
-            for index, party in zip(rows.index[start[0] : start[-1]].split(many), here.split(many)):
+            for index, party in zip(
+                torch.split(rows.index[start[0] : start[-1]], many), torch.split(here, many)
+            ):
                 sums.index_add_(0, party, x[index])
             shift += ((sums / sizes.clamp(min=1)[:, None] - mean).abs() / std)[:, varies].mean(dim=1).tolist()
         return shift
 
     def plot(self, path: Any = None) -> Any:
-        """Draw labels × parties as a heat map, with sizes and feature shift.
-
-        Save it if `path` is given.
-        """
+        """Draw labels × parties as a heat map, with sizes and feature shift; save it to `path`, if any."""
         from ..report import figures
 
         figure: Any = figures.federation(self.summary())
@@ -215,9 +209,7 @@ class Federation:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Rows that are not partitioned yet.
-
-    `groups` are columns that say where a row came from (a hospital).
+    """Rows that are not partitioned yet; `groups` are columns that say where a row came from (a hospital).
 
     A data set made from a table keeps the raw `table`. Its rows are encoded but not standardized (a missing
     number is NaN), because the statistics depend on who holds the rows. `split`, `by` and `centralize`
@@ -290,7 +282,8 @@ class Dataset:
         check(skew)
         data = self
         if isinstance(skew, ByColumn):
-            data = self if self.table is None else self.table.without(self, skew.column)
+            if self.table is not None:
+                data = self.table.without(self, skew.column)
             groups = len(skew.names(data, 0))
             if parties is not None and parties != groups:
                 raise bad(
@@ -301,28 +294,15 @@ class Dataset:
                     "Or leave it None.",
                 )
             parties, min_size = groups, 1 if min_size is None else min_size
-        if not _is_whole(parties, 1, len(data)):
-            raise bad(
-                "split",
-                "parties",
-                parties,
-                f"a whole number from 1 to {len(data)}, the number of rows of {self.name}",
-            )
+        fits = f"a whole number from 1 to {len(data)}, the number of rows of {self.name}"
+        check_whole("split", "parties", parties, 1, len(data), fits)
         assert parties is not None
         share = len(data) // parties
         min_size = min(10, max(1, share // 2)) if min_size is None else min_size
-        if not _is_whole(min_size, 1, share):
-            raise bad(
-                "split", "min_size", min_size, f"a whole number from 1 to {share}, an equal share of the rows"
-            )
-        if not _is_whole(seed, 0, None):
-            raise bad("split", "seed", seed, "a whole number of at least 0")
-        if (
-            isinstance(held_fraction, bool)
-            or not isinstance(held_fraction, int | float)
-            or not 0 <= held_fraction < 1
-        ):
-            raise bad("split", "held_fraction", held_fraction, "a number of at least 0 and below 1")
+        fits = f"a whole number from 1 to {share}, an equal share of the rows"
+        check_whole("split", "min_size", min_size, 1, share, fits)
+        check_whole("split", "seed", seed, 0)
+        check_fraction("split", "held_fraction", held_fraction)
         return _partition(data, parties, skew, int(seed), float(held_fraction), int(min_size))
 
     def centralize(self) -> Dataset:
@@ -362,9 +342,18 @@ def _task_name(classes: int | None) -> str:
     return "a number to predict" if classes is None else f"{classes} classes"
 
 
-def _is_whole(value: Any, least: int, most: int | None) -> bool:
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return whole and value >= least and (most is None or value <= most)
+def check_whole(
+    owner: str, name: str, value: Any, least: int, most: float = math.inf, must_be: str = ""
+) -> None:
+    """Raise BadParameter unless the value is an integer from `least` to `most`; `must_be` says what it is."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
+        raise bad(owner, name, value, must_be or f"a whole number of at least {least}")
+
+
+def check_fraction(owner: str, name: str, value: Any) -> None:
+    """Raise BadParameter unless the value is a share below 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise bad(owner, name, value, "a number of at least 0 and below 1")
 
 
 def party_names(parties: int) -> tuple[str, ...]:
@@ -379,16 +368,16 @@ def _partition(
     from .skews import top_up
 
     # One random stream for each decision: another held-out share must not change the partition.
-    dealing, holding, altering = (np.random.default_rng([seed, stream]) for stream in range(3))
+    partition_rng, held_rng, alter_rng = (np.random.default_rng([seed, stream]) for stream in range(3))
     names = skew.names(data, parties)
-    lists = skew.partition(data, parties, dealing, min_size)
+    lists = skew.partition(data, parties, partition_rng, min_size)
     notes: list[str] = []
     if skew.tops_up and min(map(len, lists)) < min_size:
         notes.append(
             f"{skew}: no draw gave all {parties} parties {min_size} rows; the smallest parties got "
             "rows of the largest."
         )
-        lists = top_up(lists, min_size, dealing)
+        lists = top_up(lists, min_size, partition_rng)
     sizes = np.fromiter(map(len, lists), dtype=np.int64, count=parties)
     if sizes.min() < min_size:
         small = int(sizes.argmin())
@@ -405,17 +394,15 @@ def _partition(
             f"{skew}: not all rows are used; the others belong to no party."
         )  # without their number: private runs publish their notes
         index = np.arange(len(index))
-    order = np.lexsort((holding.random(len(index)), owner))  # a random order within each party
+    order = np.lexsort((held_rng.random(len(index)), owner))  # a random order within each party
     index, owner = index[order], owner[order]
     at_least_one = (sizes > 1) & (held_fraction > 0)
     n_held = np.minimum(
         np.maximum(np.floor(sizes * held_fraction + 0.5).astype(np.int64), at_least_one), sizes - 1
     )
     position = np.arange(len(index)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    kept_back = position < np.repeat(n_held, sizes)
-    train, held = (
-        Holdings.from_owners(index[mask], owner[mask], parties) for mask in (~kept_back, kept_back)
-    )
+    is_held = position < np.repeat(n_held, sizes)
+    train, held = (Holdings.from_owners(index[mask], owner[mask], parties) for mask in (~is_held, is_held))
     fed = Federation(
         data.name,
         rows,
@@ -432,4 +419,4 @@ def _partition(
     )
     if data.table is not None:
         fed = data.table.standardize(fed, skew.test_owner(data, names))
-    return replace(fed, rows=skew.alter(fed, altering))
+    return replace(fed, rows=skew.alter(fed, alter_rng))

@@ -28,13 +28,14 @@ def gaussian_blobs(
     seed: int = 0,
     test_fraction: float = 0.2,
 ) -> Dataset:
-    """Draw classes of equal size, each a Gaussian with standard deviation `spread`.
+    """Gaussian blobs: any number of rows, for tests and for federations of many parties.
 
-    Their centers are drawn with standard deviation 3.
+    Classes have equal size, each a Gaussian with standard deviation `spread`. Their centers are drawn with
+    standard deviation 3.
     """
     check(GaussianBlobs(rows, classes, features, spread, seed))
     rng = np.random.default_rng([seed, 5])
     y = rng.permutation(np.arange(rows) % classes)
-    centres = 3 * rng.standard_normal((classes, features), dtype=np.float32)
-    x = centres[y] + np.float32(spread) * rng.standard_normal((rows, features), dtype=np.float32)
+    centers = 3 * rng.standard_normal((classes, features), dtype=np.float32)
+    x = centers[y] + np.float32(spread) * rng.standard_normal((rows, features), dtype=np.float32)
     return from_arrays(x, y, classes=classes, name="gaussian_blobs", test_fraction=test_fraction, seed=seed)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,10 @@ import numpy as np
 from ..errors import MissingExtra
 from ..parameters import bad
 from .arrays import sample_stratified, select_rows
-from .federation import Dataset
+from .federation import Dataset, check_fraction
+from .recipe import Recipe
 from .sources import Published, contents, folders
-from .tables import Recipe, from_frame
+from .tables import from_frame
 
 FILES = {
     "cleveland": Published(
@@ -69,8 +71,9 @@ def heart_disease(
     data_dir: str | os.PathLike[str] | None = None,
     verify: bool = True,
 ) -> Dataset:
-    """15 features, two labels, `.by("hospital")`.
+    """Heart disease: 740 patients of four hospitals, FLamby's Fed-Heart-Disease.
 
+    15 features, two labels, `.by("hospital")`.
     `split="flamby"` has the very test patients of FLamby (needs scikit-learn).
     """
     import pandas as pd
@@ -79,12 +82,7 @@ def heart_disease(
         raise bad("heart_disease", "split", split, "one of 'seeded', 'flamby'")
     if fit not in ("party", "pooled", "none"):
         raise bad("heart_disease", "fit", fit, "one of 'party', 'pooled', 'none'")
-    if (
-        isinstance(test_fraction, bool)
-        or not isinstance(test_fraction, int | float)
-        or not 0 <= test_fraction < 1
-    ):
-        raise bad("heart_disease", "test_fraction", test_fraction, "a number of at least 0 and below 1")
+    check_fraction("heart_disease", "test_fraction", test_fraction)
     places = [*folders("heart_disease", data_dir), Path(__file__).parent / "files" / "heart_disease"]
     files = contents("heart_disease", tuple(FILES.values()), places, verify, download=False)
     tables = [pd.read_csv(io.BytesIO(data), header=None, names=COLUMNS, na_values="?") for data in files]
@@ -93,16 +91,16 @@ def heart_disease(
     frame = pd.concat(frames, ignore_index=True).assign(
         num=lambda f: (f["num"] > 0).astype(int), hospital=hospital
     )
-    recipe = Recipe(RECIPE.numbers, RECIPE.categories, RECIPE.missing, fit)
+    recipe = replace(RECIPE, fit=fit)
     data = from_frame(frame, "num", name="heart_disease", groups=("hospital",), fit=recipe, test_fraction=0)
     sick, rng = frame["num"].to_numpy(), np.random.default_rng([seed, 7])
     tested = []
     for name in FILES:
         here = np.flatnonzero(hospital == name)
-        if split == "flamby":
-            tested.append(here[_flamby(sick[here])])
-        else:
-            tested.append(here[sample_stratified(sick[here], math.ceil(test_fraction * len(here)), rng)])
+        count = math.ceil(test_fraction * len(here))
+        tested.append(
+            here[_flamby(sick[here]) if split == "flamby" else sample_stratified(sick[here], count, rng)]
+        )
     out = np.concatenate(tested)
     return select_rows(data, np.delete(np.arange(len(frame)), out), out)
 
@@ -117,6 +115,6 @@ def _flamby(sick: np.ndarray) -> np.ndarray:
     except ImportError:
         raise MissingExtra("heart_disease(split='flamby')", "data", "scikit-learn") from None
     strata = sick if np.bincount(sick, minlength=2).min() > 2 else None
-    return train_test_split(
-        np.arange(len(sick)), test_size=1 - 0.66, train_size=0.66, random_state=43, stratify=strata
-    )[1]
+    rows = np.arange(len(sick))
+    halves = train_test_split(rows, test_size=1 - 0.66, train_size=0.66, random_state=43, stratify=strata)
+    return np.asarray(halves[1])

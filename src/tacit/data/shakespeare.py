@@ -17,9 +17,8 @@ import os
 import numpy as np
 
 from ..errors import BadData
-from ..parameters import bad
 from .arrays import from_arrays
-from .federation import Dataset
+from .federation import Dataset, check_fraction, check_whole
 from .sources import Published, contents, folders
 
 FILE = Published(
@@ -36,23 +35,14 @@ def shakespeare(
     data_dir: str | os.PathLike[str] | None = None,
     verify: bool = True,
 ) -> Dataset:
-    """Load characters [N, 65] and the next character of each; `.by("role")`.
+    """Shakespeare: the lines of 37 plays, one client for every speaking role.
 
+    Characters [N, 65] and the next character of each; `.by("role")`.
     Roles with fewer than `least` lines are left out. Every role keeps at least one line for training.
     """
-    if isinstance(least, bool) or not isinstance(least, int) or least < 2:
-        raise bad(
-            "shakespeare",
-            "least",
-            least,
-            "a whole number of at least 2: one line for training, one for testing",
-        )
-    if (
-        isinstance(test_fraction, bool)
-        or not isinstance(test_fraction, int | float)
-        or not 0 <= test_fraction < 1
-    ):
-        raise bad("shakespeare", "test_fraction", test_fraction, "a number of at least 0 and below 1")
+    two = "a whole number of at least 2: one line for training, one for testing"
+    check_whole("shakespeare", "least", least, 2, must_be=two)
+    check_fraction("shakespeare", "test_fraction", test_fraction)
     (text,) = contents("shakespeare", (FILE,), folders("shakespeare", data_dir), verify, download=True)
     roles = {name: lines for name, lines in _roles(text).items() if len(lines) >= least}
     if not roles:

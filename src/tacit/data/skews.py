@@ -82,9 +82,7 @@ class IID(Skew):
 
 @dataclass(frozen=True, repr=False)
 class Dirichlet(Skew):
-    """Label skew: shares of each class drawn from Dir(α).
-
-    A small α gives each party few classes.
+    """Label skew: shares of each class drawn from Dir(α); a small α gives each party few classes.
 
     variant "class": each class is divided among the parties by p ~ Dir(α). An exact partition; the usual one.
     variant "capped": the same, but a party that already has an equal share of the rows gets no more
@@ -121,7 +119,7 @@ class Dirichlet(Skew):
                 rng.dirichlet(np.full(len(available), self.alpha), parties).T * available[:, None]
             )
             over = counts.sum(1) / np.maximum(available, 1)
-            return np.floor(counts / np.maximum(over, 1)[:, None]).astype(np.int64)
+            return np.asarray(counts / np.maximum(over, 1)[:, None], dtype=np.int64)  # rounded down
         counts = np.zeros((len(available), parties), dtype=np.int64)
         for c, n in enumerate(available):
             share = rng.dirichlet(np.full(parties, self.alpha))
@@ -182,17 +180,17 @@ class LabelsPerParty(Skew):
                 f"at least {-(-classes // parties)} when {parties} parties share {classes} labels",
                 "Otherwise the rows of some labels would belong to no party.",
             )
-        hands: list[list[int]] = []  # labels of each party
-        deck: list[int] = []  # shuffled labels that are not assigned yet
+        labels_of: list[list[int]] = []  # labels of each party
+        queue: list[int] = []  # shuffled labels that are not assigned yet
         for _ in range(parties):
-            hand, deck = deck[:n], deck[n:]
-            if len(hand) < n:  # shuffle again; labels that this party already has come last
+            own, queue = queue[:n], queue[n:]
+            if len(own) < n:  # shuffle again; labels that this party already has come last
                 fresh = rng.permutation(classes).tolist()
-                deck = [c for c in fresh if c not in hand] + [c for c in fresh if c in hand]
-                missing = n - len(hand)
-                hand, deck = hand + deck[:missing], deck[missing:]
-            hands.append(hand)
-        label, party = np.array(hands).reshape(-1), np.repeat(np.arange(parties), n)
+                queue = [c for c in fresh if c not in own] + [c for c in fresh if c in own]
+                missing = n - len(own)
+                own, queue = own + queue[:missing], queue[missing:]
+            labels_of.append(own)
+        label, party = np.array(labels_of).reshape(-1), np.repeat(np.arange(parties), n)
         return [party[label == c] for c in range(classes)]
 
 
@@ -238,9 +236,7 @@ class FeatureNoise(Skew):
 
 @dataclass(frozen=True, repr=False)
 class CovariateShift(Skew):
-    """Feature skew: rows sorted along a direction.
-
-    P(x) differs between parties and p(y|x) does not.
+    """Feature skew: rows sorted along a direction, so p(x) differs between parties and p(y|x) does not.
 
     Parties take consecutive parts. `strength` 1 sorts fully and 0 is IID; in between, the sort key is
     strength · rank + (1 − strength) · random. The direction is a feature, or the first principal component.
@@ -354,8 +350,7 @@ class ByColumn(Skew):
     column: str
 
     def names(self, dataset: Dataset, parties: int) -> tuple[str, ...]:
-        values = dataset.column(self.column)
-        return tuple(str(v) for v in np.unique(values))  # type: ignore[arg-type]
+        return tuple(str(v) for v in np.unique(dataset.column(self.column)))  # type: ignore[arg-type]
 
     def partition(
         self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1
@@ -409,10 +404,7 @@ def _divide(share: np.ndarray, n: int) -> np.ndarray:
 
 
 def _first_draw(draw: Callable[[], np.ndarray], min_size: int) -> np.ndarray:
-    """Draw counts [·, party] until every party has `min_size` rows.
-
-    If none has, return the last draw.
-    """
+    """Draw counts [·, party] until every party has `min_size` rows, at most DRAWS times."""
     for _ in range(DRAWS):
         counts = draw()
         if counts.sum(0).min() >= min_size or counts.shape[1] > MANY:
@@ -437,9 +429,9 @@ def top_up(lists: list[np.ndarray], min_size: int, rng: np.random.Generator) -> 
         lists[k] = mixed[spare[k] :]
         freed.append(mixed[: spare[k]])
     pool = rng.permutation(np.concatenate(freed))
-    poor = np.flatnonzero(needed)
-    *parts, left = np.split(pool, np.cumsum(needed[poor]))
-    for k, rows in zip(poor, parts):
+    small = np.flatnonzero(needed)
+    *parts, left = np.split(pool, np.cumsum(needed[small]))
+    for k, rows in zip(small, parts):
         lists[k] = np.concatenate([lists[k], rows])
     back = np.flatnonzero(spare)[
         : len(left)
@@ -463,7 +455,7 @@ def _along(skew: CovariateShift, dataset: Dataset, rng: np.random.Generator) -> 
             f"{skew} needs features that are numbers; the rows of {dataset.name} are tokens. Use a label or "
             "quantity skew."
         )
-    x: Any = dataset.rows.x.reshape(len(dataset), -1)
+    x = dataset.rows.x.reshape(len(dataset), -1)
     if skew.feature is not None and skew.feature >= x.shape[1]:
         raise bad(
             "CovariateShift",
@@ -485,4 +477,4 @@ def _along(skew: CovariateShift, dataset: Dataset, rng: np.random.Generator) -> 
     direction = direction * torch.sign(
         direction[direction.abs().argmax()]
     )  # the sign of a component is arbitrary
-    return (x @ direction).numpy()
+    return torch.matmul(x, direction).numpy()

@@ -45,20 +45,21 @@ def synthetic(
     seed: int = 0,
     test_fraction: float = 0.2,
 ) -> Dataset:
-    """A natural federation, `.by("device")`, of at least `least` rows a device.
+    """Synthetic(α, β): a logistic model for each device, as in the FedProx paper.
 
+    A natural federation, `.by("device")`, with at least `least` rows for each device.
     `iid=True`: Synthetic-IID, one model and p(x) for all.
     """
     check(Synthetic(alpha, beta, parties, features, classes, least, seed, iid))
     rng = np.random.default_rng([seed, 6])
     sizes = least + np.floor(rng.lognormal(4, 2, parties)).astype(np.int64)
-    u, centre = rng.normal(0, alpha, parties), rng.normal(0, beta, parties)
+    u, center = rng.normal(0, alpha, parties), rng.normal(0, beta, parties)
     deviation = np.arange(1, features + 1) ** -0.6  # the root of the variance i^−1.2
     shared = rng.standard_normal((features, classes)), rng.standard_normal(classes)
     xs, ys = [], []
     for k in range(parties):
         w, b = shared if iid else (rng.normal(u[k], 1, (features, classes)), rng.normal(u[k], 1, classes))
-        v = np.zeros(features) if iid else rng.normal(centre[k], 1, features)
+        v = np.zeros(features) if iid else rng.normal(center[k], 1, features)
         x = v + deviation * rng.standard_normal((sizes[k], features))
         xs.append(x.astype(np.float32))
         ys.append(np.argmax(x @ w + b, axis=1))

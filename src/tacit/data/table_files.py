@@ -1,9 +1,7 @@
-"""Read and write tables.
+"""Read and write tables. Every verb reads files through `read_table`, so a file has one meaning.
 
-Every verb reads files through `read_table`, so a file has one meaning.
-
-The format is taken from the content: Parquet, or else CSV (packed by gzip, bzip2 or xz where the name says
-so).
+The format is detected from the content: Parquet, or else CSV (compressed by gzip, bzip2 or xz if the name
+says so).
 
 CSV
     - UTF-8, with or without a byte order mark. The first line names the columns; each name is unique.
@@ -166,11 +164,9 @@ def find_decimal_comma(column: Series) -> str | None:
 def read_chunks(
     path: str | os.PathLike[str], columns: Sequence[str] | None = None, separator: str | None = None
 ) -> Iterator[DataFrame]:
-    """Read a CSV file as text, exactly, some rows at a time.
+    """Read a CSV file as text, exactly, some rows at a time, for files larger than memory.
 
-    The index counts the rows of the file.
-
-    For files larger than memory. A Parquet file comes in one piece, with `columns` as ids.
+    The index counts the rows of the file. A Parquet file is read at once, with `columns` as ids.
     """
     import pandas as pd
 
@@ -200,9 +196,7 @@ def write_table(
     separator: str = ",",
     text_columns: Sequence[str] = (),
 ) -> Path:
-    """Write a table, or its parts one after the other, as CSV (.csv, .csv.gz) or Parquet.
-
-    All or nothing.
+    """Write a table, or its parts one after the other, as CSV (.csv, .csv.gz) or Parquet, atomically.
 
     Row labels are not written: they may identify omitted rows. `text_columns` are text in a Parquet file even
     if the first part has no value in them.

@@ -19,12 +19,12 @@ from torch import Tensor
 
 from ..errors import BadData
 from ..parameters import bad, nearest
-from .federation import check_one_label
+from .federation import check_fraction, check_one_label, check_whole
 from .identifiers import identify_rows, show_rows
 
 if TYPE_CHECKING:
     from .federation import Dataset
-    from .tables import Recipe
+    from .recipe import Recipe
 
 # the random stream that draws the held-out rows; 0 to 5 are used where rows are partitioned
 HOLDING = 6
@@ -55,10 +55,7 @@ class Columns:
         return replace(self, ids=self.ids[at.numpy()], x=self.x[at], y=None if self.y is None else self.y[at])
 
     def standardize(self, rows: Tensor) -> tuple[Tensor, Recipe | None]:
-        """Return (all rows, standardized by the statistics of `rows`.
-
-        The recipe with these statistics).
-        """
+        """Return all rows, standardized by the statistics of `rows`, and the recipe with these statistics."""
         if self.recipe is None:
             return self.x, None
         recipe = self.recipe.resolve(self.x[rows])
@@ -127,10 +124,7 @@ def _equal(table: Columns, a: int, b: int) -> bool:
 
 
 def ids_of(data: Dataset) -> np.ndarray:
-    """Return the ids of the training rows, then of the test rows.
-
-    Row numbers if there is no id column.
-    """
+    """Return the ids of the training rows, then of the test rows: row numbers without an id column."""
     if data.table is None or not data.table.id:
         return np.arange(len(data.rows.y) + len(data.test.y))
     return np.concatenate(
@@ -170,10 +164,7 @@ class Vertical:
         seed: int = 0,
         name: str = "",
     ) -> Vertical:
-        """Combine columns that are aligned already.
-
-        Test rows depend on the seed alone, so parties agree.
-        """
+        """Combine columns that are already aligned; test rows depend on the seed alone, so parties agree."""
         holders = _holder(parties, label_at)
         first = holders[label_at]
         for who, columns in holders.items():
@@ -188,12 +179,8 @@ class Vertical:
 
 
 def split_rows(rows: int, fraction: float, seed: int, owner: str = "vertical") -> tuple[Tensor, Tensor]:
-    """Return (training rows, test rows).
-
-    The same at every party with the same number of rows and seed.
-    """
-    if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction < 1:
-        raise bad(owner, "test_fraction", fraction, "a number of at least 0 and below 1")
+    """Return (training rows, test rows): the same at every party with this number of rows and seed."""
+    check_fraction(owner, "test_fraction", fraction)
     order = torch.from_numpy(np.random.default_rng([seed, HOLDING]).permutation(rows))
     held = min(round(fraction * rows), max(rows - 1, 0))
     return order[held:].sort().values, order[:held].sort().values
@@ -247,8 +234,7 @@ def split_columns(data: Dataset, into: Mapping[str, Iterable[Any]], label_at: st
             if isinstance(name, str) and name not in known:
                 raise BadData(f"{data.name}: there is no column {name!r} for {who!r}. {nearest(name, known)}")
         parties[who] = _select_columns(data, whole, who, names)
-    first = parties[label_at]
-    parties[label_at] = replace(first, y=whole.y, classes=whole.classes, labels=whole.labels)
+    parties[label_at] = replace(parties[label_at], y=whole.y, classes=whole.classes, labels=whole.labels)
     n = len(data.rows.y)
     return Vertical(data.name, parties, label_at, torch.arange(n), torch.arange(n, len(whole)))
 
@@ -261,16 +247,10 @@ def split_for_transfer(
     Each party has the given columns of about half of the records; `shared` records are in both tables. A
     column may be in both. The target's labels are for evaluation.
     """
-    names = {"source": list(source), "target": list(target)}
-    parts = split_columns(data, {"source": names["source"], "target": names["target"]}, "source")
+    parts = split_columns(data, {"source": list(source), "target": list(target)}, "source")
     rows = len(parts)
-    if isinstance(shared, bool) or not isinstance(shared, int) or not 1 <= shared < rows:
-        raise bad(
-            "split_for_transfer",
-            "shared",
-            shared,
-            f"a whole number between 1 and {rows - 1}, as there are {rows} records",
-        )
+    fits = f"a whole number between 1 and {rows - 1}, as there are {rows} records"
+    check_whole("split_for_transfer", "shared", shared, 1, rows - 1, fits)
     order = np.random.default_rng([seed, HOLDING]).permutation(rows)
     half = shared + (rows - shared) // 2
     whole = parts.parties["source"]
@@ -297,10 +277,10 @@ def _select_columns(data: Dataset, whole: Columns, who: str, names: Sequence[Any
         )
     import pandas as pd
 
-    wanted = [str(n) for n in names]
+    selected = {str(n) for n in names}
     recipe = data.table.recipe
     for column in (*recipe.numbers, *recipe.categories):
-        if column not in wanted:
+        if column not in selected:
             recipe = recipe.without(column)
     frame = pd.concat([data.table.frame, data.table.test], ignore_index=True)
     return Columns(who, whole.ids, recipe.encode(frame), recipe.columns, recipe)

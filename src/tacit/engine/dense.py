@@ -14,6 +14,20 @@ import torch
 from torch import Tensor, nn
 
 
+class Slot(NamedTuple):
+    """The part of the flat vector that belongs to a parameter or buffer."""
+
+    name: str
+    start: int
+    stop: int
+    shape: torch.Size
+    dtype: torch.dtype
+
+    @property
+    def part(self) -> slice:
+        return slice(self.start, self.stop)
+
+
 class Layer(NamedTuple):
     """The part of the flat vector that belongs to a linear layer, and whether a ReLU follows."""
 
@@ -35,9 +49,9 @@ def parts_of(module: nn.Module) -> list[tuple[str, nn.Module]]:
     return [(name, m) for name, m in module._modules.items() if m is not None]
 
 
-def layers_of(parts: list[tuple[str, nn.Module]], slots: list[Any]) -> list[Layer] | None:
+def layers_of(parts: list[tuple[str, nn.Module]], slots: list[Slot]) -> list[Layer] | None:
     """The layers, if the parts are a sequence of Flatten, Linear and ReLU; None otherwise."""
-    at = {s.name: s for s in slots}
+    at = {s.name: s.part for s in slots}
     layers: list[Layer] = []
     for i, m in parts:
         if (
@@ -46,16 +60,8 @@ def layers_of(parts: list[tuple[str, nn.Module]], slots: list[Any]) -> list[Laye
             and m.weight.requires_grad
             and (m.bias is None or m.bias.requires_grad)
         ):
-            w = at[f"{i}.weight"]
-            b = at[f"{i}.bias"] if m.bias is not None else None
-            layers.append(
-                Layer(
-                    slice(w.start, w.stop),
-                    None if b is None else slice(b.start, b.stop),
-                    (m.out_features, m.in_features),
-                    False,
-                )
-            )
+            bias = at[f"{i}.bias"] if m.bias is not None else None
+            layers.append(Layer(at[f"{i}.weight"], bias, (m.out_features, m.in_features), False))
         elif type(m) is nn.ReLU and layers and not layers[-1].relu:
             layers[-1] = layers[-1]._replace(relu=True)
         elif not (type(m) is nn.Flatten and not layers and m.start_dim == 1 and m.end_dim == -1):
@@ -63,12 +69,12 @@ def layers_of(parts: list[tuple[str, nn.Module]], slots: list[Any]) -> list[Laye
     return layers if layers and not layers[-1].relu else None
 
 
-def cover(parts: Iterable[Any], slots: list[Any]) -> bool:
+def cover(parts: Iterable[Any], slots: list[Slot]) -> bool:
     """Whether these layers cover the vector exactly once: shared weights would get one layer's gradient
     only.
     """
-    slices = [s for part in parts for s in (part.weight, part.bias) if s is not None]
-    return sum(s.stop - s.start for s in slices) == sum(s.stop - s.start for s in slots)
+    slices: list[slice] = [s for part in parts for s in (part.weight, part.bias) if s is not None]
+    return slots[-1].stop == sum(int(s.stop - s.start) for s in slices)
 
 
 def for_one_client(many: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -144,8 +144,8 @@ def measure_own_models(out: Tensor, held: Held, classes: int | None) -> dict[str
     if held.sums_only:
         n, right = _hits(out, held)
         return {"personal_accuracy": float(right.sum() / n.sum())}
-    found = measure_parties(out, held, classes)
-    return {**found, **_spread(found["parties"]["accuracy"])}
+    metrics = measure_parties(out, held, classes)
+    return {**metrics, **_spread(metrics["parties"]["accuracy"])}
 
 
 def gather(
@@ -169,14 +169,14 @@ def gather(
     total = functools.reduce(Counts.add, known) if known else None
     out = task.predict(w, test.x.to(w.device), buffers).cpu() if len(test.y) else torch.empty(0)
     counts = count(out, test.y, classes) if len(test.y) else total
-    found: dict[str, Any] = {} if counts is None else {**measure(counts), **_regression(out, test, classes)}
+    metrics: dict[str, Any] = {} if counts is None else {**measure(counts), **_regression(out, test, classes)}
     if sums_only:
         pooled = None if total is None or classes is None or not personal else _accuracy(total)
-        return found if pooled is None else {**found, "personal_accuracy": pooled}
+        return metrics if pooled is None else {**metrics, "personal_accuracy": pooled}
     if classes is not None:
         each = [None if a is None else _accuracy(a) for a in shown]
-        found |= {"parties": {"accuracy": each}, **(_spread(each) if personal else {})}
-    return found if len(known) == len(shown) else {**found, "untested": len(shown) - len(known)}
+        metrics |= {"parties": {"accuracy": each}, **(_spread(each) if personal else {})}
+    return metrics if len(known) == len(shown) else {**metrics, "untested": len(shown) - len(known)}
 
 
 def _accuracy(counts: Counts) -> float | None:

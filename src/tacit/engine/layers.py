@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -111,12 +112,14 @@ class LocalStep(TorchFunctionMode):
             input = F.pad(input, (pw, pw, ph, ph))
         oh, ow = (input.shape[2] - kh) // sh + 1, (input.shape[3] - kw) // sw + 1
         if len(weight) <= FEW and (sh, sw) == (1, 1):
-            out = Strips.apply(input, kh) @ _bands(weight, input.shape[3]).t()  # [B·oh, filters·ow]
+            strips = apply_map(input, _strips, _add_strips, input.shape, kh)
+            out = torch.matmul(strips, _bands(weight, input.shape[3]).t())  # [B·oh, filters·ow]
             out = out.view(len(input), oh, len(weight), ow)
             return (out if bias is None else out + bias[:, None]).transpose(1, 2)
-        out = weight.reshape(weight.shape[0], -1) @ Patches.apply(input, (kh, kw), (sh, sw))
+        patches = apply_map(input, _columns, _images, input.shape, (kh, kw), (sh, sw))
+        out = torch.matmul(weight.reshape(len(weight), -1), patches)
         out = out if bias is None else out + bias[:, None]
-        return out.view(weight.shape[0], len(input), oh, ow).transpose(0, 1)
+        return out.view(len(weight), len(input), oh, ow).transpose(0, 1)
 
 
 class Characters(nn.Module):
@@ -136,7 +139,8 @@ class Characters(nn.Module):
                 "fractions"
             )
         h = self.lstm(self.embed(x.long()))[0]
-        return self.out(h if self.every else h[:, -1])
+        logits: Tensor = self.out(h if self.every else h[:, -1])
+        return logits
 
 
 class CropFlip(nn.Module):
@@ -193,69 +197,47 @@ FEW = 16
 
 
 def _pair(value: Any) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else tuple(value)
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 
-class Patches(torch.autograd.Function):
-    """The patches of a convolution as the columns of a matrix [C·kh·kw, B·oh·ow].
+class _LinearMap(torch.autograd.Function):
+    """A linear map of a stack of images, given with its adjoint, which is its gradient.
 
-    Under `vmap` it is one copy for the whole stack; torch's `unfold` copies image by image.
+    Under `vmap` it is one call for the whole stack; torch's `unfold`, for example, copies image by image.
     """
 
     @staticmethod
-    def forward(x: Tensor, kernel: tuple[int, int], stride: tuple[int, int]) -> Tensor:
-        return _columns(x[None], kernel, stride)[0]
+    def forward(x: Tensor, linear: Callable[..., Tensor], adjoint: Any, *sizes: Any) -> Tensor:
+        return linear(x[None], *sizes)[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.shape, ctx.kernel, ctx.stride = inputs[0].shape, inputs[1], inputs[2]
+        _, ctx.linear, ctx.adjoint, *ctx.sizes = inputs
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:  # type: ignore[override]
-        return Overlap.apply(g, ctx.shape, ctx.kernel, ctx.stride), None, None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, kernel: tuple[int, int], stride: tuple[int, int]) -> Any:
-        return _columns(x.movedim(in_dims[0], 0), kernel, stride), 0
-
-
-class Overlap(torch.autograd.Function):
-    """The adjoint of Patches: columns are added where patches overlap."""
-
-    @staticmethod
-    def forward(g: Tensor, shape: torch.Size, kernel: tuple[int, int], stride: tuple[int, int]) -> Tensor:
-        return _images(g[None], shape, kernel, stride)[0]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.kernel, ctx.stride = inputs[2], inputs[3]
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:  # type: ignore[override]
-        return Patches.apply(g, ctx.kernel, ctx.stride), None, None, None
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return apply_map(g, ctx.adjoint, ctx.linear, *ctx.sizes), None, None, *[None] * len(ctx.sizes)
 
     @staticmethod
     def vmap(
-        info: Any,
-        in_dims: Any,
-        g: Tensor,
-        shape: torch.Size,
-        kernel: tuple[int, int],
-        stride: tuple[int, int],
+        info: Any, in_dims: Any, x: Tensor, linear: Callable[..., Tensor], adjoint: Any, *sizes: Any
     ) -> Any:
-        return _images(g.movedim(in_dims[0], 0), shape, kernel, stride), 0
+        return linear(x.movedim(in_dims[0], 0), *sizes), 0
 
 
-def _columns(x: Tensor, kernel: tuple[int, int], stride: tuple[int, int]) -> Tensor:
-    """[S, B, C, H, W] → [S, C·kh·kw, B·oh·ow]."""
-    s, b, c = x.shape[:3]
+apply_map: Callable[..., Tensor] = _LinearMap.apply
+
+
+def _columns(x: Tensor, shape: torch.Size, kernel: tuple[int, int], stride: tuple[int, int]) -> Tensor:
+    """The patches of a convolution: [S, B, C, H, W] → [S, C·kh·kw, B·oh·ow]."""
+    b, c = shape[:2]
     views = x.unfold(3, kernel[0], stride[0]).unfold(4, kernel[1], stride[1])  # [S, B, C, oh, ow, kh, kw]
     oh, ow = views.shape[3:5]
-    return views.permute(0, 2, 5, 6, 1, 3, 4).reshape(s, c * kernel[0] * kernel[1], b * oh * ow)
+    return views.permute(0, 2, 5, 6, 1, 3, 4).reshape(len(x), c * kernel[0] * kernel[1], b * oh * ow)
 
 
 def _images(g: Tensor, shape: torch.Size, kernel: tuple[int, int], stride: tuple[int, int]) -> Tensor:
-    """[S, C·kh·kw, B·oh·ow] → [S, B, C, H, W]."""
+    """The adjoint of `_columns`: patches are added where they overlap."""
     b, c, h, w = shape
     (kh, kw), (sh, sw) = kernel, stride
     oh, ow = (h - kh) // sh + 1, (w - kw) // sw + 1
@@ -267,54 +249,15 @@ def _images(g: Tensor, shape: torch.Size, kernel: tuple[int, int], stride: tuple
     return out
 
 
-class Strips(torch.autograd.Function):
-    """The strips of `height` image rows as the rows of a matrix [B·oh, C·height·W]; one copy for a stack."""
-
-    @staticmethod
-    def forward(x: Tensor, height: int) -> Tensor:
-        return _strips(x[None], height)[0]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.shape, ctx.height = inputs[0].shape, inputs[1]
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:  # type: ignore[override]
-        return Overlay.apply(g, ctx.shape, ctx.height), None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, height: int) -> Any:
-        return _strips(x.movedim(in_dims[0], 0), height), 0
-
-
-class Overlay(torch.autograd.Function):
-    """The adjoint of Strips: strips are added where they overlap."""
-
-    @staticmethod
-    def forward(g: Tensor, shape: torch.Size, height: int) -> Tensor:
-        return _add_strips(g[None], shape, height)[0]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.height = inputs[2]
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:  # type: ignore[override]
-        return Strips.apply(g, ctx.height), None, None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, g: Tensor, shape: torch.Size, height: int) -> Any:
-        return _add_strips(g.movedim(in_dims[0], 0), shape, height), 0
-
-
-def _strips(x: Tensor, height: int) -> Tensor:
-    """[S, B, C, H, W] → [S, B·oh, C·height·W]."""
-    s, b, c, h, w = x.shape
-    return x.unfold(3, height, 1).permute(0, 1, 3, 2, 5, 4).reshape(s, b * (h - height + 1), c * height * w)
+def _strips(x: Tensor, shape: torch.Size, height: int) -> Tensor:
+    """The strips of `height` image rows: [S, B, C, H, W] → [S, B·oh, C·height·W]."""
+    b, c, h, w = shape
+    strips = x.unfold(3, height, 1).permute(0, 1, 3, 2, 5, 4)
+    return strips.reshape(len(x), b * (h - height + 1), c * height * w)
 
 
 def _add_strips(g: Tensor, shape: torch.Size, height: int) -> Tensor:
-    """[S, B·oh, C·height·W] → [S, B, C, H, W]."""
+    """The adjoint of `_strips`: strips are added where they overlap."""
     b, c, h, w = shape
     oh = h - height + 1
     strips = g.reshape(len(g), b, oh, c, height, w)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .dense import Layer, backward, cover, forward, layers_of, parts_of
+from .dense import Layer, Slot, backward, cover, forward, layers_of, parts_of
 from .layers import CropFlip
 
 WIDE = 160  # outputs in a row of a tile: wider tiles are copied less often and contain more zeros
@@ -44,9 +44,9 @@ class Network:
     dense: list[Layer]
 
 
-def network_of(module: nn.Module, slots: list[Any], image: torch.Size) -> Network | None:
+def network_of(module: nn.Module, slots: list[Slot], image: torch.Size) -> Network | None:
     """The network, if the module is convolutions with ReLU and pool, then a perceptron; None otherwise."""
-    parts, at = parts_of(module), {s.name: s for s in slots}
+    parts, at = parts_of(module), {s.name: s.part for s in slots}
     front = parts[0][1] if parts and type(parts[0][1]) is CropFlip else None
     parts = parts[1:] if front else parts
     blocks: list[Block] = []
@@ -63,7 +63,7 @@ def network_of(module: nn.Module, slots: list[Any], image: torch.Size) -> Networ
 
 
 def _block(
-    modules: list[nn.Module], name: str, at: dict[str, Any], image: torch.Size, first: bool
+    modules: list[nn.Module], name: str, at: dict[str, slice], image: torch.Size, first: bool
 ) -> Block | None:
     if len(image) != 3 or len(modules) != 3 or f"{name}.weight" not in at:
         return None
@@ -83,16 +83,8 @@ def _block(
     fits = [t for t in range(2, width + 1, 2) if width % t == 0 and (t * o <= WIDE or t == 2)]
     # tiles whose gradients are added where they overlap have two columns, or the whole width
     tile = fits[-1] if first or fits[-1] == width else 2
-    w, b = at[f"{name}.weight"], at.get(f"{name}.bias")
-    return Block(
-        slice(w.start, w.stop),
-        None if b is None else slice(b.start, b.stop),
-        (o, conv.in_channels, k, k),
-        p,
-        height,
-        width,
-        tile,
-    )
+    shape = (o, conv.in_channels, k, k)
+    return Block(at[f"{name}.weight"], at.get(f"{name}.bias"), shape, p, height, width, tile)
 
 
 def _plain(conv: nn.Conv2d, pool: nn.MaxPool2d) -> bool:

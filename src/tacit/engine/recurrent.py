@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .dense import by_logits
+from .dense import Slot, by_logits
 from .layers import Characters
 
 
@@ -52,7 +52,7 @@ class Chain(NamedTuple):
         return 4 * length * (8 * len(self.cells) * hidden + back)
 
 
-def chain_of(module: nn.Module, slots: list[Any]) -> Chain | None:
+def chain_of(module: nn.Module, slots: list[Slot]) -> Chain | None:
     """The model, if the module is an unmodified, trainable `tacit.models.LSTM`; None otherwise."""
     if type(module) is not Characters or any(
         "forward" in vars(m) or m._forward_hooks or m._forward_pre_hooks for m in module.modules()
@@ -61,7 +61,7 @@ def chain_of(module: nn.Module, slots: list[Any]) -> Chain | None:
     letters, embedding, hidden, layers, every = module.built
     with torch.device("meta"):
         again = Characters(letters, embedding, hidden, layers, every)
-    at = {s.name: slice(s.start, s.stop) for s in slots}
+    at = {s.name: s.part for s in slots}
     same = (
         repr(again) == repr(module)
         and module.every == every
@@ -141,8 +141,7 @@ def _shares(net: Chain, y: Tensor, live: Tensor) -> tuple[Tensor, Tensor]:
 
 def _of_letters(net: Chain, w: Tensor, letters: Tensor) -> Tensor:
     """[S, T·B, 4·hidden]: the input of the first layer, looked up in a table with a row for each token."""
-    cell = net.cells[0]
-    table = _from_below(cell, w, _part(w, net.embedding, net.letters))
+    table = _from_below(net.cells[0], w, _part(w, net.embedding, net.letters))
     return table.gather(1, letters[..., None].expand(-1, -1, table.shape[2]))
 
 
@@ -202,7 +201,7 @@ class _LayerPass:
             gates[..., : 2 * n].sigmoid_()
             gates[..., 2 * n : 3 * n].tanh_()
             gates[..., 3 * n :].sigmoid_()
-            into, forget, new, out = gates.split(n, -1)
+            into, forget, new, out = gates.chunk(4, -1)
             torch.mul(into, new, out=c)
             if before is not None:
                 c.addcmul_(forget, self.c[:, before])
@@ -216,7 +215,7 @@ class _LayerPass:
 
     def _by_gates(self, by_h: Tensor) -> Tensor:
         b, n = self.b, self.cell.hidden
-        into, forget, new, out = self.gates.split(n, -1)
+        into, forget, new, out = self.gates.chunk(4, -1)
         # the derivative of each gate (a sigmoid; the cell gate is a tanh), times its factor in c or h
         by_gates = self.gates - self.gates * self.gates
         by_gates[..., 2 * n : 3 * n] = 1 - new * new

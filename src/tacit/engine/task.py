@@ -1,7 +1,7 @@
 """A model as a function of one flat vector: its loss, gradient and predictions.
 
-The gradient is computed in one of two ways. `_functional` uses `torch.func` and can be stacked with `vmap`:
-thousands of clients as one tensor program. `_bound` copies the vector into this thread's module and uses
+The gradient is computed in one of two ways. `torch.func.grad` can be stacked with `vmap`: thousands of
+clients as one tensor program. `_bound` copies the vector into this thread's module and uses
 plain autograd, which is faster if clients run one by one.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from torch.func import functional_call
 from ..algorithms.plan import Plans
 from ..algorithms.types import Batch, LocalState, State
 from . import dense, pooled, recurrent
-from .dense import Layer, cover, for_one_client, layers_of, parts_of
+from .dense import Layer, Slot, cover, for_one_client, layers_of, parts_of
 from .layers import LocalStep
 from .pooled import Network, network_of
 from .recurrent import Chain, chain_of
@@ -51,21 +51,11 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-class Slot(NamedTuple):
-    """The part of the flat vector that belongs to a parameter or buffer."""
-
-    name: str
-    start: int
-    stop: int
-    shape: torch.Size
-    dtype: torch.dtype
-
-
-def _slots(named: Any) -> list[Slot]:
-    slots, at = [], 0
+def _slots(named: Iterable[tuple[str, Tensor]]) -> list[Slot]:
+    slots: list[Slot] = []
     for name, tensor in named:
+        at = slots[-1].stop if slots else 0
         slots.append(Slot(name, at, at + tensor.numel(), tensor.shape, tensor.dtype))
-        at += tensor.numel()
     return slots
 
 
@@ -75,7 +65,7 @@ def _join(slots: list[Slot], values: dict[str, Tensor], dtype: torch.dtype) -> T
 
 def _split(slots: list[Slot], flat: Tensor) -> dict[str, Tensor]:
     # one split: its gradient is one concatenation, while that of each slice would be a whole vector
-    pieces = flat.split([s.stop - s.start for s in slots])
+    pieces = torch.split(flat, [s.stop - s.start for s in slots])
     return {s.name: piece.view(s.shape).to(s.dtype) for s, piece in zip(slots, pieces)}
 
 
@@ -83,13 +73,19 @@ class Task:
     """A model, a loss and the rows they work on. A local step only needs `gradient`."""
 
     def __init__(
-        self, module: nn.Module, x: Tensor, y: Tensor, loss: str = "cross_entropy", precision: str = "float32"
+        self,
+        module: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        loss: str = "cross_entropy",
+        precision: str = "float32",
+        stacked: bool = False,
     ):
         self.module, self.x, self.y, self.loss_name, self.precision = module, x, y, loss, precision
         self.parameters = _slots(module.named_parameters())
-        self.riders = _slots(module.named_buffers())
+        self.buffer_slots = _slots(module.named_buffers())
         self.dim = sum(s.stop - s.start for s in self.parameters)
-        self.stacked = False  # set on the copy of an engine that runs `gradient` under vmap
+        self.stacked = stacked  # whether an engine runs `gradient` under vmap
         self._local = _Thread()
         self._loss = LOSSES[loss]
         self.frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
@@ -107,15 +103,8 @@ class Task:
 
     def for_stacking(self) -> Task:
         """A copy for `vmap` with its own module, because `functional_call` swaps values inside the module."""
-        other = Task(
-            copy.deepcopy(self.module).to(self.x.device).train(),
-            self.x,
-            self.y,
-            self.loss_name,
-            self.precision,
-        )
-        other.stacked = True
-        return other
+        module = copy.deepcopy(self.module).to(self.x.device).train()
+        return Task(module, self.x, self.y, self.loss_name, self.precision, stacked=True)
 
     def redraw(self, plans: Plans, name: str, epochs: int) -> Plans:
         """The plans of the stacked clients; a private task draws the rows of its one client `name` in
@@ -130,8 +119,8 @@ class Task:
         values = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
         values = {name: value.detach() for name, value in values.items()}
         start = {"w": _join(self.parameters, values, torch.float32)}
-        if self.riders:
-            start["buffers"] = _join(self.riders, values, torch.float32)
+        if self.buffer_slots:
+            start["buffers"] = _join(self.buffer_slots, values, torch.float32)
         return {k: v.to(self.x.device) for k, v in start.items()}
 
     def module_at(self, w: Tensor, buffers: Tensor | None = None) -> nn.Module:
@@ -139,7 +128,7 @@ class Task:
         module = copy.deepcopy(self.module).to("cpu")
         values = _split(self.parameters, w.detach().cpu())
         if buffers is not None:
-            values |= _split(self.riders, buffers.detach().cpu())
+            values |= _split(self.buffer_slots, buffers.detach().cpu())
         with torch.no_grad():
             # load_state_dict would leave out buffers that are not persistent
             for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -164,7 +153,8 @@ class Task:
             return _recurrent(
                 self.chain, current.w, self.x[batch.index], self.y[batch.index], batch.live
             ), current
-        g, buffers = (self._functional if self.stacked else self._bound)(current.w, current.buffers, batch)
+        differentiate = torch.func.grad(self._mean_loss, has_aux=True) if self.stacked else self._bound
+        g, buffers = differentiate(current.w, current.buffers, batch)
         return g, current._replace(buffers=buffers)
 
     def loss(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor:
@@ -177,9 +167,6 @@ class Task:
         )  # this thread's, in training mode
         return self._mean_loss(w, buffers or {}, batch, module)[0]
 
-    def _functional(self, w: Tensor, buffers: State, batch: Batch) -> tuple[Tensor, State]:
-        return torch.func.grad(self._mean_loss, has_aux=True)(w, buffers, batch)
-
     def _mean_loss(
         self, w: Tensor, buffers: State, batch: Batch, module: nn.Module | None = None
     ) -> tuple[Tensor, State]:
@@ -188,11 +175,11 @@ class Task:
             values[name] = values[name].detach()
         if buffers:
             # clones, because the forward pass writes into them
-            values |= {name: value.clone() for name, value in _split(self.riders, buffers["buffers"]).items()}
+            values |= {k: v.clone() for k, v in _split(self.buffer_slots, buffers["buffers"]).items()}
         with self._forward(batch):
             out = functional_call(self.module if module is None else module, values, (self.x[batch.index],))
         losses = self._loss(out.float(), self.y[batch.index])
-        after = {"buffers": _join(self.riders, values, w.dtype).detach()} if buffers else {}
+        after = {"buffers": _join(self.buffer_slots, values, w.dtype).detach()} if buffers else {}
         return (losses * batch.live).sum() / batch.live.sum().clamp(min=1), after
 
     def _bound(self, w: Tensor, buffers: State, batch: Batch) -> tuple[Tensor, State]:
@@ -237,7 +224,7 @@ class Task:
     def _thread_module(self) -> _FlatModule:
         if self._local.module is None:
             self._local.module = _FlatModule(
-                copy.deepcopy(self.module).to(self.x.device).train(), self.parameters, self.riders
+                copy.deepcopy(self.module).to(self.x.device).train(), self.parameters, self.buffer_slots
             )
         return self._local.module
 
@@ -259,10 +246,8 @@ class Task:
         def states() -> list[Tensor]:
             return [torch.get_rng_state(), *(torch.cuda.get_rng_state(gpu) for gpu in gpus)]
 
-        with (
-            torch.random.fork_rng(devices=gpus),
-            LocalStep(key, torch.ones(len(rows), device=device)) as mode,
-        ):
+        mode = LocalStep(key, torch.ones(len(rows), device=device))
+        with torch.random.fork_rng(devices=gpus), mode:
             before = states()
             module(rows)
             mode.draws = not all(map(torch.equal, before, states()))
@@ -370,10 +355,11 @@ class Task:
 
         def one(w: Tensor, buffers: Tensor | None, x: Tensor) -> Tensor:
             values = _split(self.parameters, w) | (
-                _split(self.riders, buffers) if buffers is not None else {}
+                _split(self.buffer_slots, buffers) if buffers is not None else {}
             )
             with LocalStep(nothing, nothing, patches=True):  # convolutions as one product
-                return functional_call(module, values, (x,)).float()
+                out: Tensor = functional_call(module, values, (x,))
+            return out.float()
 
         return torch.vmap(one, in_dims=(0, None if buffers is None else 0, None))
 
@@ -416,8 +402,8 @@ class _Thread(threading.local):
 class _FlatModule:
     """A module whose parameters are views of one flat tensor."""
 
-    def __init__(self, module: nn.Module, slots: list[Slot], riders: list[Slot]):
-        self.module, self.riders = module, riders
+    def __init__(self, module: nn.Module, slots: list[Slot], buffer_slots: list[Slot]):
+        self.module, self.buffer_slots = module, buffer_slots
         self.values = list(module.parameters())
         self.flat = torch.empty(sum(s.stop - s.start for s in slots), device=self.values[0].device)
         for p, s in zip(self.values, slots):
@@ -436,7 +422,7 @@ class _FlatModule:
     def load(self, w: Tensor, buffers: Tensor | None) -> None:
         self.flat.copy_(w)
         if buffers is not None:
-            for slot, buffer in zip(self.riders, self.module.buffers()):
+            for slot, buffer in zip(self.buffer_slots, self.module.buffers()):
                 buffer.copy_(buffers[slot.start : slot.stop].view(slot.shape))
 
     def buffers(self, dtype: torch.dtype) -> Tensor:

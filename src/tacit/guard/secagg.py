@@ -46,5 +46,5 @@ class SecAgg(HidingStage):
         if self.adversary == "active" and self.neighbours is not None:
             raise BadParameter(
                 f"SecAgg: neighbours is {self.neighbours!r}; it must be None against an active server, "
-                "which could choose a party's neighbours."
+                "which could choose a party's neighbors."
             )

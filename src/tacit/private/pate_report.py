@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..accounting.votes import gaussian_votes_epsilon
+from ..report.layout import Section, figure, table
 from ..report.markup import Safe, join, tag
 from ..report.numbers import count, percent, significant
-from ..report.page import assemble, write_page
-from ..report.sections import Section, figure, table
+from ..report.page import assemble
 from ..report.svg import Axis, Figure, Series, bars, plot
 from .pate import UNANSWERED
 
 POINTS = 60  # of a curve
 
 
-def write(result: Any, path: Path) -> Path:
-    """Write the report of a `PateResult`."""
-    return write_page(path, render(result))
-
-
 def render(result: Any) -> str:
-    """Render the report as HTML."""
+    """Render the report of a `PateResult` as HTML."""
     job = result.config
     title = (
         f"A student of {count(job['pate']['teachers'])} teachers on {job['data']['name']}"
@@ -94,7 +88,7 @@ def _accuracy(result: Any) -> Figure | None:
     if not known:
         return None
     return plot(
-        "Accuracy against ε",
+        "Accuracy vs. ε",
         [Series("student", [h["epsilon"] for h in known], [h["accuracy"] for h in known], "c0")],
         Axis("ε of all answers so far"),
         Axis("accuracy"),
@@ -154,7 +148,7 @@ def _ledger(result: Any) -> Section:
         table(
             ["mechanism", "ε", "δ", "protects each", "against", "note"],
             spent,
-            caption="Differential privacy spent.",
+            caption="Privacy budget spent.",
             sortable=False,
         )
     ]

@@ -72,11 +72,11 @@ from .summing import (
 )
 
 
-class AgreedSurvivors(Message, reveals="that a party was told this list of survivors"):
+class AgreedSurvivors(Message, reveals="that a party received this list of survivors"):
     signature: bytes
 
 
-class SurvivorSignatures(Message, reveals="that enough parties were told the same list of survivors"):
+class SurvivorSignatures(Message, reveals="that enough parties received the same list of survivors"):
     signatures: dict[str, bytes]
 
 
@@ -398,10 +398,10 @@ async def server(
                     f"the shares of {name!r} do not reconstruct the private key of its public key: a party "
                     "sent a false share or key"
                 )
-            others = [v for v in around[name] if v in u3]
             masks += [
                 (agree(private, u1[v].mask, pair(crowd, name, u1[name].mask, v, u1[v].mask)), -sign(v, name))
-                for v in others
+                for v in around[name]
+                if v in u3
             ]
     except ProtocolError as error:
         raise await steps.abort(names, str(error).rstrip(".")) from None

@@ -66,7 +66,7 @@ def tree(run: RunRecord, title: str = "") -> Figure | None:
         )
         for s in splits
     ]
-    table = Table(("after round", "cluster", "cut into", "most alike across", "their parties"), rows)
+    table = Table(("after round", "cluster", "split into", "largest cosine across", "parties"), rows)
     head, down = heading(words)
     if len(leaves) > MOST:
         return Figure(words, head, WIDTH, 40 + down, table, f"{count(len(leaves))} clusters: see the table.")
@@ -109,17 +109,17 @@ def tree(run: RunRecord, title: str = "") -> Figure | None:
     parts.append(
         tag(
             "text",
-            f"round 0 to {count(last)}, left to right",
+            f"rounds 0 to {count(last)}, left to right",
             x=left,
             y=top + ROW * len(leaves) + 10,
             class_="small soft",
         )
     )
     caption = (
-        "No cluster was cut: the parties' updates never pulled against each other."
+        "No cluster was split: the parties' updates did not conflict."
         if not splits
-        else f"{count(len(leaves))} clusters at the end. A cluster is cut where its model has come to rest "
-        "and its parties pull against each other."
+        else f"{count(len(leaves))} clusters at the end. A cluster is split when its model is stationary "
+        "and its parties' updates conflict."
     )
     return Figure(
         words, tag("g", join(parts), class_="c0"), WIDTH, top + ROW * len(leaves) + 24, table, caption

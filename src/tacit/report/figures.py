@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from .maps import heat, plane
 from .markup import plain
@@ -48,18 +48,18 @@ def styles(labels: Sequence[str]) -> dict[str, str]:
     return out
 
 
-def _share(value: float, step: float) -> str:
+def form_share(value: float, step: float) -> str:
     return percent(value, max(0, -math.floor(math.log10(step * 100) + 1e-9)))
 
 
-def _whole(value: float, step: float) -> str:
+def form_whole(value: float, step: float) -> str:
     return count(value) if abs(value - round(value)) < 1e-6 else ""
 
 
-def _axis(metric: str, label: str, values: Sequence[Any]) -> Axis:
+def metric_axis(metric: str, values: Sequence[Any]) -> Axis:
     known = [v for v in values if is_finite(v)]
     wide = bool(known) and min(known) > 0 and max(known) / min(known) > 30
-    return Axis(label, form=_share) if metric == "accuracy" else Axis(label, log=wide)
+    return Axis(metric, form=form_share) if metric == "accuracy" else Axis(metric, log=wide)
 
 
 def _thin(items: Sequence[Any], most: int = MOST_POINTS) -> list[Any]:
@@ -87,11 +87,11 @@ def federation(summary: Mapping[str, Any]) -> Figure | None:
                 summary["shift"],
                 significant,
                 "shift",
-                "Mean distance of the party's features from everyone's mean, in standard deviations of all "
-                "rows.",
+                "Mean distance of the party's feature means from the pooled means, in pooled standard "
+                "deviations.",
             )
         )
-    return combine(f"Who holds what: {count(len(parties))} parties", panels) if panels else None
+    return combine(f"Data distribution across {count(len(parties))} parties", panels) if panels else None
 
 
 def _labels(parties: list[str], labels: list[str], counts: Sequence[Sequence[int]]) -> Figure:
@@ -101,22 +101,22 @@ def _labels(parties: list[str], labels: list[str], counts: Sequence[Sequence[int
         labels[j] if each == 1 else f"{labels[j]}–{labels[min(j + each, len(labels)) - 1]}"
         for j in range(0, len(labels), each)
     ]
-    folded = [[sum(row[j : j + each]) for j in range(0, len(labels), each)] for row in counts]
+    grouped = [[sum(row[j : j + each]) for j in range(0, len(labels), each)] for row in counts]
     if len(parties) <= MOST_ROWS:
-        shares = [[c / (sum(row) or 1) for c in row] for row in folded]
-        texts, rows = [[count(c) for c in row] for row in folded], parties
+        shares = [[c / (sum(row) or 1) for c in row] for row in grouped]
+        texts, rows = [[count(c) for c in row] for row in grouped], parties
         words = [
             [
-                f"{p}, label {c}: {count(n)} rows, {percent(s, 0)} of its own"
+                f"{p}, label {c}: {count(n)} rows, {percent(s, 0)} of the party's rows"
                 for c, n, s in zip(columns, row, share)
             ]
-            for p, row, share in zip(parties, folded, shares)
+            for p, row, share in zip(parties, grouped, shares)
         ]
-        caption = "Number of rows; the stronger the colour, the larger the share of that party's own rows."
+        caption = "Number of rows. A stronger color means a larger share of the party's rows."
     else:
         # Similar parties are adjacent: sorted by their most frequent label, then its count, and averaged in
         # groups.
-        own = [[c / (sum(row) or 1) for c in row] for row in folded]
+        own = [[c / (sum(row) or 1) for c in row] for row in grouped]
         own.sort(key=lambda s: (max(range(len(s)), key=s.__getitem__), -max(s)))
         bounds = [round(k * len(own) / MOST_ROWS) for k in range(MOST_ROWS + 1)]
         groups = [own[a:b] for a, b in pairwise(bounds)]
@@ -126,17 +126,13 @@ def _labels(parties: list[str], labels: list[str], counts: Sequence[Sequence[int
             [f"{a + 1:,}–{b:,}" for a, b in pairwise(bounds)],
         )
         words = [
-            [
-                f"parties {r} in this order, label {c}: {percent(s, 0)} of their rows"
-                for c, s in zip(columns, row)
-            ]
+            [f"parties {r} (sorted), label {c}: {percent(s, 0)} of their rows" for c, s in zip(columns, row)]
             for r, row in zip(rows, shares)
         ]
         caption = (
-            f"{count(len(parties))} parties sorted by the label they hold most of and averaged in "
-            f"{MOST_ROWS} groups; "
-            "the stronger the colour, the larger the share. A staircase is a label skew; an even field is "
-            "none."
+            f"{count(len(parties))} parties, sorted by their most frequent label and averaged in {MOST_ROWS} "
+            "groups. A stronger color means a larger share. A staircase pattern indicates label skew; a "
+            "uniform color indicates none."
         )
     return heat(
         "Labels held by each party",
@@ -168,7 +164,7 @@ def _spread(
     ranges = [f"{form(low + k * width)} – {form(low + (k + 1) * width)}" for k in range(bins)]
     middle = known[len(known) // 2] if known else math.nan
     return bars(
-        f"{title}: how many parties",
+        f"{title} (histogram)",
         ranges,
         held,
         count,
@@ -177,11 +173,19 @@ def _spread(
     )
 
 
-def _by_label(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
-    groups: dict[str, list[RunRecord]] = {}
-    for run in runs:
-        groups.setdefault(run.label, []).append(run)
-    return groups
+class Group(NamedTuple):
+    """The runs of an algorithm, and its style in the charts."""
+
+    name: str
+    style: str
+    runs: list[RunRecord]
+
+
+def group_runs(runs: Sequence[RunRecord], colors: Mapping[str, str] | None = None) -> list[Group]:
+    """Return the runs by algorithm; a page passes its `colors`, which are the same in all charts."""
+    labels = list(dict.fromkeys(r.label for r in runs))
+    colors = colors or styles(labels)
+    return [Group(name, colors[name], [r for r in runs if r.label == name]) for name in labels]
 
 
 def _history(runs: Sequence[RunRecord], metric: str) -> list[tuple[int, float, float | None]]:
@@ -199,7 +203,7 @@ def _history(runs: Sequence[RunRecord], metric: str) -> list[tuple[int, float, f
     return [(r, *mean_error(seen[r])) for r in sorted(seen)]
 
 
-def _band(name: str, style: str, metric: str, points: Sequence[tuple[float, float, float | None]]) -> Series:
+def band(name: str, style: str, metric: str, points: Sequence[tuple[float, float, float | None]]) -> Series:
     points = _thin(points)
     return Series(
         name,
@@ -213,23 +217,20 @@ def _band(name: str, style: str, metric: str, points: Sequence[tuple[float, floa
 
 
 def _curve(
-    runs: Sequence[RunRecord], metric: str, title: str, label: str, colours: Mapping[str, str] | None
+    runs: Sequence[RunRecord], metric: str, title: str, colors: Mapping[str, str] | None
 ) -> Figure | None:
-    groups = _by_label(runs)
-    colours = colours or styles(list(groups))
+    groups = group_runs(runs, colors)
     series, rules = [], []
-    for name, group in groups.items():
+    for name, style, group in groups:
         points = _history(group, metric)
         if any(is_finite(m) for r, m, _ in points if r > 0) or len(points) > 1:
-            broken = any(r.diverged is not None for r in group)
-            series.append(_band(name + (" (diverged)" if broken else ""), colours[name], metric, points))
+            mark = " (diverged)" if any(r.diverged is not None for r in group) else ""
+            series.append(band(name + mark, style, metric, points))
         elif is_finite(level := mean_error(r.metrics.get(metric) for r in group)[0]):
-            rules.append(
-                Rule(name, level, colours[name])
-            )  # a baseline without history: only its final result is drawn
+            rules.append(Rule(name, level, style))  # a baseline without history: only its final result
     if not series:
         return None
-    seeds = max(len(g) for g in groups.values())
+    seeds = max(len(g.runs) for g in groups)
     rounds = _thin(sorted({v for s in series for v in s.x}), 12)
     where = [dict(zip(s.x, zip(s.y, s.low, s.high))) for s in series]
     rows = [
@@ -239,20 +240,21 @@ def _curve(
         )
         for r in rounds
     ]
-    chance = ": small differences may be chance" if len(series) > 1 else ""
+    chance = ": small differences may be due to chance" if len(series) > 1 else ""
     caption = (
         f"Mean over {seeds} seeds; the band is ± one standard error."
         if seeds > 1
         else f"One seed, so there is no band{chance}."
     )
-    gone = [f"{r.label}, seed {r.seed}, in round {r.diverged}" for r in runs if r.diverged is not None]
-    caption += f" Diverged, and not drawn from there: {names(gone, 3)}." if gone and metric == "loss" else ""
+    diverged = [f"{r.label}, seed {r.seed}, in round {r.diverged}" for r in runs if r.diverged is not None]
+    if diverged and metric == "loss":
+        caption += f" Diverged, and not drawn from that round on: {names(diverged, 3)}."
     values = [v for s in series for v in (*s.y, *s.low)]
     return plot(
         title,
         series,
-        Axis("round", form=_whole),
-        _axis(metric, label, values),
+        Axis("round", form=form_whole),
+        metric_axis(metric, values),
         rules=rules,
         caption=caption,
         table=Table(("round", *(s.name for s in series)), rows),
@@ -260,29 +262,24 @@ def _curve(
 
 
 def curves(
-    runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None
+    runs: Sequence[RunRecord], *, title: str = "", colors: Mapping[str, str] | None = None
 ) -> Figure | None:
     """Draw accuracy and loss on the global test set by round, with a band over seeds."""
     after = f": {title}" if title else ""
-    panels = [
-        p
-        for p in (
-            _curve(runs, "accuracy", f"Accuracy by round{after}", "accuracy", colours),
-            _curve(runs, "loss", f"Loss by round{after}", "loss", colours),
-        )
-        if p
-    ]
+    both = (
+        _curve(runs, metric, f"{metric.capitalize()} by round{after}", colors)
+        for metric in ("accuracy", "loss")
+    )
+    panels = [panel for panel in both if panel]
     return combine(f"Accuracy and loss by round{after}", panels) if panels else None
 
 
 def accuracy_against_bytes(
-    runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None
+    runs: Sequence[RunRecord], *, title: str = "", colors: Mapping[str, str] | None = None
 ) -> Figure | None:
     """Draw accuracy against the bytes sent so far, up and down, by all parties."""
-    groups = _by_label(runs)
-    colours = colours or styles(list(groups))
     series, rules, measured = [], [], []
-    for name, group in groups.items():
+    for name, style, group in group_runs(runs, colors):
         paths: dict[int, list[tuple[float, float]]] = {}
         for run in group:
             sent = 0.0
@@ -295,10 +292,10 @@ def accuracy_against_bytes(
             for _, path in sorted(paths.items())
         ]
         if points and points[-1][0] > 0:
-            series.append(_band(name, colours[name], "accuracy", points))
+            series.append(band(name, style, "accuracy", points))
             measured.append((name, points))
         elif is_finite(level := mean_error(r.metrics.get("accuracy") for r in group)[0]):
-            rules.append(Rule(name, level, colours[name]))
+            rules.append(Rule(name, level, style))
     if not series:
         return None
     ends = [s.x[-1] for s in series]
@@ -313,20 +310,20 @@ def accuracy_against_bytes(
         for (name, points), best in zip(measured, bests)
     ]
     return plot(
-        f"Accuracy against bytes sent{': ' if title else ''}{title}",
+        f"Accuracy vs. bytes sent{': ' if title else ''}{title}",
         series,
-        Axis("sent so far, all parties", log=max(ends) / min(ends) > 20, form=lambda v, step: size(v)),
-        Axis("accuracy", form=_share),
+        Axis("bytes sent so far, all parties", log=max(ends) / min(ends) > 20, form=lambda v, step: size(v)),
+        Axis("accuracy", form=form_share),
         rules=rules,
-        caption="Up and down together, all parties."
-        + (" A baseline without messages is a dashed level." if rules else ""),
+        caption="Uploads and downloads of all parties."
+        + (" Baselines, which send no messages, are dashed lines." if rules else ""),
         table=Table(
             (
                 "algorithm",
-                "sent in all",
-                "last accuracy",
-                "sent until 95% of its best",
-                f"sent until {percent(level)}",
+                "total sent",
+                "final accuracy",
+                "sent to reach 95% of its best",
+                f"sent to reach {percent(level)}",
             ),
             rows,
         ),
@@ -334,13 +331,11 @@ def accuracy_against_bytes(
 
 
 def accuracy_against_epsilon(
-    runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None
+    runs: Sequence[RunRecord], *, title: str = "", colors: Mapping[str, str] | None = None
 ) -> Figure | None:
     """Draw accuracy against the ε spent so far."""
-    groups = _by_label(runs)
-    colours = colours or styles(list(groups))
     series, rows = [], []
-    for name, group in groups.items():
+    for name, style, group in group_runs(runs, colors):
         paths: dict[float, list[float]] = {}
         for run in group:
             for event in run.rounds:
@@ -348,7 +343,7 @@ def accuracy_against_epsilon(
                     paths.setdefault(event["epsilon"], []).append(event["accuracy"])
         points = [(spent, *mean_error(path)) for spent, path in sorted(paths.items())]
         if points:
-            series.append(_band(name, colours[name], "accuracy", points))
+            series.append(band(name, style, "accuracy", points))
             best = max(points, key=lambda p: p[1])
             rows.append(
                 (
@@ -361,17 +356,17 @@ def accuracy_against_epsilon(
     if not series:
         return None
     return plot(
-        f"Accuracy against ε{': ' if title else ''}{title}",
+        f"Accuracy vs. ε{': ' if title else ''}{title}",
         series,
         Axis("ε spent so far", form=lambda v, step: significant(v)),
-        Axis("accuracy", form=_share),
-        caption="δ, and whom ε protects against whom, stand in the ledger below.",
-        table=Table(("algorithm", "ε in all", "last accuracy", "best accuracy"), rows),
+        Axis("accuracy", form=form_share),
+        caption="The ledger below states δ, what ε protects, and against whom.",
+        table=Table(("algorithm", "total ε", "final accuracy", "best accuracy"), rows),
     )
 
 
 def per_party(
-    runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None
+    runs: Sequence[RunRecord], *, title: str = "", colors: Mapping[str, str] | None = None
 ) -> Figure | None:
     """Draw each party's accuracy on its own held-out rows, with the worst decile marked.
 
@@ -383,10 +378,9 @@ def per_party(
         return None
     if len(runs) == 1 and len(runs[0].party_accuracy) <= MOST_ROWS:
         return _each_party(runs[0], f"Accuracy of each party{after}")
-    groups = _by_label(runs)
-    colours = colours or styles(list(groups))
+    groups = group_runs(runs, colors)
     series, rows = [], []
-    for name, group in groups.items():
+    for name, style, group in groups:
         # Pooled over seeds, not averaged: each seed has another partition, so parties do not correspond.
         known = sorted(v for r in group for v in r.party_accuracy if is_finite(v))
         steps = _thin([((k + 0.5) / len(known), v) for k, v in enumerate(known)])
@@ -395,7 +389,7 @@ def per_party(
                 name,
                 [s[0] for s in steps],
                 [s[1] for s in steps],
-                colours[name],
+                style,
                 words=[f"{plain(name)}: {percent(s[1])}" for s in steps],
             )
         )
@@ -408,13 +402,13 @@ def per_party(
                 ),
             )
         )
-    pooled = ", all seeds pooled" if max(map(len, groups.values())) > 1 else ""
+    pooled = ", all seeds pooled" if len(runs) > len(groups) else ""
     summary = "; ".join(f"{row[0]} {row[2]}" for row in rows[:6])
     return plot(
         f"Parties, worst to best{after}",
         series,
-        Axis("parties, worst to best", 0.0, 1.0, fixed=True, form=_share),
-        Axis("accuracy", form=_share),
+        Axis("parties, worst to best", 0.0, 1.0, fixed=True, form=form_share),
+        Axis("accuracy", form=form_share),
         shade=(0.0, 0.1, "worst decile"),
         caption=f"On each party's own held-out rows{pooled}. Mean of the worst decile: {summary}.",
         table=Table(("algorithm", "worst", "worst decile", "median", "mean", "best"), rows),
@@ -433,12 +427,12 @@ def _each_party(run: RunRecord, title: str) -> Figure:
     worst, mean = worst_decile(known), mean_error(known)[0]
     share = f"{count(len(worst))} of {count(len(rows))}"
     caption = (
-        f"On each party's own held-out rows. Marked: the worst decile ({share}), mean "
-        f"{percent(_decile_mean(known))}."
+        f"On each party's own held-out rows. The worst decile is marked ({share}, mean "
+        f"{percent(_decile_mean(known))})."
     )
     if run.untested:
         rows.append((f"small parties ({count(run.untested)})", None))
-        caption += " Small parties hold back too few rows for a figure, and report none."
+        caption += " Small parties have too few held-out rows to report an accuracy."
     return bars(
         title,
         [name for name, _ in rows],
@@ -457,10 +451,10 @@ def _decile_mean(values: Sequence[Any]) -> float:
 
 
 def gain(
-    entries: Sequence[Mapping[str, Any]], *, title: str = "", colours: Mapping[str, str] | None = None
+    entries: Sequence[Mapping[str, Any]], *, title: str = "", colors: Mapping[str, str] | None = None
 ) -> Figure | None:
     """Draw each party's accuracy alone (x) against federated (y)."""
-    colours = colours or styles([str(e.get("label")) for e in entries])
+    colors = colors or styles([str(e.get("label")) for e in entries])
     series, rows = [], []
     for e in entries:
         pairs = [
@@ -476,9 +470,9 @@ def gain(
                 label,
                 [a for _, a, _ in pairs],
                 [b for _, _, b in pairs],
-                colours[label],
+                colors[label],
                 words=[
-                    f"{truncate(plain(p), 40)} with {label}: alone {percent(a)}, federated {percent(b)}"
+                    f"{truncate(plain(p), 40)} with {label}: local {percent(a)}, federated {percent(b)}"
                     for p, a, b in pairs
                 ],
             )
@@ -494,14 +488,15 @@ def gain(
     if not series:
         return None
     return plot(
-        f"Alone against federated{': ' if title else ''}{title}",
+        f"Local vs. federated accuracy{': ' if title else ''}{title}",
         series,
-        Axis("accuracy alone", form=_share),
-        Axis("accuracy federated", form=_share),
+        Axis("accuracy of local training", form=form_share),
+        Axis("accuracy of federated training", form=form_share),
         diagonal=True,
         joined=False,
-        caption="One mark per party and algorithm. Above the diagonal the party gained from federating.",
-        table=Table(("algorithm", "parties that gained", "smallest gain", "largest gain"), rows),
+        caption="One mark per party and algorithm. Parties above the diagonal benefited from federated "
+        "training.",
+        table=Table(("algorithm", "parties that benefited", "smallest gain", "largest gain"), rows),
     )
 
 
@@ -521,18 +516,18 @@ def landscape_line(line: Mapping[str, Any], *, title: str = "") -> Figure | None
             Series(f"{count(len(party))} parties: median, 10% to 90%", t, picks[1], "c0", picks[0], picks[2])
         ]
     if line.get("global"):
-        series.append(Series("the mean of the optima", t, line["global"], "central"))
+        series.append(Series("mean of the optima", t, line["global"], "central"))
     rows = [
         (significant(v), *(significant(s.y[k]) for s in series)) for k, v in _thin(list(enumerate(t)), 11)
     ]
     values = [v for s in series for v in s.y]
     return plot(
-        f"Loss towards the local optima{': ' if title else ''}{title}",
+        f"Loss along lines to the local optima{': ' if title else ''}{title}",
         series,
         Axis("t (0: global model, 1: local optimum)"),
-        _axis("loss", "loss", values),
-        caption="From the global model towards each party's optimum. "
-        "Flat between 0 and 1: the parties agree. A wall: averaging costs.",
+        metric_axis("loss", values),
+        caption="From the global model to each party's optimum and beyond. A flat curve between 0 and 1 "
+        "means that the parties agree; a barrier means that averaging raises the loss.",
         table=Table(("t", *(s.name for s in series)), rows),
     )
 
@@ -542,14 +537,14 @@ def landscape_plane(surface: Mapping[str, Any], *, title: str = "") -> Figure | 
     a, b, values = surface.get("a") or [], surface.get("b") or [], surface.get("loss") or []
     if len(a) < 2 or len(b) < 2 or len(values) != len(b) or any(len(row) != len(a) for row in values):
         return None
-    lost = sum(not is_finite(v) for row in values for v in row)
+    gaps = sum(not is_finite(v) for row in values for v in row)
     return plane(
         f"Loss around the global model{': ' if title else ''}{title}",
         a,
         b,
         values,
         surface.get("points") or [],
-        "The stronger the colour, the higher the loss. "
-        "Directions are normalised filter by filter, so that scale is comparable across layers."
-        + (f" {count(lost)} points were not finite and are left grey." if lost else ""),
+        "A stronger color means a higher loss. "
+        "Directions are filter-normalized, so that scales are comparable across layers."
+        + (f" {count(gaps)} points are not finite and shown in gray." if gaps else ""),
     )

@@ -170,19 +170,19 @@ def plane(
         and 0 <= y.part(p["b"]) <= 1
     ]
     for p in sorted(points_inside, key=lambda p: p.get("name") == "global"):
-        name, centre = str(p.get("name", "")), p.get("name") == "global"
+        name, center = str(p.get("name", "")), p.get("name") == "global"
         parts.append(
             tag(
                 "g",
                 _mark(
-                    "c3" if centre else "c0", px(p["a"]), py(p["b"]), 6.5 if centre else 4.2, cls="dot halo"
+                    "c3" if center else "c0", px(p["a"]), py(p["b"]), 6.5 if center else 4.2, cls="dot halo"
                 ),
                 tag("title", name),
-                class_="c1" if centre else "central",
+                class_="c1" if center else "central",
             )
         )
         if (
-            centre or len(points_inside) <= 13
+            center or len(points_inside) <= 13
         ):  # more names would cover the map; the tooltip and the table have them
             near_edge = x.part(p["a"]) > 0.85
             parts.append(
@@ -272,7 +272,7 @@ def _between(values: Sequence[Sequence[Any]], u: float, v: float) -> float | Non
     i, j = u * (len(values[0]) - 1), v * (len(values) - 1)
     i0, j0 = min(int(i), max(0, len(values[0]) - 2)), min(int(j), max(0, len(values) - 2))
     i1, j1 = min(i0 + 1, len(values[0]) - 1), min(j0 + 1, len(values) - 1)
-    corners = [values[j0][i0], values[j0][i1], values[j1][i0], values[j1][i1]]
+    corners: list[float] = [values[j0][i0], values[j0][i1], values[j1][i0], values[j1][i1]]
     if not all(is_finite(c) for c in corners):
         return None
     s, t = i - i0, j - j0

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .figures import _share, _whole, styles
+from .figures import form_share, form_whole, styles
 from .markup import join, tag
 from .numbers import is_finite, percent, significant
 from .records import RunRecord
@@ -21,7 +21,7 @@ def network(graph: Mapping[str, Any], accuracies: Sequence[Any] = ()) -> Figure 
     n, edges = int(graph.get("nodes") or 0), graph.get("edges") or []
     if not 2 <= n <= MOST_NODES or not edges:
         return None
-    title = f"Who talks to whom: {graph.get('name')}, {n} nodes"
+    title = f"Communication graph: {graph.get('name')}, {n} nodes"
     head, down = heading(title)
     middle, radius, top = WIDTH / 2, 150.0, 24.0 + down
     at = [
@@ -31,10 +31,11 @@ def network(graph: Mapping[str, Any], accuracies: Sequence[Any] = ()) -> Figure 
         )
         for k in range(n)
     ]
-    parts = [head]
-    for i, j in edges:
-        if 0 <= i < n and 0 <= j < n:
-            parts.append(tag("line", x1=at[i][0], y1=at[i][1], x2=at[j][0], y2=at[j][1], class_="grid"))
+    parts = [head] + [
+        tag("line", x1=at[i][0], y1=at[i][1], x2=at[j][0], y2=at[j][1], class_="grid")
+        for i, j in edges
+        if 0 <= i < n and 0 <= j < n
+    ]
     known = [a for a in accuracies if is_finite(a)]
     low, high = (min(known), max(known)) if known else (0.0, 0.0)
     names = graph.get("names") or [str(k) for k in range(n)]
@@ -46,18 +47,18 @@ def network(graph: Mapping[str, Any], accuracies: Sequence[Any] = ()) -> Figure 
             tag("g", tag("circle", cx=x, cy=y, r=size, class_="dot halo"), tag("title", words), class_="c0")
         )
     caption = (
-        f"Spectral gap {significant(graph.get('gap'))}: an exchange brings nodes nearer to their mean "
-        "by at least that part of the way."
+        f"Spectral gap {significant(graph.get('gap'))}: each exchange reduces the distance of the nodes from "
+        "their mean by at least this share."
     )
     return Figure(title, join(parts), WIDTH, top + 2 * radius + 24, caption=caption)
 
 
 def consensus(
-    runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None
+    runs: Sequence[RunRecord], *, title: str = "", colors: Mapping[str, str] | None = None
 ) -> Figure | None:
     """Draw the distance of the nodes' models from their mean, by round."""
     series, rows = [], []
-    colours = colours or styles([r.label for r in runs])
+    colors = colors or styles([r.label for r in runs])
     for run in runs:
         points = [
             (e["round"], e["consensus"])
@@ -66,7 +67,7 @@ def consensus(
         ]
         if points:
             series.append(
-                Series(run.label, [r for r, _ in points], [c for _, c in points], colours[run.label])
+                Series(run.label, [r for r, _ in points], [c for _, c in points], colors[run.label])
             )
             rows.append((run.label, significant(points[-1][1])))
     if not series:
@@ -75,15 +76,20 @@ def consensus(
     return plot(
         f"Distance from consensus{': ' if title else ''}{title}",
         series,
-        Axis("round", form=_whole),
+        Axis("round", form=form_whole),
         Axis("√(mean ‖θ − mean θ‖²)", log=max(values) / min(values) > 30),
         table=Table(("run", "after the last round"), rows),
     )
 
 
+def last_accuracies(run: RunRecord) -> list[Any]:
+    """Return the accuracy of each node in the last round that measured it."""
+    return next((e["nodes"]["accuracy"] for e in reversed(run.rounds) if "nodes" in e), [])
+
+
 def each_node(run: RunRecord) -> Figure | None:
     """Return every node's own accuracy after the last round."""
-    last: list[Any] = next((e["nodes"]["accuracy"] for e in reversed(run.rounds) if "nodes" in e), [])
+    last = last_accuracies(run)
     if not last or len(last) > MOST_BARS:
         return None
     names = list((run.last("graph") or {}).get("names") or range(len(last)))
@@ -102,7 +108,12 @@ def by_rounds(runs: Sequence[RunRecord]) -> Figure | None:
                 )
             )
     return (
-        plot("The worst node by round", series, Axis("round", form=_whole), Axis("accuracy", form=_share))
+        plot(
+            "Accuracy of the worst node by round",
+            series,
+            Axis("round", form=form_whole),
+            Axis("accuracy", form=form_share),
+        )
         if series
         else None
     )

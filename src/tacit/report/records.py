@@ -7,6 +7,7 @@ and the report says so. Anything else that cannot be read raises BadRun with the
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +22,9 @@ CENTRAL, ALONE = BASELINES = (
     "central",
     "local only",
 )  # what a comparison calls them, in its runs and in compare.json
-TORN = (
-    "The last line of events.jsonl (line {}) was cut short, as when a run is killed while writing; it is "
-    "left out."
+INCOMPLETE = (
+    "The last line of events.jsonl (line {}) is incomplete, as after a run that was killed while writing; "
+    "it was left out."
 )
 
 
@@ -152,7 +153,7 @@ class RunRecord:
         return int(self.by_party.get("untested") or 0)
 
     def total(self, key: str) -> float:
-        return sum(e[key] for e in self.rounds if is_finite(e.get(key)))
+        return math.fsum(e[key] for e in self.rounds if is_finite(e.get(key)))
 
 
 def read_run(directory: str | Path) -> RunRecord:
@@ -161,7 +162,7 @@ def read_run(directory: str | Path) -> RunRecord:
     file = directory / "events.jsonl"
     if not file.is_file():
         raise BadRun(
-            f"{directory} is no run directory: it has no events.jsonl. "
+            f"{directory} is not a run directory: it has no events.jsonl. "
             "Give a directory written by tacit.train(out=…) or `tacit run`."
         )
     events, warnings = _events(file)
@@ -202,15 +203,15 @@ def read(directory: str | Path) -> tuple[list[RunRecord], dict[str, Any] | None]
             # is another matter.
             if (path / "events.jsonl").is_file() and _events(path / "events.jsonl")[0]:
                 raise
-            notes.append(f"{path.name} has not begun and is left out.")
+            notes.append(f"{path.name} has not started and was left out.")
     if (directory / "compare.json").is_file():
         comparison = _check_comparison(_json(directory / "compare.json"), directory / "compare.json")
     elif runs:
         comparison = tabulate(runs)
-        notes.append("The comparison is not finished: this table is made of the runs so far.")
+        notes.append("The comparison is not finished: this table contains the runs so far.")
     else:
         raise BadRun(
-            f"{directory} holds no compare.json and no run that has begun. "
+            f"{directory} contains neither compare.json nor a run that has started. "
             "Wait for the first round, or run `tacit compare` again."
         )
     comparison["notes"] = [*comparison.get("notes", []), *notes]
@@ -262,15 +263,15 @@ def _events(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
             event = json.loads(line)
         except json.JSONDecodeError:
             if at == len(lines):
-                return events, [TORN.format(at)]
+                return events, [INCOMPLETE.format(at)]
             raise BadRun(
-                f"{file}, line {at} is not JSON. Only a last line may be torn; restore the file or run the "
-                "job again."
+                f"{file}, line {at} is not JSON. Only the last line may be incomplete; restore the file or "
+                "run the job again."
             ) from None
         if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
             raise BadRun(
-                f"{file}, line {at} is no event: an event is a JSON object with a kind. Restore the file or "
-                "run the job again."
+                f"{file}, line {at} is not an event: an event is a JSON object with a kind. Restore the file "
+                "or run the job again."
             )
         if event["kind"] == "round" and (
             isinstance(event.get("round"), bool) or not isinstance(event.get("round"), int)
@@ -311,7 +312,7 @@ def _json(file: Path) -> Any:
         raise BadRun(f"{file} is not JSON: {error}. Restore the file or run the job again.") from None
     if not isinstance(value, dict):
         raise BadRun(
-            f"{file} must hold a JSON object, not a {type(value).__name__}. Restore the file or run the job "
-            "again."
+            f"{file} must contain a JSON object, not a {type(value).__name__}. Restore the file or run the "
+            "job again."
         )
     return value

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from . import clusters, figures, nodes, timing, verdict
+from .layout import Page, Section, figure, folding, grid, per_skew, table, tile
 from .markup import Safe, join, plain, tag
 from .numbers import (
     LOWER_IS_BETTER,
@@ -21,144 +22,34 @@ from .numbers import (
     truncate,
 )
 from .records import ALONE, CENTRAL, RunRecord
-from .svg import Figure, Table
+from .svg import Figure
 
 MOST_LEDGER_ROWS = 12  # beyond it, parties that saw or sent the same thing share a row
-MOST_LANDSCAPES = 2  # drawn in the open; the rest fold away
-MOST_SKEWS = 4  # as above, of the skews' own charts
-MOST_HOLDINGS = 2  # as above, of who holds what, which is three charts a skew
-
-
-class Page(NamedTuple):
-    """The data that every section is made from."""
-
-    records: Sequence[RunRecord]
-    comparison: Mapping[str, Any] | None
-    colours: Mapping[str, str]
-
-    @property
-    def skews(self) -> list[str]:
-        return list(dict.fromkeys(r.skew for r in self.records))
-
-    def under(self, skew: str) -> list[RunRecord]:
-        return [r for r in self.records if r.skew == skew]
-
-    def title(self, skew: str) -> str:
-        return skew if len(self.skews) > 1 else ""
-
-
-class Section(NamedTuple):
-    id: str
-    title: str
-    body: Safe
-
-
-def table(
-    header: Sequence[Any],
-    rows: Sequence[Sequence[Any]],
-    *,
-    caption: str = "",
-    sortable: bool = True,
-    marks: Mapping[int, str] | None = None,
-    keys: Mapping[tuple[int, int], float] | None = None,
-) -> Safe:
-    """Make a table whose first column names the row.
-
-    `keys` are sort keys for cells whose text is not a number.
-    """
-    sort, mark = keys or {}, marks or {}
-    head = tag("tr", [tag("th", h, scope="col") for h in header])
-    body = [
-        tag(
-            "tr",
-            tag("th", row[0], scope="row"),
-            [
-                tag("td", c, data_sort=repr(sort[i, j]) if (i, j) in sort else None)
-                for j, c in enumerate(row[1:], 1)
-            ],
-            class_=mark.get(i) or None,
-        )
-        for i, row in enumerate(rows)
-    ]
-    caption_tag = tag("caption", caption) if caption else None
-    inner = tag(
-        "table", caption_tag, tag("thead", head), tag("tbody", body), class_="sortable" if sortable else None
-    )
-    return tag(
-        "div", inner, class_="scroll", tabindex=0, role="region", aria_label=caption or plain(header[0])
-    )
-
-
-def figure(drawing: Figure | None) -> Safe:
-    """Lay out the panels of a figure, each with its caption and table."""
-    if drawing is None:
-        return Safe("")
-    return join(
-        tag(
-            "figure",
-            tag("div", panel.markup(), class_="chart"),
-            tag("figcaption", panel.caption, _as_table(panel.table, panel.title)),
-        )
-        for panel in drawing.panels or (drawing,)
-    )
-
-
-def _as_table(data: Table | None, title: str) -> Safe | None:
-    if not data or not data.rows:
-        return None
-    return tag("details", tag("summary", "as a table"), table(data.header, data.rows, caption=title))
-
-
-def _grid(drawing: Sequence[Figure | None]) -> Safe | None:
-    parts = [figure(d) for d in drawing if d]
-    return tag("div", parts, class_="figures") if parts else None
-
-
-def _folding(parts: Sequence[Any], most: int, what: str) -> Safe:
-    """Show the first few and fold the rest.
-
-    A page with a hundred runs stays readable.
-    """
-    return join([*parts[:most], _more(len(parts) - most, what, list(parts[most:]))])
-
-
-def _more(many: int, what: str, body: Any) -> Safe | None:
-    return (
-        tag("details", tag("summary", f"{count(many)} more {what}{'s' if many > 1 else ''}"), body)
-        if many > 0
-        else None
-    )
-
-
-def _tile(name: str, value: str, more: str = "", style: str = "") -> Safe:
-    return tag(
-        "div",
-        tag("dt", name),
-        tag("dd", value, tag("small", more) if more else None),
-        class_=f"tile {style}".strip(),
-    )
+MOST_LANDSCAPES = 2  # shown at once; the rest fold away
+MOST_HOLDINGS = 2  # as above, of the data distribution, which is three charts for each skew
 
 
 def summary(page: Page) -> Section:
-    """The verdict: a headline, its key figures, and sentences."""
+    """A headline, the key figures, and sentences."""
     if page.comparison:
         sentences = [plain(s) for s in page.comparison.get("verdict") or []] or verdict.comparison(
             page.comparison
         )
         tiles = _comparison_tiles(page.comparison)
         if any("best_accuracy" in (row.get("metrics") or {}) for row in page.comparison.get("rows") or []):
-            sentences = [*sentences, f"Figures are those of the last round. {verdict.BEST_CAVEAT}"]
-        broken = [r for r in page.records if r.diverged is not None]
-        if broken:
-            which = names([f"{r.label} under {r.skew}, seed {r.seed}, round {r.diverged}" for r in broken], 4)
-            sentences = [*sentences, f"Diverged (the loss was no longer a number): {which}."]
-        going = [r for r in page.records if not r.is_finished]
-        if going:
-            sentences = [
-                *sentences,
-                f"{count(len(going))} of {count(len(page.records))} runs are not finished; their last "
-                "figures so far are used.",
-            ]
+            sentences.append(f"Results are from the last round. {verdict.BEST_CAVEAT}")
+        diverged = [r for r in page.records if r.diverged is not None]
+        if diverged:
+            which = names(
+                [f"{r.label} under {r.skew}, seed {r.seed}, round {r.diverged}" for r in diverged], 4
+            )
+            sentences.append(f"Diverged (loss NaN or infinite): {which}.")
+        unfinished = [r for r in page.records if not r.is_finished]
+        if unfinished:
+            sentences.append(
+                f"{count(len(unfinished))} of {count(len(page.records))} runs are not finished; their latest "
+                "results are used."
+            )
     else:
         sentences = [line for r in page.records for line in verdict.run(r)]
         tiles = _run_tiles(page.records[0])
@@ -166,11 +57,11 @@ def summary(page: Page) -> Section:
         [
             tag("p", sentences[0], class_="headline"),
             tag("dl", tiles, class_="tiles"),
-            tag("ul", [tag("li", s) for s in sentences[1:]], class_="said"),
-            *(tag("p", s, class_="plainly") for s in verdict.privacy(page.records)),
+            tag("ul", [tag("li", s) for s in sentences[1:]], class_="sentences"),
+            *(tag("p", s, class_="warning") for s in verdict.privacy(page.records)),
         ]
     )
-    return Section("verdict", "Verdict", body)
+    return Section("verdict", "Summary", body)
 
 
 def _comparison_tiles(data: Mapping[str, Any]) -> list[Safe]:
@@ -183,68 +74,46 @@ def _comparison_tiles(data: Mapping[str, Any]) -> list[Safe]:
         more = (
             []
             if distance is None
-            else [f"{gap(metric, distance)} {'below' if distance > 0 else 'above'} central"]
+            else [f"{gap(metric, distance)} {'worse' if distance > 0 else 'better'} than central"]
         )
         more += (
-            [f"{count(len(split[0]))} of {count(len(split[0]) + len(split[1]))} parties gained"]
+            [f"{count(len(split[0]))} of {count(len(split[0]) + len(split[1]))} parties benefited"]
             if split
             else []
         )
-        tiles.append(_tile(skew, plus_minus(metric, best[1], best[2]), " · ".join([best[0], *more])))
+        tiles.append(tile(skew, plus_minus(metric, best[1], best[2]), " · ".join([best[0], *more])))
     return tiles
 
 
 def _run_tiles(run: RunRecord) -> list[Safe]:
     metrics, fed = run.metrics, run.federation
-    spent = [
-        s for s in (run.ledger or {}).get("spent") or [] if is_finite(s.get("epsilon"))
-    ]  # an infinite ε gives no privacy
-    loss = significant(metrics.get("loss")) if is_finite(metrics.get("loss")) else "not a number"
-    accuracy, sentences = percent(metrics.get("accuracy")), f"loss {loss}"
+    loss = significant(metrics.get("loss")) if is_finite(metrics.get("loss")) else "NaN or infinite"
     if "accuracy_error" in metrics:
-        accuracy, sentences = (
-            plus_minus("accuracy", metrics.get("accuracy"), metrics["accuracy_error"]),
-            f"loss {loss}, both with noise",
-        )
-    tiles = [
-        _tile("Accuracy, last round", accuracy, sentences)
-        if "accuracy" in metrics
-        else _tile(
-            "Loss, last round",
-            loss,
-            f"R² {significant(metrics['r2'])}, absolute error {significant(metrics['mae'])}"
-            if "r2" in metrics
-            else "",
-        )
-    ]
-    took = format_seconds(run.last("end").get("seconds")) if run.is_finished else "not finished"
-    tiles.append(_tile("Rounds", f"{count(run.done)} of {count(run.planned)}", took))
-    sizes = fed.get("sizes") or []  # a server does not know the rows of real parties
-    tiles.append(
-        _tile(
-            "Parties",
-            count(len(fed.get("parties") or [])),
-            f"{count(sum(sizes))} rows in all" if sizes else "each with rows of its own",
-        )
-    )
-    if spent:
-        tiles.append(
-            _tile(
-                "Privacy spent",
-                f"ε = {significant(spent[-1].get('epsilon'))}",
-                f"δ = {significant(spent[-1].get('delta'))}",
-            )
-        )
+        accuracy = plus_minus("accuracy", metrics.get("accuracy"), metrics["accuracy_error"])
+        result = tile("Accuracy (last round)", accuracy, f"loss {loss}, both with privacy noise")
+    elif "accuracy" in metrics:
+        result = tile("Accuracy (last round)", percent(metrics["accuracy"]), f"loss {loss}")
     else:
-        tiles.append(
-            _tile(
-                "Differential privacy",
-                "none" if run.ledger is not None else "not known yet",
-                "",
-                "warn" if run.ledger is not None else "",
-            )
-        )
-    return tiles
+        fit = "R² {}, absolute error {}".format(*(significant(metrics.get(k)) for k in ("r2", "mae")))
+        result = tile("Loss (last round)", loss, fit if "r2" in metrics else "")
+    took = format_seconds(run.last("end").get("seconds")) if run.is_finished else "not finished"
+    sizes = fed.get("sizes") or []  # a server does not know the rows of real parties
+    rows = f"{count(sum(sizes))} rows in total" if sizes else "row counts not recorded"
+    # an infinite ε gives no privacy
+    spent = [s for s in (run.ledger or {}).get("spent") or [] if is_finite(s.get("epsilon"))]
+    if spent:
+        epsilon, delta = (significant(spent[-1].get(k)) for k in ("epsilon", "delta"))
+        budget = tile("Privacy budget spent", f"ε = {epsilon}", f"δ = {delta}")
+    elif run.ledger is None:
+        budget = tile("Differential privacy", "not known yet")
+    else:
+        budget = tile("Differential privacy", "none", style="warn")
+    return [
+        result,
+        tile("Rounds", f"{count(run.done)} of {count(run.planned)}", took),
+        tile("Parties", count(len(fed.get("parties") or [])), rows),
+        budget,
+    ]
 
 
 def results(page: Page) -> Section | None:
@@ -266,13 +135,14 @@ def results(page: Page) -> Section | None:
                 keys[i, j] = float(mean)
             away = None if label in base else verdict.to_central(data, label, skew)
             value = plus_minus(metric, mean, error)
+            is_less = away is not None and away * (-1 if metric in LOWER_IS_BETTER else 1) > 0
             row.append(
                 join(
                     [
                         tag("strong", value, tag("span", " best", class_="badge"))
                         if best.get(skew) == label
                         else value,
-                        tag("small", f"{'−' if away > 0 else '+'}{gap(metric, away).split()[0]} to central")
+                        tag("small", f"{'−' if is_less else '+'}{gap(metric, away).split()[0]} vs. central")
                         if away is not None
                         else None,
                     ]
@@ -281,15 +151,15 @@ def results(page: Page) -> Section | None:
         marks[i] = "baseline" if label in base else ""
         rows.append(row)
     seeds = len({r.get("seed") for r in data.get("rows") or []})
-    spread = f"mean ± standard error over {seeds} seeds" if seeds > 1 else "one seed, so without an error bar"
+    spread = f"mean ± standard error over {seeds} seeds" if seeds > 1 else "one seed, so no error bar"
     better = "lower is better" if metric in LOWER_IS_BETTER else "higher is better"
     note = tag(
         "p",
         "Baselines: ",
         tag("b", CENTRAL),
-        " is one model trained on all rows together, which the parties may not do; ",
+        " is one model trained on the pooled rows, which the parties may not do; ",
         tag("b", ALONE),
-        " is each party alone. The small numbers are the distance to the central model.",
+        " is each party training alone. The small numbers are the difference from the central model.",
         class_="quiet",
     )
     caption = f"{metric.capitalize()} on the global test set in the last round, {spread}; {better}."
@@ -300,74 +170,51 @@ def results(page: Page) -> Section | None:
 
 
 def _per_skew(page: Page, draw: Callable[..., Figure | None]) -> Safe | None:
-    return _per(page.skews, lambda skew: draw(page.under(skew), title=page.title(skew), colours=page.colours))
-
-
-def _per(skews: Sequence[str], draw: Callable[[str], Figure | None]) -> Safe | None:
-    drawing = [d for skew in skews if (d := draw(skew))]
-    if not drawing:
-        return None
-    return join(
-        [_grid(drawing[:MOST_SKEWS]), _more(len(drawing) - MOST_SKEWS, "skew", _grid(drawing[MOST_SKEWS:]))]
+    return per_skew(
+        page.skews, lambda skew: draw(page.under(skew), title=page.title(skew), colors=page.colors)
     )
 
 
-def training(page: Page) -> Section | None:
-    body = _per_skew(page, figures.curves)
-    return Section("curves", "Learning curves", body) if body else None
+def charts(id: str, title: str, *draws: Callable[..., Figure | None]) -> Callable[[Page], Section | None]:
+    """Make a section of figures, one of each kind for each skew."""
 
+    def make(page: Page) -> Section | None:
+        body = join([_per_skew(page, draw) for draw in draws])
+        return Section(id, title, body) if body else None
 
-def wire(page: Page) -> Section | None:
-    body = _per_skew(page, figures.accuracy_against_bytes)
-    return Section("bytes", "Accuracy against bytes", body) if body else None
-
-
-def time(page: Page) -> Section | None:
-    body = join([_per_skew(page, timing.against_time), _per_skew(page, timing.ages)])
-    return Section("time", "Accuracy against time", body) if body else None
-
-
-def privacy(page: Page) -> Section | None:
-    body = _per_skew(page, figures.accuracy_against_epsilon)
-    return Section("epsilon", "Accuracy against ε", body) if body else None
+    return make
 
 
 def skews(page: Page) -> Section | None:
-    parts = []
-    for skew in page.skews:
-        first = page.under(skew)[0]
-        drawing = figures.federation(first.federation)
-        if drawing:
-            parts.append(join([tag("h3", skew) if len(page.skews) > 1 else None, _grid([drawing])]))
-    more = len({r.seed for r in page.records}) > 1
-    note = (
-        tag("p", "Drawn for the first seed; other seeds deal the rows out anew.", class_="quiet")
-        if more
-        else None
-    )
+    # Row and label counts are exact, and no ε covers them: runs with an ε do not record them, and those of
+    # earlier versions are not shown.
     if any((r.ledger or {}).get("spent") for r in page.records):
-        # row and label counts are exact, and no ε covers them: runs with an ε do not write them down, and
-        # those of earlier versions are not shown
         return None
-    return (
-        Section("skew", "Who holds what", join([_folding(parts, MOST_HOLDINGS, "skew"), note]))
-        if parts
-        else None
-    )
+    parts = [
+        join([tag("h3", skew) if len(page.skews) > 1 else None, grid([drawing])])
+        for skew in page.skews
+        if (drawing := figures.federation(page.under(skew)[0].federation))
+    ]
+    if not parts:
+        return None
+    several = len({r.seed for r in page.records}) > 1
+    note = "Shown for the first seed; other seeds partition the rows differently." if several else ""
+    body = [folding(parts, MOST_HOLDINGS, "skew"), tag("p", note, class_="quiet") if note else None]
+    return Section("skew", "Data distribution", join(body))
 
 
 def parties(page: Page) -> Section | None:
     entries = (page.comparison or {}).get("gain") or []
-    gains = _per(
+    gains = per_skew(
         list(dict.fromkeys(g.get("skew") for g in entries)),
         lambda skew: figures.gain(
             [g for g in entries if g.get("skew") == skew],
             title=skew if len(page.skews) > 1 else "",
-            colours=page.colours,
+            colors=page.colors,
         ),
     )
     body = join([_per_skew(page, figures.per_party), gains])
-    return Section("parties", "Party by party", body) if body else None
+    return Section("parties", "Results per party", body) if body else None
 
 
 def without_server(page: Page) -> Section | None:
@@ -375,17 +222,17 @@ def without_server(page: Page) -> Section | None:
     runs = [r for r in page.records if r.last("graph")]
     if not runs:
         return None
-    pictures = []
-    for run in runs:
-        last: list[Any] = next((e["nodes"]["accuracy"] for e in reversed(run.rounds) if "nodes" in e), [])
-        pictures.append(_grid([nodes.network(run.last("graph"), last), nodes.each_node(run)]))
+    pictures = [
+        grid([nodes.network(run.last("graph"), nodes.last_accuracies(run)), nodes.each_node(run)])
+        for run in runs
+    ]
     return Section(
         "nodes",
-        "Without a server",
+        "Decentralized training",
         join(
             [
-                _grid([nodes.consensus(runs, colours=page.colours), nodes.by_rounds(runs)]),
-                _folding([p for p in pictures if p], 3, "graph"),
+                grid([nodes.consensus(runs, colors=page.colors), nodes.by_rounds(runs)]),
+                folding([p for p in pictures if p], 3, "graph"),
             ]
         ),
     )
@@ -396,7 +243,7 @@ def parted(page: Page) -> Section | None:
     drawing = [
         figure(d) for r in page.records if (d := clusters.tree(r, r.label if len(page.records) > 1 else ""))
     ]
-    return Section("clusters", "Clusters", _folding(drawing, 3, "tree")) if drawing else None
+    return Section("clusters", "Clusters", folding(drawing, 3, "tree")) if drawing else None
 
 
 def landscape(page: Page) -> Section | None:
@@ -409,10 +256,10 @@ def landscape(page: Page) -> Section | None:
                 figures.landscape_line(event.get("line") or {}, title=title),
                 figures.landscape_plane(event.get("plane") or {}, title=title),
             ]
-    grids = [g for pair in drawing.values() if (g := _grid(pair))]
+    grids = [g for pair in drawing.values() if (g := grid(pair))]
     if not grids:
         return None
-    return Section("landscape", "Loss landscape", _folding(grids, MOST_LANDSCAPES, "landscape"))
+    return Section("landscape", "Loss landscape", folding(grids, MOST_LANDSCAPES, "landscape"))
 
 
 def ledger(page: Page) -> Section:
@@ -422,7 +269,7 @@ def ledger(page: Page) -> Section:
         return Section(
             "ledger",
             "What each party saw",
-            tag("p", "There is no ledger yet: it is written as the run ends.", class_="quiet"),
+            tag("p", "There is no ledger yet. It is written when the run ends.", class_="quiet"),
         )
     several = len({r.label for r in have}) > 1
     lines: dict[tuple[str, ...], list[Any]] = {}
@@ -436,7 +283,7 @@ def ledger(page: Page) -> Section:
             line[0], line[1] = line[0] + int(s.get("count") or 0), line[1] + int(s.get("bytes") or 0)
     rows: list[list[Any]] = []
     keys: dict[tuple[int, int], float] = {}
-    for i, (key, (times, sent)) in enumerate(_folded(lines).items()):
+    for i, (key, (times, sent)) in enumerate(_merge_rows(lines).items()):
         label, party, sender, kind, reveals, how = key
         rows.append(
             [
@@ -452,12 +299,12 @@ def ledger(page: Page) -> Section:
         )
         keys |= {(i, 5): float(times), (i, 6): float(sent)}
     header = [
-        "who saw",
+        "seen by",
         "from",
         "message",
         "what it reveals",
-        "how",
-        "times",
+        "protocol",
+        "count",
         "bytes",
         *(["algorithm"] if several else []),
     ]
@@ -465,14 +312,14 @@ def ledger(page: Page) -> Section:
     seen = (
         table(header, rows, keys=keys, caption=f"Messages between parties{runs}.")
         if rows
-        else tag("p", "No party sent anything.")
+        else tag("p", "No messages were sent.")
     )
     ideal = any(key[5] == "ideal" for key in lines)
     note = (
         tag(
             "p",
             tag("b", "ideal"),
-            ": the protocol's result was computed directly, in one process; its messages were not really "
+            ": the result of the protocol was computed directly in one process; its messages were not "
             "exchanged.",
             class_="quiet",
         )
@@ -482,7 +329,7 @@ def ledger(page: Page) -> Section:
     return Section("ledger", "What each party saw", join([_spent(have, several), seen, note]))
 
 
-def _folded(lines: Mapping[tuple[str, ...], list[Any]]) -> dict[tuple[str, ...], list[Any]]:
+def _merge_rows(lines: Mapping[tuple[str, ...], list[Any]]) -> dict[tuple[str, ...], list[Any]]:
     """Merge the rows of parties that saw or sent the same kind of message."""
     out: dict[tuple[str, ...], list[Any]] = dict(lines)
     for at in (2, 1):  # senders first, then those who saw
@@ -524,7 +371,7 @@ def _spent(have: Sequence[RunRecord], several: bool) -> Safe:
         "against",
         "sampling assumed",
     ]
-    spending = table(header, list(rows), caption="Differential privacy spent.") if rows else None
+    spending = table(header, list(rows), caption="Privacy budget spent.") if rows else None
     covers = dict.fromkeys(
         plain(s["note"]) for r in have for s in (r.ledger or {}).get("spent") or [] if s.get("note")
     )  # what ε does not cover
@@ -532,7 +379,7 @@ def _spent(have: Sequence[RunRecord], several: bool) -> Safe:
         [
             spending,
             *(tag("p", s, class_="quiet") for s in covers),
-            *(tag("p", s, class_="plainly") for s in verdict.privacy(have)),
+            *(tag("p", s, class_="warning") for s in verdict.privacy(have)),
         ]
     )
 
@@ -550,7 +397,7 @@ def reproduce(page: Page) -> Section:
     elif first and first.start.get("runtime") == "parties on their own machines":
         verb = "party --kit KIT"
     commands = (
-        ["# the data came from a Python program: run it again, with the settings below"]
+        ["# The data came from a Python program. Run it again with the settings below."]
         if in_python
         else [f"tacit {verb} job.toml"]
     )
@@ -651,10 +498,10 @@ def notes(page: Page) -> Section | None:
 ALL = (
     summary,
     results,
-    training,
-    time,
-    wire,
-    privacy,
+    charts("curves", "Learning curves", figures.curves),
+    charts("time", "Accuracy vs. time", timing.against_time, timing.ages),
+    charts("bytes", "Accuracy vs. communication", figures.accuracy_against_bytes),
+    charts("epsilon", "Accuracy vs. privacy budget", figures.accuracy_against_epsilon),
     skews,
     parties,
     parted,

@@ -1,7 +1,7 @@
 """Charts as SVG text, from the standard library alone: lines with bands, scatter, bars, heat map, plane.
 
-Colours are classes (`c0` …, `central`, `alone`), so one drawing serves light, dark and print. The palette is
-Okabe and Ito's, which colour-blind readers can tell apart; shapes and dashes say the same again. Every mark
+Colors are classes (`c0` …, `central`, `alone`), so one drawing serves light, dark and print. The palette is
+Okabe and Ito's, which color-blind readers can tell apart; shapes and dashes say the same again. Every mark
 carries its value in a <title>.
 """
 
@@ -34,7 +34,7 @@ def _ramp(low: str, high: str) -> list[str]:
     ]
 
 
-def _colours(
+def _color_rules(
     palette: Sequence[str], ink: str, soft: str, grid: str, paper: str, alarm: str, ramp: Sequence[str]
 ) -> str:
     rules = [f".c{i}{{color:{c}}}" for i, c in enumerate(palette)] + [
@@ -69,9 +69,9 @@ STYLE = Safe(
     ".tacit-chart rect{stroke-width:0}.tacit-chart .level{stroke-width:.7}"
     ".tacit-chart .shade{fill:currentColor;opacity:.1}.tacit-chart "
     ".outlined{paint-order:stroke;stroke-width:3px;stroke-linejoin:round}"
-    + _colours(LIGHT, "#1d2733", "#5b6876", "#dde3e8", "#ffffff", "#b3261e", _ramp("#eef4f9", "#0a4a82"))
+    + _color_rules(LIGHT, "#1d2733", "#5b6876", "#dde3e8", "#ffffff", "#b3261e", _ramp("#eef4f9", "#0a4a82"))
     + "@media screen and (prefers-color-scheme:dark){"
-    + _colours(DARK, "#e8edf2", "#9fadba", "#33404c", "#182028", "#ff8a80", _ramp("#1d2934", "#9fd0ff"))
+    + _color_rules(DARK, "#e8edf2", "#9fadba", "#33404c", "#182028", "#ff8a80", _ramp("#1d2934", "#9fd0ff"))
     + "}"
 )
 
@@ -188,13 +188,10 @@ class Axis:
         """Return the axis, extended to the values; logarithmic only if they allow it."""
         if self.fixed:
             return self
-        known = [float(v) for v in values if is_finite(v) and (not self.log or v > SMALLEST)]
+        known = [float(v) for v in values if self.fits(v)]
         if not known:
             return replace(self, low=0.0, high=1.0, log=False)
-        if self.log:
-            low, high = math.log10(min(known)), math.log10(max(known))
-        else:
-            low, high = min(known), max(known)
+        low, high = (math.log10(v) if self.log else v for v in (min(known), max(known)))
         if high - low <= 1e-9 * max(abs(low), abs(high), 1e-12):
             low, high = low - (abs(low) / 2 or 0.5), high + (abs(high) / 2 or 0.5)
         room = (high - low) * pad
@@ -288,7 +285,6 @@ def plot(
     shade: tuple[float, float, str] | None = None,
     diagonal: bool = False,
     joined: bool = True,
-    square: bool = False,
     caption: str = "",
     table: Table | None = None,
 ) -> Figure:
@@ -306,7 +302,7 @@ def plot(
     keys = [(s.name, s.style, False) for s in series] + [(r.name, r.style, True) for r in rules]
     head, down = heading(title)
     legend, top = _legend(keys if len(keys) > 1 else [], WIDTH, 48 + down)
-    left, right, bottom = 62.0, WIDTH - 22.0, top + (WIDTH - 120 if square else HEIGHT - 108.0)
+    left, right, bottom = 62.0, WIDTH - 22.0, top + HEIGHT - 108.0
 
     def px(v: float) -> float:
         return left + x.part(v) * (right - left)

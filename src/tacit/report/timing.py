@@ -1,7 +1,4 @@
-"""Figures about time: accuracy against the run's clock, and the age of updates.
-
-For runs that have a clock.
-"""
+"""Figures of runs that have a clock: accuracy against time, and the age of updates."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from .figures import _axis, _band, _by_label, styles
+from .figures import band, group_runs, metric_axis
 from .numbers import LOWER_IS_BETTER, count, format_metric, format_seconds, is_finite, mean_error, percent
 from .records import RunRecord
 from .svg import Axis, Figure, Table, bars, combine, plot
@@ -41,7 +38,7 @@ def mark(runs: Sequence[RunRecord], metric: str) -> float | None:
     """Return a value that every run reaches, so that their times can be compared."""
     best = min if metric in LOWER_IS_BETTER else max
     tops = [
-        best(p[1] for p in points) for group in _by_label(runs).values() if (points := _points(group, metric))
+        best(p[1] for p in points) for group in group_runs(runs) if (points := _points(group.runs, metric))
     ]
     if not tops:
         return None
@@ -56,21 +53,20 @@ def until(points: Sequence[tuple[float, float, float | None]], metric: str, leve
 
 
 def against_time(
-    runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None
+    runs: Sequence[RunRecord], *, title: str = "", colors: Mapping[str, str] | None = None
 ) -> Figure | None:
     """Draw accuracy against the clock, and compare the times to a common value."""
     timed = [r for r in runs if any(is_finite(e.get("clock")) for e in r.rounds)]
     if not timed:
         return None
-    groups, metric = _by_label(timed), metric_of(timed)
-    colours = colours or styles(list(groups))
+    metric = metric_of(timed)
     level = mark(timed, metric)
     series, rows = [], []
-    for name, group in groups.items():
+    for name, style, group in group_runs(timed, colors):
         points = _points(group, metric)
         if not points or points[-1][0] <= 0:
             continue
-        series.append(_band(name, colours[name], metric, points))
+        series.append(band(name, style, metric, points))
         took = None if level is None else until(points, metric, level)
         rows.append(
             (
@@ -89,28 +85,28 @@ def against_time(
         r.start.get("runtime") in ("one process a party", "parties on their own machines") for r in timed
     )
     clock = (
-        "the real clock, from the first order on"
+        "Wall-clock time since the first task was sent."
         if real
-        else "a virtual clock, moved by the speeds of the job"
+        else "Simulated time, from the speeds in the job."
     )
     return plot(
-        f"{metric.capitalize()} against time{after}",
+        f"{metric.capitalize()} vs. time{after}",
         series,
         Axis("time", log=max(ends) / min(ends) > 20, form=lambda v, step: format_seconds(v)),
-        _axis(metric, metric, [v for s in series for v in s.y]),
-        caption=f"Time on {clock}."
+        metric_axis(metric, [v for s in series for v in s.y]),
+        caption=clock
         + (
             ""
             if len(series) < 2 or level is None
-            else f" The table says when each first reached {format_metric(metric, level)}, as all of them do."
+            else f" The table shows when each run first reached {format_metric(metric, level)}."
         ),
         table=Table(
             (
                 "run",
                 "versions",
-                "time in all",
-                f"last {metric}",
-                f"time until {'' if level is None else format_metric(metric, level)}",
+                "total time",
+                f"final {metric}",
+                f"time to reach {'' if level is None else format_metric(metric, level)}",
             ),
             rows,
         ),
@@ -118,11 +114,11 @@ def against_time(
 
 
 def ages(
-    runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None
+    runs: Sequence[RunRecord], *, title: str = "", colors: Mapping[str, str] | None = None
 ) -> Figure | None:
     """Draw how many versions appeared while an update was being computed."""
     panels = []
-    for name, group in _by_label(runs).items():
+    for name, style, group in group_runs(runs, colors):
         held: Counter[int] = Counter()
         for run in group:
             for event in run.rounds:
@@ -146,10 +142,10 @@ def ages(
                 values,
                 count,
                 columns=("versions behind", "updates"),
-                style=(colours or {}).get(name, "c0"),
-                caption=f"Versions that came while an update was under way: {mean:.2g} on average, "
-                f"{count(top)} at most; "
-                f"{percent(held[0] / total)} were fresh.",
+                style=style,
+                caption="Model versions published while an update was being computed: "
+                f"{mean:.2g} on average, {count(top)} at most; {percent(held[0] / total)} of the updates "
+                "were fresh.",
             )
         )
     return combine("Staleness of the updates", panels) if panels else None

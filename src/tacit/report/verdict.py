@@ -24,18 +24,17 @@ from .numbers import (
 from .records import BASELINES, CENTRAL, RunRecord
 
 BEST_CAVEAT = (
-    "‘Best’ is the round picked on the test set itself, so it is optimistic; compare algorithms "
-    "by their last round."
+    "The best round is selected on the test set, so its accuracy is optimistic; compare algorithms by their "
+    "last round."
 )
 NOTHING = 5e-4  # a difference that rounds to 0.0 points
 
 
 def comparison(data: Mapping[str, Any]) -> list[str]:
     """Return the sentences for compare.json; the first is the headline."""
-    winners = {skew: winner(data, skew) for skew in data["table"]["columns"]}
-    known = {skew: w for skew, w in winners.items() if w}
+    known = {skew: w for skew in data["table"]["columns"] if (w := winner(data, skew))}
     if not known:
-        if _broken(data):
+        if _diverged(data):
             return ["Every federated algorithm diverged: no accuracy or loss can be compared.", *_rest(data)]
         return ["No federated algorithm has a result yet."]
     wins: dict[str, int] = {}
@@ -44,15 +43,15 @@ def comparison(data: Mapping[str, Any]) -> list[str]:
     leader = max(wins, key=lambda label: wins[label])
     many = len(known)
     head = (
-        f"{leader} comes first under {next(iter(known))}"
+        f"{leader} performs best under {next(iter(known))}"
         if many == 1
-        else f"{leader} comes first under {'both' if many == 2 else f'all {many}'} skews"
+        else f"{leader} performs best under {'both' if many == 2 else f'all {many}'} skews"
         if wins[leader] == many
-        else f"{leader} comes first under {wins[leader]} of {many} skews"
+        else f"{leader} performs best under {wins[leader]} of {many} skews"
     )
     clear = [_clear(*w[1:]) for w in known.values() if w[0] == leader]
     if not any(clear) and any(w[3] for w in known.values()):
-        head += ", though by no more than chance allows"
+        head += ", but the differences may be due to chance"
     costs = [d for skew, w in known.items() if (d := to_central(data, w[0], skew)) is not None]
     return [
         f"{head}.{_cost(data.get('metric', 'accuracy'), costs)}",
@@ -73,15 +72,15 @@ def _cost(metric: str, distances: Sequence[float]) -> str:
         return ""
     low, high = min(distances), max(distances)
     if high <= NOTHING:
-        return " The best federated model is as good as the central one, or better."
+        return " The best federated model matches or exceeds the central one."
     if low <= NOTHING:
-        return f" Against one central model federating costs {gap(metric, high)} at most."
+        return f" Compared with one central model, federated training costs at most {gap(metric, high)}."
     figures = (
         gap(metric, high)
         if gap(metric, low) == gap(metric, high)
         else f"{gap(metric, low).split()[0]} to {gap(metric, high)}"
     )
-    return f" Against one central model federating costs {figures}."
+    return f" Compared with one central model, federated training costs {figures}."
 
 
 def winner(
@@ -180,26 +179,28 @@ def _under(
     if second:
         lead = abs(mean - second[1])
         if lead < NOTHING:
-            sentences += f" {second[0]} is level with it."
+            sentences += f" {second[0]} is tied with it."
         elif _clear(mean, error, second):
-            sentences += f" {second[0]} follows, {gap(metric, lead)} behind."
+            sentences += f" {second[0]} is second, {gap(metric, lead)} behind."
         else:
-            why = "less than the seeds' spread" if is_finite(error) else "from one seed"
-            sentences += f" Its lead over {second[0]}, {gap(metric, lead)}, is {why} and may be chance."
+            why = "within the variation between seeds" if is_finite(error) else "from a single seed"
+            sentences += (
+                f" Its lead over {second[0]}, {gap(metric, lead)}, is {why} and may be due to chance."
+            )
     split = count_gains(data, label, skew)
     if split is None:
         return sentences
     yes, no = split
     own = count_gains(data, label, skew, "_own") if metric == "accuracy" else None
     at_home = (
-        f" On their own held-out rows {count(len(own[0]))} of {count(len(own[0]) + len(own[1]))} do."
+        f" On their own held-out rows, {count(len(own[0]))} of {count(len(own[0]) + len(own[1]))} do."
         if own
         else ""
     )
     if not no:
         return (
             sentences
-            + f" All {count(len(yes))} parties do at least as well as alone on the global test set.{at_home}"
+            + f" All {count(len(yes))} parties do at least as well on the global test set as alone.{at_home}"
         )
     worse = (
         f"{names([truncate(p) for p, _ in no])} did better alone (by "
@@ -207,8 +208,8 @@ def _under(
     )
     return (
         sentences
-        + f" On the global test set {count(len(yes))} of {count(len(yes) + len(no))} parties gained from "
-        f"federating; {worse}.{at_home}"
+        + f" On the global test set, {count(len(yes))} of {count(len(yes) + len(no))} parties benefited from "
+        f"federated training; {worse}.{at_home}"
     )
 
 
@@ -216,24 +217,21 @@ def _against_central(metric: str, distance: float | None) -> str:
     if distance is None:
         return ""
     if abs(distance) < NOTHING:
-        return ", as good as the central model"
-    return f", {gap(metric, distance)} {'short of' if distance > 0 else 'better than'} the central model"
+        return ", equal to the central model"
+    return f", {gap(metric, distance)} {'worse than' if distance > 0 else 'better than'} the central model"
 
 
 def _rest(data: Mapping[str, Any]) -> list[str]:
     out = []
     seeds = {row.get("seed") for row in data.get("rows") or []}
     if len(seeds) == 1:
-        out.append("Only one seed was run, so there is no error bar: small differences may be chance.")
-    if broken := _broken(data):
-        out.append(
-            f"{names(broken)} diverged under at least one skew: a smaller learning rate is the first thing "
-            "to try."
-        )
+        out.append("Only one seed was run, so there is no error bar: small differences may be due to chance.")
+    if diverged := _diverged(data):
+        out.append(f"{names(diverged)} diverged under at least one skew. Try a smaller learning rate first.")
     return out
 
 
-def _broken(data: Mapping[str, Any]) -> list[str]:
+def _diverged(data: Mapping[str, Any]) -> list[str]:
     """Return the algorithms that finished without a finite result under some skew."""
     metric, table = data.get("metric", "accuracy"), data["table"]
     finished_cells = {
@@ -258,67 +256,64 @@ def run(record: RunRecord) -> list[str]:
     if not metrics:
         return [
             f"{record.label} has no result yet: {count(record.done)} of {count(record.planned)} rounds are "
-            "done."
+            "complete."
         ]
     error = metrics.get(f"{metric}_error")
-    drowned = metric == "accuracy" and error is not None and error >= 0.5  # a guess is as accurate
+    is_too_noisy = metric == "accuracy" and error is not None and error >= 0.5  # a guess is as accurate
     reached = (
         format_metric(metric, metrics.get(metric))
         if error is None
         else plus_minus(metric, metrics.get(metric), error)
     )
     sentences = [
-        f"{record.label} diverged: its loss was no longer a number in round {record.diverged}."
+        f"{record.label} diverged: its loss became NaN or infinite in round {record.diverged}."
         if record.diverged is not None
-        else f"{record.label} ran {rounds}. Its accuracy cannot be stated: the noise on it has a standard "
-        f"error of {percent(error)}."
-        if drowned
-        else f"{record.label} reaches {metric} {reached} after {rounds}."
+        else f"{record.label} ran {rounds}. Its accuracy cannot be reported: its privacy noise has a "
+        f"standard error of {percent(error)}."
+        if is_too_noisy
+        else f"{record.label} reaches {'an' if metric == 'accuracy' else 'a'} {metric} of {reached} after "
+        f"{rounds}."
     ]
-    if drowned:
+    if is_too_noisy:
         sentences.append(
-            "The ε covers its figures. More parties, a larger ε or evaluate_every=0 leave less noise on them."
+            "The metrics are covered by ε. More parties, a larger ε or evaluate_every=0 reduce their noise."
         )
     elif error is not None:
-        sentences.append("Its figures carry noise, which the ε covers; ± is their standard error.")
+        sentences.append("The metrics contain noise and are covered by ε; ± is their standard error.")
     if not record.is_finished:
         sentences.append(
-            f"The run is not finished: {count(record.done)} of {count(record.planned)} rounds are in this "
-            "report. "
-            "It is still going, or it was stopped."
+            f"The run is not finished: this report covers {count(record.done)} of {count(record.planned)} "
+            "rounds. It is still running, or it was stopped."
         )
     if record.diverged is not None:
-        sentences.append(
-            "Its figures after that round mean nothing. A smaller learning rate is the first thing to try."
-        )
+        sentences.append("Results after that round are meaningless. Try a smaller learning rate first.")
     if is_finite(metrics.get("best_accuracy")):
-        best = f"{percent(metrics['best_accuracy'])} (round {metrics.get('best_round', '?')})"
+        best = f"{percent(metrics['best_accuracy'])} in the best round ({metrics.get('best_round', '?')})"
         sentences.append(
-            f"The last round has {percent(metrics.get('accuracy'))}, the best {best}. {BEST_CAVEAT}"
+            f"Accuracy is {percent(metrics.get('accuracy'))} in the last round and {best}. {BEST_CAVEAT}"
         )
     values = record.party_accuracy
     worst = worst_decile(values)
     if len(worst) and len(values) > 1:
         who = names([truncate(plain(parties[i])) for i in worst if i < len(parties)], 3)
         sentences.append(
-            "On their own held-out rows the parties reach "
-            f"{percent(mean_error(v for v in values if is_finite(v))[0])} on average; "
-            f"the worst decile ({who}) {percent(mean_error(values[i] for i in worst)[0])}."
+            "On their own held-out rows, the parties reach "
+            f"{percent(mean_error(v for v in values if is_finite(v))[0])} on average "
+            f"and the worst decile ({who}) {percent(mean_error(values[i] for i in worst)[0])}."
         )
     if total := record.total("bytes_up") + record.total("bytes_down"):
-        sentences.append(f"{size(total)} of models and updates were sent in all.")
+        sentences.append(f"{size(total)} of models and updates were sent in total.")
     if record.label not in BASELINES and len(parties) != 1:
         sentences.append(
-            "A single run has no baselines: tacit compare says whether federating paid off against one "
-            "central model "
-            "and against each party alone."
+            "A single run has no baselines. Use tacit compare to compare it with one central model and with "
+            "each party training alone."
         )
     return sentences
 
 
 def privacy(records: Sequence[RunRecord]) -> list[str]:
     """Return what protects the parties, or that nothing does, for each run with a ledger."""
-    bare: dict[str, list[str]] = {}
+    unprotected: dict[str, list[str]] = {}
     out = []
     for record in records:
         if record.ledger is None or any(
@@ -329,14 +324,14 @@ def privacy(records: Sequence[RunRecord]) -> list[str]:
             {plain(s.get("party")) for s in record.ledger.get("seen") or [] if s.get("kind") == "Upload"}
         )
         if record.ledger.get("seen"):
-            bare.setdefault(names(who, 3) if who else "", []).append(record.label)
+            unprotected.setdefault(names(who, 3) if who else "", []).append(record.label)
     several = len({r.label for r in records}) > 1
-    for readers, labels in bare.items():
+    for readers, labels in unprotected.items():
         which = f" ({names(list(dict.fromkeys(labels)), 12)})" if several else ""
         seen = "the server" if readers == "server" else readers
         out.append(
-            f"No differential privacy{which}: updates were seen in the clear by {seen}."
+            f"No differential privacy{which}: updates were visible in plaintext to {seen}."
             if readers
-            else f"No differential privacy{which}: nothing bounds what the messages below give away."
+            else f"No differential privacy{which}: there is no bound on what the messages below reveal."
         )
     return out

@@ -16,8 +16,9 @@ import numpy as np
 from torch import Tensor
 
 from ..errors import BadData, BadParameter
-from ..parameters import bad, check
+from ..parameters import bad, check, to_table
 from ..parties.ledger import Ledger
+from ..results import JobResult, encode_plain
 from .columns import Column
 from .conditions import Conditions
 from .constraints import Ordered, Unique
@@ -57,13 +58,15 @@ class GeneratorState:
     ledger: Ledger = field(default_factory=unprotected_ledger)
 
 
-class Generator(ABC):
+class Generator(JobResult, ABC):
     """Learns the distribution of a table and samples synthetic rows from it.
 
     A subclass is a frozen dataclass of declared parameters, listed in `synth.ALL`. `fit` returns the
     generator itself; `table`, `state`, `history` and `ledger` are available after it. The same seed gives the
     same rows, also after `save` and `load`.
     """
+
+    title = "A generator of synthetic rows"
 
     seed: int
     private: ClassVar[bool] = False  # whether its ledger states an (ε, δ) guarantee
@@ -130,6 +133,15 @@ class Generator(ABC):
     def state(self) -> GeneratorState:
         """What was learned."""
         return self._require_fit()[1]
+
+    @property
+    def value(self) -> GeneratorState:
+        return self.state
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return parameters, columns, history and ledger as plain values; what was learned is in `save`."""
+        values = {"generator": to_table(self), **self.table.to_dict()}
+        return encode_plain({**values, "history": self.history, "ledger": self.ledger})
 
     @property
     def ledger(self) -> Ledger:
@@ -220,6 +232,9 @@ class Generator(ABC):
             f"{drawn:,} were drawn. Request fewer rows, relax the conditions or constraints, or use a "
             "generator that follows the data more closely (Cart)."
         )
+
+    def _text(self) -> str:
+        return repr(self)
 
     def save(self, path: str | Path) -> Path:
         """Write the fitted generator to one file.

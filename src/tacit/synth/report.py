@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..report.layout import Section, figure, table
 from ..report.maps import heat
 from ..report.markup import Safe, join, tag
 from ..report.numbers import count, is_finite, significant, truncate
 from ..report.page import assemble, write_page
-from ..report.sections import Section, figure, table
 from ..report.svg import Axis, Figure, Rule, Series, Table, bars, plot
 from .scores import MetricScore
 
@@ -48,7 +48,9 @@ def render(evaluation: Evaluation, points: bool = True) -> str:
         f"{count(len(views.columns))} columns",
         f"target {evaluation.target}" if evaluation.target else "",
     ]
-    stamps = [tag("p", tag("strong", KEEP if points else KEEP_LESS), class_="stamp going", role="status")]
+    stamps = [
+        tag("p", tag("strong", KEEP if points else KEEP_LESS), class_="stamp unfinished", role="status")
+    ]
     sections = [
         summary(evaluation),
         *(s for facet in ("fidelity", "utility", "privacy") if (s := scores(evaluation, facet))),
@@ -126,7 +128,9 @@ def summary(evaluation: Evaluation) -> Section:
             [
                 tag("p", head, class_="headline"),
                 tag("dl", [t for t in tiles if t], class_="tiles"),
-                tag("ul", [tag("li", w) for w in warnings[1:]], class_="said") if len(warnings) > 1 else None,
+                tag("ul", [tag("li", w) for w in warnings[1:]], class_="sentences")
+                if len(warnings) > 1
+                else None,
                 tag(
                     "p",
                     "Fidelity, utility and privacy are separate: a copy of the real table has the best "

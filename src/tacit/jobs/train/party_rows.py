@@ -15,6 +15,7 @@ import torch
 from ... import data as datasets
 from ...data import tables
 from ...data.federation import Federation, Holdings, Rows
+from ...data.recipe import Recipe
 from ...data.table_files import read_table
 from ...errors import BadData, BadJob
 from ...files import write_atomic
@@ -49,11 +50,11 @@ class TableLayout:
             raise bad("[data]", "categories", self.categories, must_be)
 
 
-def read_layout(table: Mapping[str, Any]) -> tuple[tables.Recipe, str, list[str] | None, float]:
+def read_layout(table: Mapping[str, Any]) -> tuple[Recipe, str, list[str] | None, float]:
     """Return the recipe, the label, its values (None: a regression), and the share held out, of [data]."""
     layout = from_fields(table, TableLayout, "[data]", "a job for real parties has no")
     kinds = {k: tuple(v) for k, v in layout.categories.items()}
-    recipe = tables.Recipe(tuple(layout.numbers), kinds, tuple(layout.missing))
+    recipe = Recipe(tuple(layout.numbers), kinds, tuple(layout.missing))
     if not recipe.columns:
         raise BadJob(
             "[data]: there are neither numbers nor categories, so there is nothing to learn from. Name the "
@@ -151,7 +152,7 @@ def read_rows(
         raise BadData(
             f"{file}: {error}", outside=f"its file has no column {absent[0]!r}" if absent else error.outside
         ) from None
-    values = tables._target(str(file), label, frame[label], labels is None)
+    values = tables.to_target(str(file), label, frame[label], labels is None)
     if labels is None:
         y = torch.from_numpy(values.astype(np.float32))
     else:

@@ -1,0 +1,38 @@
+"""One thread a test, and real processes that fork from one that has imported torch."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before NumPy and torch are imported; processes inherit it
+
+import pytest
+import torch
+
+from . import warm
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Two workers share few cores, and the threads of small models only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_processes() -> Iterator[None]:
+    """The processes of `Processes` do not import torch anew in every test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncio, "create_subprocess_exec", warm.create_subprocess_exec)
+        yield
+    warm.process.stop()
+
+
+@pytest.fixture
+def new_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start the processes of `Processes` as its users do, in a new interpreter."""
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", warm.start_anew)
