@@ -4,7 +4,7 @@ K. Nissim, S. Raskhodnikova, A. Smith: "Smooth Sensitivity and Sampling in Priva
 Definition 2.2; for votes, N. Papernot and others: "Scalable Private Learning with PATE", ICLR 2018, Section
 4.3 and Appendix B.
 
-    S(D) = max over d of exp(−β d) · the largest change from any D' at most d votes away to a neighbour of it
+    S(D) = max over d of exp(−β d) · the largest change from any D' at most d votes away to a neighbor of it
     published = C(D) + z·κ·S(D) + κ·S(D)·N(0, 1)
 
 z·κ·S shifts the mean, so that the published value is below C(D) with probability Φ(−z) only, which is part of
