@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import tacit
-from tacit.mpc import compare, functions, inference
+from tacit.mpc import functions, inference
 from tacit.mpc.context import RingContext
 from tacit.mpc.dealer import Stock, TapeKey, dealer, plan
 from tacit.mpc.model import compile, to_text
@@ -24,6 +24,8 @@ from tacit.parties import decode
 from tacit.parties.conformance import Tap
 from tacit.parties.secret import Secret
 from tacit.runtimes import InProcess
+
+from ..mpc.by_bits import by_bits
 
 ROOM = Path(tacit.mpc.__file__).parent
 OPENINGS = (
@@ -103,7 +105,7 @@ SECRETS = {
 STEPS = {
     "relu": functions.relu,
     "mul": lambda ctx, x: functions.mul(ctx, x, x),
-    "bits": compare.by_bits,
+    "bits": by_bits,
     "sigmoid": functions.sigmoid,
 }
 
