@@ -156,7 +156,7 @@ def inferred(model, batches):
 
 
 def test_neither_input_nor_weights_are_in_anybodys_view():
-    """A model and an input of recognisable words: no frame holds one of them, in the clear, encoded, or as
+    """A model and an input of recognizable words: no frame holds one of them, in the clear, encoded, or as
     differences between batches.
     """
     torch.manual_seed(0)
@@ -259,7 +259,7 @@ def test_replayable_secrets_are_stamped():
 
 
 def test_without_a_helper_neither_input_nor_weights_are_in_the_others_view():
-    """The same recognisable words, masks by oblivious transfer: all that is sent, offline and online, is
+    """The same recognizable words, masks by oblivious transfer: all that is sent, offline and online, is
     uniform. χ² limits as above.
     """
     torch.manual_seed(0)

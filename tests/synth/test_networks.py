@@ -34,8 +34,8 @@ def test_the_mixture_finds_three_modes_and_drops_the_others():
     big = np.argsort(found.mean)[found.weight[np.argsort(found.mean)] > 0.05]
     assert found.weight[big].sum() > 0.95
     assert {round(float(m)) for m in found.mean[big]} == {-6, 0, 5}
-    for centre, weight in ((-6, 0.5), (0, 0.3), (5, 0.2)):
-        near = np.abs(found.mean - centre) < 2
+    for center, weight in ((-6, 0.5), (0, 0.3), (5, 0.2)):
+        near = np.abs(found.mean - center) < 2
         assert found.weight[near].sum() == pytest.approx(weight, abs=0.05)
 
 
@@ -136,7 +136,7 @@ def separated(n: int = 1500) -> pd.DataFrame:
         {
             "kind": np.array(["old", "new"])[kind],
             "x": rng.normal(np.array([-4.0, 4.0])[kind], 1),
-            "colour": np.where(
+            "color": np.where(
                 rng.random(n) < 0.9, np.array(["red", "blue"])[kind], np.array(["blue", "red"])[kind]
             ),
         }
@@ -164,7 +164,7 @@ def holds_together(fitted: synth.Fitted) -> None:
     old = made[made["kind"] == "old"]
     assert 0.5 < len(old) / 2000 < 0.9
     assert (old["x"] < 0).mean() > 0.85
-    assert (old["colour"] == "red").mean() > 0.75
+    assert (old["color"] == "red").mean() > 0.75
     assert [row["epoch"] for row in fitted.history] == list(range(1, fitted.epochs + 1))
 
 
