@@ -39,7 +39,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.transfer": ((), ("torch",)),
     "tacit.selection": ((), ("numpy",)),
     "tacit.topologies": (("tacit.graphs",), ("numpy",)),
-    "tacit.audit": (("tacit.data.federation", "tacit.report", "tacit.files"), NUMERIC),
+    "tacit.audit": (("tacit.data.federation", "tacit.report", "tacit.files", "tacit.numbers"), NUMERIC),
     "tacit.crypto": ((), NUMERIC),  # numbers only; `cryptography` where it is used, with the extra `secagg`
     "tacit.crypto.seal": ((), ("cryptography",)),
     "tacit.protocols": (("tacit.parties", "tacit.crypto"), NUMERIC),
@@ -65,13 +65,19 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.runtimes.client_states": (("tacit.algorithms.types",), NUMERIC),
     # tables in, tables out; its report is laid out like the others
     "tacit.anonymity": (
-        ("tacit.report", "tacit.files", "tacit.accounting.discrete", "tacit.parties.ledger"),
+        (
+            "tacit.report",
+            "tacit.files",
+            "tacit.accounting.discrete",
+            "tacit.parties.ledger",
+            "tacit.results",
+        ),
         ("numpy", "pandas"),
     ),
     "tacit.report": (("tacit.files", "tacit.numbers"), ()),  # reads run directories and nothing else
     "tacit.runs": (("tacit.files",), ()),
-    "tacit.results": (("tacit.parties.ledger", "tacit.runs"), ()),
-    "tacit.accounting": ((), NUMERIC),
+    "tacit.results": (("tacit.parties.ledger", "tacit.runs", "tacit.files"), ()),
+    "tacit.accounting": (("tacit.numbers",), NUMERIC),
     "tacit.pace": (("tacit.algorithms.plan",), NUMERIC),  # whom a server waits for: numbers only, no parties
     "tacit.speeds": (("tacit.algorithms.plan",), NUMERIC),
     "tacit.guard": (("tacit.accounting",), NUMERIC),
@@ -83,10 +89,18 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("tacit.accounting", "tacit.report"),
         ("numpy",),
     ),  # draws with the report room's pen
-    "tacit.synth.report": (("tacit.report", "tacit.files"), ()),  # draws with the report room's pen
+    "tacit.synth.report": (("tacit.report", "tacit.files"), ("numpy",)),  # draws with the report room's pen
+    # tables in, tables out
     "tacit.synth": (
-        ("tacit.parties.ledger", "tacit.parties.secret", "tacit.accounting", "tacit.files", "tacit.private"),
-        NUMERIC,
+        (
+            "tacit.parties.ledger",
+            "tacit.parties.secret",
+            "tacit.accounting",
+            "tacit.files",
+            "tacit.private",
+            "tacit.results",
+        ),
+        (*NUMERIC, "pandas"),
     ),
     # those that compose
     "tacit.jobs": (ANYTHING, NUMERIC),
@@ -116,6 +130,8 @@ EXCEPTIONS = {
         "tacit.report.page",
     ): "Result.report() writes the page; a result without a report loads none",
     ("tacit.results", "tacit.report.records"): "as above",
+    ("tacit.results", "tacit.report.result"): "as above",
+    ("tacit.results", "tacit.data.table_files"): "JobResult.save() writes a table; others load no reader",
 }
 COMPOSE = ("tacit.jobs", "tacit.testing", "tacit.cli", "tacit.__main__", "tacit.config")
 # Whose names are fetched with import_module, which this test cannot read; the nursery fetches a user's

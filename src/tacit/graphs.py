@@ -53,7 +53,7 @@ class Graph:
         """The graph of exchange t."""
         return self.turns[t % len(self.turns)] if self.turns else self
 
-    @lru_cache(maxsize=64)  # noqa: B019  # a graph is immutable and small beside its matrix
+    @lru_cache(maxsize=64)  # noqa: B019  # a graph is immutable
     def neighbors(self) -> list[list[int]]:
         """For each node, the nodes it sends to."""
         out: list[set[int]] = [set() for _ in range(self.nodes)]
@@ -301,19 +301,15 @@ def alternating(*graphs: Graph) -> Graph:
         " then ".join(g.name for g in graphs),
         graphs[0].nodes,
         turns=tuple(graphs),
-        call=("alternating", tuple(g.call for g in graphs)),
+        call=("alternating", ()),
     )
 
 
 def to_table(graph: Graph) -> dict[str, Any]:
     """The graph as a table of a job file."""
-    return _table(graph.call)
-
-
-def _table(call: tuple[Any, ...]) -> dict[str, Any]:
-    name, arguments = call
+    name, arguments = graph.call
     if name == "alternating":
-        return {"name": name, "graphs": [_table(c) for c in arguments]}
+        return {"name": name, "graphs": [to_table(g) for g in graph.turns]}
     lists = {k: [list(row) for row in v] if isinstance(v, tuple) else v for k, v in arguments}
     return {"name": name, **lists}
 

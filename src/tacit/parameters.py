@@ -199,27 +199,43 @@ def bad(owner: str, name: str, given: Any, must_be: str, advice: str = "") -> Ba
     )
 
 
+def refuse(*problems: tuple[object, str | BadParameter]) -> None:
+    """Raise one BadParameter with the sentence of every problem whose condition holds."""
+    sentences = [str(sentence) for applies, sentence in problems if applies]
+    if sentences:
+        raise BadParameter("\n".join(sentences))
+
+
 def check(thing: T, owner: str = "") -> T:
     """Check every field of a dataclass, and of the dataclasses in it; return the dataclass.
 
-    Errors begin with `owner`, or with the name of the class.
+    Errors begin with `owner`, or with the name of the class. One error lists all bad values.
     """
-    for field in dataclasses.fields(thing):  # type: ignore[arg-type]
+    problems = _check_fields(thing, owner or type(thing).__name__)
+    if problems:
+        raise BadParameter("\n".join(problems))
+    if hasattr(thing, "check"):  # what holds between the fields
+        thing.check()
+    return thing
+
+
+def _check_fields(thing: Any, owner: str) -> list[str]:
+    """Return a sentence for each value that its field does not allow."""
+    problems = []
+    for field in dataclasses.fields(thing):
         if not field.metadata or field.metadata["kind"] == "component":
             continue
         value = getattr(thing, field.name)
         if not _fits(value, field.metadata):
             of = field.metadata.get("of")
             advice = too_large(value) or (of.advice(value) if of is not None else "")
-            raise bad(owner or type(thing).__name__, field.name, value, allowed(field.metadata), advice)
-        if field.metadata["kind"] == "part" and value is not None:
+            problems.append(str(bad(owner, field.name, value, allowed(field.metadata), advice)))
+        elif field.metadata["kind"] == "part" and value is not None:
             check(value)
         # a numpy number becomes a plain one, which a job file can hold
         elif isinstance(value, Real) and type(value) not in (bool, int, float):
             object.__setattr__(thing, field.name, int(value) if isinstance(value, Integral) else float(value))
-    if hasattr(thing, "check"):  # what holds between the fields
-        thing.check()
-    return thing
+    return problems
 
 
 def describe(cls: type) -> list[tuple[str, str, str]]:
@@ -286,30 +302,52 @@ def from_fields(
 ) -> T:
     """Return the dataclass whose fields a table gives; `members` may be parts of it.
 
-    Every error begins with `where`; `unknown` ("a row has no key") begins the one about an unknown key.
+    One error names all unknown keys and bad values. Each line of it begins with `where`; `unknown` ("a row
+    has no key") begins those about unknown keys.
     """
     if not isinstance(table, Mapping):
         raise BadJob(str(bad(where, "value", table, "a table")))
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     hints = typing.get_type_hints(cls)
     values: dict[str, Any] = {}
+    problems: list[str] = []
     for key, value in table.items():
         if key not in fields:
-            raise BadJob(f"{where}: {unknown} {key!r}. {nearest(key, list(fields))}")
-        meta = fields[key].metadata
-        if meta.get("kind") == "part":
-            of = meta["of"].members if meta["of"] is not None else members or {}
-            values[key] = from_table(value, of, f"{where}.{key}")
+            problems.append(f"{where}: {unknown} {key!r}. {nearest(key, list(fields))}")
             continue
-        if not meta:
-            hold_to_type(where, key, value, hints[key])
-        values[key] = tuple(value) if isinstance(value, list) else value
+        try:
+            values[key] = _from_field(value, fields[key], hints[key], where, members or {})
+        except (BadJob, BadParameter) as error:
+            problems.append(str(error))
+    owner = f"{where}: {cls.__name__}" if members else where
     try:
-        return check(cls(**values), "" if members else where)
+        thing = cls(**values)
+        problems += _check_fields(thing, owner)
+        if not problems:
+            return check(thing, owner)
     except TypeError as error:
-        raise BadJob(f"{where}: {cls.__name__} cannot be built from {sorted(values)}: {error}") from None
+        problems = problems or [f"{where}: {cls.__name__} cannot be built from {sorted(values)}: {error}"]
     except BadParameter as error:
-        raise BadJob(f"{where}: {error}" if members else str(error)) from None
+        problems.append(str(error) if str(error).startswith(where) else f"{where}: {error}")
+    raise BadJob("\n".join(problems))
+
+
+def _from_field(
+    value: Any, field: dataclasses.Field[Any], hint: Any, where: str, members: Mapping[str, type]
+) -> Any:
+    """Return what a job file gives for one field; `check` holds numbers and words to what is declared."""
+    meta = field.metadata
+    if meta.get("kind") == "part":
+        return from_table(
+            value, meta["of"].members if meta["of"] is not None else members, f"{where}.{field.name}"
+        )
+    if meta.get("kind") == "component":
+        return meta["take"](value, where)
+    if not meta:
+        value = hold_to_type(where, field.name, value, hint)
+    elif value == NONE and meta["none"]:
+        return None
+    return tuple(value) if isinstance(value, list) else value
 
 
 NONE = "none"  # TOML has no None

@@ -2,43 +2,131 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .errors import BadParameter
+from .files import write_atomic
 from .parties.ledger import Ledger
-from .runs import Event, Journal, check_unused, encode_nonfinite, rounds_of, write_atomic
+from .runs import Event, Journal, check_unused, encode_model, encode_nonfinite, rounds_of
 
 if TYPE_CHECKING:
     import pandas
 
 
-class JobResult(ABC):
-    """What every verb returns, next to a value of its own (`model`, `table`, `value`, …)."""
+class JobResult:
+    """What every verb returns: `value` is what it computed, `ledger` is who saw what.
 
-    ledger: Ledger  # who saw what, and what privacy was spent
+    Most results also have the value under a name of their own: `model`, `table`, `student`, …
+    """
 
-    @abstractmethod
+    directory: Path | None = None  # of the run, if it was written
+    title: ClassVar[str]  # of the report
+    facts: ClassVar[tuple[str, ...]] = ()  # attributes that `to_dict` returns and the report shows
+
+    if TYPE_CHECKING:  # fields of some results, computed by others
+
+        @property
+        def value(self) -> Any: ...
+
+        @property
+        def ledger(self) -> Ledger: ...
+
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as plain values that JSON can hold."""
+        """Return a summary as plain values that JSON can hold; NaN and infinities as text."""
+        values = {name: getattr(self, name) for name in self.facts}
+        return encode_plain({**values, "ledger": self.ledger})
 
-    @abstractmethod
     def report(self, path: str | Path | None = None) -> Path:
-        """Write the report, one self-contained HTML file, and return its path."""
+        """Write the report, one self-contained HTML file, and return its path.
 
-    @abstractmethod
+        Without a path: report.html in the run's directory, or in the current one.
+        """
+        return self._write_page(path, self._page())
+
+    def _page(self) -> str:
+        from .report.result import render
+
+        return render(self.title, self.to_dict())
+
+    def _write_page(self, path: str | Path | None, text: str) -> Path:
+        from .report.page import write_page
+
+        return write_page((self.directory or Path()) / "report.html" if path is None else path, text)
+
     def save(self, path: str | Path) -> Path:
-        """Write the result to a new directory and return its path."""
+        """Write `value` to a new file and return its path.
+
+        A table is written as CSV (or as Parquet, if the path ends so), a model as safetensors, anything else
+        as the JSON of `to_dict`.
+        """
+        import pandas
+        from torch import nn
+
+        file, value = Path(path), self.value
+        if file.exists():
+            raise BadParameter(f"save: {file} already exists. Choose another name.")
+        if isinstance(value, pandas.DataFrame):
+            from .data.table_files import write_table
+
+            return write_table(value, file)
+        write_atomic(
+            file,
+            encode_model(value)
+            if isinstance(value, nn.Module)
+            else json.dumps(self.to_dict(), ensure_ascii=False, indent=1),
+        )
+        return file
 
     def _repr_html_(self) -> str:
-        """Show the result in a notebook."""
-        return f"<pre>{html.escape(str(self))}</pre>"
+        """Show the result in a notebook; all text is escaped."""
+        import pandas
+
+        frame = self.value
+        table = frame._repr_html_() if isinstance(frame, pandas.DataFrame) else ""  # type: ignore[operator]
+        return f"{table}<pre>{html.escape(self._text())}</pre>"
+
+    def __str__(self) -> str:
+        return self._text()
+
+    def _text(self) -> str:
+        """Single values, metrics and notes, and the ledger."""
+        values = self.to_dict()
+        lines = [
+            f"{name:16} {value:.6g}" if isinstance(value, int | float) else f"{name:16} {value}"
+            for name, value in {**values, **values.get("metrics", {})}.items()
+            if isinstance(value, str | int | float)
+        ]
+        return "\n".join([*lines, *values.get("notes", ()), str(self.ledger)])
+
+
+def encode_plain(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values as JSON can hold them: arrays as lists, tables as rows, other objects as their repr."""
+    return encode_nonfinite(  # type: ignore[no-any-return]
+        json.loads(json.dumps(value, default=_encode))
+    )
+
+
+def _encode(value: Any) -> Any:
+    import numpy
+    import pandas
+    import torch
+
+    if isinstance(value, Ledger | JobResult):
+        return value.to_dict()
+    if isinstance(value, pandas.DataFrame):
+        return value.reset_index().to_dict("records")
+    if isinstance(value, numpy.ndarray | numpy.generic | torch.Tensor):
+        return value.tolist()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    return sorted(value) if isinstance(value, set | frozenset) else repr(value)
 
 
 @dataclass
@@ -54,37 +142,37 @@ class Result(JobResult):
     config: dict[str, Any]
     events: list[Event] = field(repr=False)
     directory: Path | None = None
-    origin: Any = field(
-        default=None, repr=False
-    )  # what was asked, rows included, where the run was made in this program
-    own: Callable[[], dict[str, Any]] | None = field(
-        default=None, repr=False, compare=False
-    )  # makes `models`, where the algorithm personalises
+    origin: Any = field(default=None, repr=False)  # the plan with its rows, if it ran in this process
+    # returns `models`, if the algorithm personalizes
+    own: Callable[[], dict[str, Any]] | None = field(default=None, repr=False, compare=False)
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """A row a round: loss, accuracy, each party's accuracy, bytes up and down, seconds. With more than
-        1,000 parties each one's accuracy is in the last row only.
+        """One row per round: loss, accuracy, each party's accuracy, bytes up and down, seconds.
+
+        With more than 1,000 parties, their accuracies are in the last row only.
         """
         return [row for row in rounds_of(self.events) if row["round"] > 0]
 
     def models(self) -> dict[str, Any]:
-        """The model each party uses for itself, by its name: its own where the algorithm personalises, else
-        `model` for all. Real parties keep theirs.
+        """Return each party's model by name: its own if the algorithm personalizes, else `model`.
+
+        The models of real parties stay with them.
         """
         if self.own is not None:
             return self.own()
         if getattr(self.origin, "fed", None) is None:
             raise BadParameter(
-                "models: this run was not made by tacit.train in this program, so its parties are not "
+                "models: this run was not trained by tacit.train in this process, so its parties are not "
                 "known. Its model is `model`."
             )
         return dict.fromkeys(self.origin.fed.parties, self.model)
 
     def fairness(self) -> dict[str, float]:
-        """How evenly the model serves the parties, by their accuracies on their own held-out rows in the last
-        round that was tested: the mean, the mean of the worst tenth, the variance, and Jain's index (1: all
-        alike; 1/n: one has it all).
+        """Return statistics of the parties' accuracies on their held-out rows in the last evaluated round.
+
+        The mean, the mean of the worst tenth, the variance, and Jain's index (1: all equal; 1/n: one party
+        has all).
         """
         last: list[Any] = next(
             (e["parties"]["accuracy"] for e in reversed(self.history) if "parties" in e), []
@@ -101,13 +189,14 @@ class Result(JobResult):
             "jain": sum(known) ** 2 / (n * squares) if squares else 1.0,
         }
 
-    def report(self, path: str | Path | None = None) -> Path:
-        """Write the report, one self-contained HTML file; without a path, into the run's directory."""
+    @property
+    def value(self) -> Any:
+        return self.model
+
+    def _page(self) -> str:
         from .report import page, records
 
-        target = Path(path) if path is not None else (self.directory or Path()) / "report.html"
-        page.write(target, [records.RunRecord(self.config, self.events, self.ledger.to_dict())])
-        return target
+        return page.render([records.RunRecord(self.config, self.events, self.ledger.to_dict())])
 
     def to_dict(self) -> dict[str, Any]:
         """Return metrics, history, ledger and job as plain values; the model is in `save`."""
@@ -128,10 +217,6 @@ class Result(JobResult):
         finally:
             journal.close(self.ledger.to_dict())
         return Path(path)
-
-    def __str__(self) -> str:
-        numbers = {k: v for k, v in self.metrics.items() if isinstance(v, int | float)}
-        return "\n".join([*(f"{k:16} {v:.6g}" for k, v in numbers.items()), str(self.ledger)])
 
 
 @dataclass
@@ -156,8 +241,9 @@ class Comparison(JobResult):
         )
 
     def table(self, numbers: bool = False) -> pandas.DataFrame:
-        """Algorithms and baselines × skews: the last round's accuracy, mean ± standard error over the seeds
-        (or the bare means).
+        """Return the last round's accuracy of algorithms and baselines × skews, mean ± standard error.
+
+        With `numbers`, the means only, as numbers.
         """
         import pandas
 
@@ -169,9 +255,10 @@ class Comparison(JobResult):
         return pandas.DataFrame(cells, index=t["index"], columns=t["columns"])
 
     def bytes_to(self, accuracy: float) -> pandas.DataFrame:
-        """What it took to reach this accuracy on the global test set, by label and skew: `rounds`, `bytes` up
-        and down of all parties together, those `up` alone, each a mean over the seeds that got there, and the
-        share of seeds that `reached` it. A row that never did has no numbers.
+        """Return the cost of reaching this accuracy on the global test set, by label and skew.
+
+        `rounds`, `bytes` up and down of all parties, and `up` alone, each a mean over the seeds that reached
+        it, and the share of seeds that `reached` it. A row that never did has NaN.
         """
         import pandas
 
@@ -179,40 +266,31 @@ class Comparison(JobResult):
 
         if isinstance(accuracy, bool) or not isinstance(accuracy, int | float) or not 0 < accuracy <= 1:
             raise bad("bytes_to", "accuracy", accuracy, "a number above 0 and at most 1")
-        found: dict[tuple[str, str], list[tuple[int, int, int] | None]] = {}
+        costs: dict[tuple[str, str], list[tuple[int, int, int] | None]] = {}
         for run in self.results:
             start = next(e for e in run.events if e["kind"] == "start")
             if start["label"] not in self.summary["baselines"]:
-                found.setdefault((start["label"], start["skew"]), []).append(_until(run.history, accuracy))
-        made = []
-        for (label, skew), runs in found.items():
-            there = [r for r in runs if r is not None]
-            means = [sum(r[k] for r in there) / len(there) if there else float("nan") for k in range(3)]
-            made.append(
-                {
-                    "label": label,
-                    "skew": skew,
-                    "rounds": means[0],
-                    "bytes": means[1],
-                    "up": means[2],
-                    "reached": len(there) / len(runs),
-                }
-            )
-        return pandas.DataFrame(made).set_index("label")
-
-    def report(self, path: str | Path | None = None) -> Path:
-        from .report import page, records
-
-        target = Path(path) if path is not None else (self.directory or Path()) / "report.html"
-        page.write(
-            target,
-            [records.RunRecord(r.config, r.events, r.ledger.to_dict()) for r in self.results],
-            self.summary,
-        )
-        return target
+                costs.setdefault((start["label"], start["skew"]), []).append(_until(run.history, accuracy))
+        rows = []
+        for (label, skew), runs in costs.items():
+            reached = [r for r in runs if r is not None]
+            means = [sum(r[k] for r in reached) / len(reached) if reached else math.nan for k in range(3)]
+            row = {"label": label, "skew": skew, **dict(zip(("rounds", "bytes", "up"), means))}
+            rows.append({**row, "reached": len(reached) / len(runs)})
+        return pandas.DataFrame(rows).set_index("label")
 
     @property
-    def ledger(self) -> Ledger:  # type: ignore[override]
+    def value(self) -> pandas.DataFrame:
+        return self.table()
+
+    def _page(self) -> str:
+        from .report import page, records
+
+        runs = [records.RunRecord(r.config, r.events, r.ledger.to_dict()) for r in self.results]
+        return page.render(runs, self.summary)
+
+    @property
+    def ledger(self) -> Ledger:
         """Who saw what in all runs together."""
         ledger = Ledger()
         for result in self.results:
@@ -231,16 +309,15 @@ class Comparison(JobResult):
         write_atomic(directory / "compare.json", json.dumps(self.to_dict(), indent=1))
         return directory
 
-    def _repr_html_(self) -> str:
-        words = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in self.verdict)
-        return self.table()._repr_html_() + words  # type: ignore[operator]
+    def _text(self) -> str:
+        return "\n".join(self.verdict)
 
     def __str__(self) -> str:
-        return self.table().to_string() + "\n\n" + "\n".join(self.verdict)
+        return f"{self.table().to_string()}\n\n{self._text()}"
 
 
 def _until(history: list[dict[str, Any]], accuracy: float) -> tuple[int, int, int] | None:
-    """(rounds, bytes up and down, bytes up) until a round's accuracy is at least this; None if none's is."""
+    """Return (rounds, bytes up and down, bytes up) until a round has this accuracy; None if none has."""
     up = down = 0
     for row in history:
         up, down = up + row["bytes_up"], down + row["bytes_down"]

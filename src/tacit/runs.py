@@ -92,6 +92,14 @@ def load_state(directory: Path) -> tuple[dict[str, Any] | None, Any]:
         raise BadRun(f"{at} cannot be read: {why}. {RESTART_HINT}") from error
 
 
+def encode_model(module: Any) -> bytes:
+    """Return a model's parameters and buffers as safetensors."""
+    from safetensors.torch import save
+
+    # copies: safetensors refuses tensors that share memory
+    return save({name: t.detach().cpu().clone().contiguous() for name, t in module.state_dict().items()})
+
+
 def save_stack(path: Path, states: Sequence[Mapping[str, Any]], note: Mapping[str, Any], **more: Any) -> None:
     """Save the states of runs that are trained together, after the same step, in one file."""
     from safetensors.torch import save
@@ -279,13 +287,7 @@ class Journal:
         """Save the final model, for `model.load_state_dict(load_file(…))`."""
         if self.directory is None:
             return
-        from safetensors.torch import save
-
-        # copies: safetensors refuses tensors that share memory
-        write_atomic(
-            self.directory / MODEL,
-            save({name: t.detach().cpu().clone().contiguous() for name, t in module.state_dict().items()}),
-        )
+        write_atomic(self.directory / MODEL, encode_model(module))
 
     def sync(self) -> None:
         """Flush the events to disk, so that a state saved later never refers to missing events."""

@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 
 import tacit
-from tacit.anonymity import report
 from tacit.errors import BadData, BadRun
 from tests.browsing import SIZES
 
@@ -121,7 +120,7 @@ def test_what_cannot_be_reported_says_why(tmp_path, made):
         match=r"the report needs the original table, which this result does not contain. Use "
         r"tacit.risk\(before, anonymized\)",
     ):
-        report.write(dataclasses.replace(made, original=None), tmp_path / "r.html")
+        dataclasses.replace(made, original=None).report(tmp_path / "r.html")
     with pytest.raises(BadRun, match="the report cannot be written to"):
         made.report("/proc/nowhere/r.html")
 

@@ -84,7 +84,7 @@ def test_ctrl_c_exits_with_130_and_prints_the_resume_command(folder, capsys):
     started.send_signal(signal.SIGINT)
     out, err = started.communicate(timeout=60)
     assert started.returncode == 130
-    assert err.splitlines()[-1] == "tacit: stopped. Go on with: tacit run --resume 'stop me'"
+    assert err.splitlines()[-1] == "tacit: stopped. Resume with: tacit run --resume 'stop me'"
     assert json.loads(out)["error"]["resume"] == "tacit run --resume 'stop me'"
     assert "Traceback" not in err
     assert answer(capsys, "run", "--resume", "stop me")["history"][-1]["round"] == 120
@@ -150,9 +150,9 @@ def test_ctrl_c_in_a_comparison_says_what_is_left_and_what_can_be_done(folder, c
     assert started.returncode == 130
     left = len(list((folder / "stop me" / "runs").iterdir()))
     said = (
-        f"stopped. 'stop me' keeps the {left} runs begun, 0 of them finished; see them with: tacit report "
+        f"stopped. 'stop me' contains {left} runs, 0 of them finished; see them with: tacit report "
         "'stop me'. "
-        "Go on with: tacit compare --resume 'stop me'"
+        "Resume with: tacit compare --resume 'stop me'"
     )
     assert err.splitlines()[-1] == f"tacit: {said}"
     assert json.loads(out) == {
@@ -161,7 +161,7 @@ def test_ctrl_c_in_a_comparison_says_what_is_left_and_what_can_be_done(folder, c
     code, _, told = run(capsys, "compare", "slow.toml", "--out", "stop me")
     assert code == 2
     assert (
-        "stop me already holds a comparison, which is never written over. Go on with it by --resume 'stop "
+        "stop me already contains a comparison, which is never overwritten. Resume it with --resume 'stop "
         "me', or give another --out." in told
     )
     assert answer(capsys, "report", "stop me")["runs"] == left
@@ -187,7 +187,7 @@ def test_a_run_that_was_started_from_python_is_reported_as_such(folder, capsys):
     for argv, words in (
         (
             ["run", "job.toml", "--out", "py"],
-            "py already holds a run, which is never written over. Give another --out.",
+            "py already contains a run, which is never overwritten. Give another --out.",
         ),
         (
             ["run", "py/job.toml"],
@@ -226,7 +226,7 @@ def test_a_run_cannot_be_resumed_as_another(folder, capsys):
     assert run(capsys, "run", "job.toml", "--out", "x")[0] == 0
     code, _, err = run(capsys, "run", "--resume", "x", "--rounds", "9")
     assert code == 2
-    assert "--resume goes on with a run as it was begun" in err
+    assert "--resume continues a run with its own job" in err
     code, _, err = run(capsys, "run", "job.toml", "--resume", "x", "--rounds", "9")
     assert code == 2
     assert "x holds another run: it differs in train.rounds" in err

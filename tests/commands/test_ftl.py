@@ -151,7 +151,7 @@ def test_each_with_its_kit_over_a_hub(place: Path, capsys: pytest.CaptureFixture
             JOB.replace("[ftl]", '[ftl]\nsecure = "magic"'),
             "ftl: secure is 'magic'; it must be one of 'cut', 'shared'.",
         ),
-        (JOB.replace("width", "breadth"), "ftl: unknown key 'breadth'."),
+        (JOB.replace("width", "breadth"), "ftl: it has no key 'breadth'."),
         (
             JOB.replace("width = 4", "width = 0"),
             "job.toml, ftl: width is 0; it must be a whole number of at least 1.",

@@ -224,7 +224,7 @@ def test_a_party_in_the_middle_and_the_u_shape(place: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (("epochs = 8", "epoch = 8"), "split: unknown key 'epoch'. Did you mean 'epochs'?"),
+        (("epochs = 8", "epoch = 8"), "split: it has no key 'epoch'. Did you mean 'epochs'?"),
         (
             ("bottom = [6]", "bottom = 6"),
             "parties.shop: bottom is 6; it must be a list of widths, like [16].",

@@ -96,7 +96,7 @@ def test_a_study_that_stops_or_cannot_be_written_says_how_to_resume(
         code, _, err = run(capsys, "study", "mine.toml", "--seeds", "1", "--only", "FedAvg | IID")
     again = "tacit study mine.toml --seeds 1 --out runs/study-mine --only 'FedAvg | IID'"
     assert code == 130
-    assert err.endswith(f"tacit: stopped. Go on with: {again}\n")  # with --only, which was forgotten
+    assert err.endswith(f"tacit: stopped. Resume with: {again}\n")  # with --only, which was forgotten
     assert not (here / "runs" / "study-mine" / "report.html").exists()  # nothing is done yet
     (here / "runs" / "study-mine" / "results.csv").mkdir()
     code, out, err = run(capsys, "study", "mine.toml", "--seeds", "1", "--only", "FedAvg", "--json")
@@ -106,14 +106,14 @@ def test_a_study_that_stops_or_cannot_be_written_says_how_to_resume(
     (here / "runs" / "study-mine" / "results.csv").rmdir()
     code, out, err = run(capsys, "study", "mine.toml", "--seeds", "1", "--only", "FedAvg")
     assert code == 0
-    assert "2 of 8 runs are done. Go on with: tacit study mine.toml --seeds 1 --out runs/study-mine\n" in out
+    assert "2 of 8 runs are done. Resume with: tacit study mine.toml --seeds 1 --out runs/study-mine\n" in out
     with monkeypatch.context() as m:
         m.setattr(studying._Stack, "compute", stop)
         (here / "runs" / "study-mine" / "report.html").unlink()
         code, _, err = run(capsys, "study", "mine.toml", "--seeds", "1")
     assert code == 130
     assert err.endswith(
-        "stopped. What is done is in runs/study-mine/report.html. Go on with: tacit study mine.toml --seeds "
+        "stopped. What is done is in runs/study-mine/report.html. Resume with: tacit study mine.toml --seeds "
         "1 --out runs/study-mine\n"
     )
     assert "2 of 8 runs" in (here / "runs" / "study-mine" / "report.html").read_text()

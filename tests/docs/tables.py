@@ -16,7 +16,10 @@ import tacit
 from tacit import aggregate, algorithms, data, errors, guard, models, pace, speeds
 from tacit.audit import poisoning
 from tacit.config.compare import CompareConfig
+from tacit.config.pate import PateSettings
+from tacit.config.private import PrivateConfig
 from tacit.config.train import OPTIONS
+from tacit.config.vertical import SplitParty, SplitSettings, TransferParty, TransferSettings
 from tacit.parameters import allowed, describe
 
 from .pages import PAGES
@@ -115,11 +118,23 @@ def error_tree() -> str:
     return "```\n" + tree[0] + "```\n"
 
 
+def keys(*classes: type) -> str:
+    """The keys of tables of a job file, as their dataclasses declare them."""
+    rows = []
+    for f in (f for cls in classes for f in dataclasses.fields(cls)):
+        plain = not f.metadata or f.metadata["kind"] == "component"
+        meaning = f.metadata.get("doc", "") + ("" if plain else f" ({allowed(f.metadata)})")
+        default = "" if f.default is dataclasses.MISSING else f"`{f.default!r}`"
+        rows.append([f"`{f.name}`", default, meaning])
+    return grid(("key", "default", "meaning"), rows)
+
+
 def members(result: type) -> str:
-    """The public fields and properties of a result."""
+    """The public fields, properties and methods of a result."""
     rows = [[f"`{f.name}`", f"`{f.type}`"] for f in dataclasses.fields(result)]
-    rows += [[f"`{n}`", "property"] for n, v in vars(result).items() if isinstance(v, property)]
-    methods = [(n, v) for n, v in vars(result).items() if inspect.isfunction(v) and not n.startswith("_")]
+    own = {n: v for cls in reversed(result.__mro__[:-1]) for n, v in vars(cls).items()}
+    rows += [[f"`{n}`", "property"] for n, v in own.items() if isinstance(v, property)]
+    methods = [(n, v) for n, v in own.items() if inspect.isfunction(v) and not n.startswith("_")]
     rows += [
         [f"`{n}{inspect.signature(v)}`".replace("self, ", "").replace("'", ""), "method"] for n, v in methods
     ]
@@ -129,6 +144,12 @@ def members(result: type) -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "train": lambda: options(tacit.train, OPTIONS),
     "compare": lambda: options(tacit.compare, CompareConfig.options() | OPTIONS),
+    "private": lambda: keys(PrivateConfig),
+    "pate": lambda: keys(PateSettings),
+    "split-job": lambda: keys(SplitSettings),
+    "split-party": lambda: keys(SplitParty),
+    "ftl-job": lambda: keys(TransferSettings),
+    "ftl-party": lambda: keys(TransferParty),
     "result": lambda: members(tacit.Result),
     "comparison": lambda: members(tacit.Comparison),
     "algorithms": lambda: several(algorithms.ALL),

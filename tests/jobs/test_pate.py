@@ -46,7 +46,7 @@ def test_it_gives_student_labels_answered_fraction_and_epsilon(first, digits):
     assert (line.epsilon, line.delta, line.unit) == (
         first.epsilon,
         1e-5,
-        "teacher's whole data, and so each row",
+        "row of a teacher's data, or all of its rows, exchanged for others",
     )
     assert "discrete Gaussian" in line.mechanism
     assert "data-independent" in line.note
@@ -234,7 +234,7 @@ def test_teachers_in_processes_add_the_noise_themselves_and_no_party_can_compute
         ),
         (
             {"queries": 0},
-            r"pate: queries is 0; it must be a whole number from 1 to 251, the public rows",
+            r"pate: queries is 0; it must be a whole number of at least 1",
             BadParameter,
         ),
         ({"queries": 5000}, r"pate: queries is 5000; it must be a whole number from 1 to 251", BadParameter),
@@ -244,7 +244,7 @@ def test_teachers_in_processes_add_the_noise_themselves_and_no_party_can_compute
             r"2.37",
             BadParameter,
         ),
-        ({"delta": 0}, "pate: delta is 0; it must be a probability above 0 and below 1", BadParameter),
+        ({"delta": 0}, "pate: delta is 0; it must be a number above 0 and below 1", BadParameter),
         (
             {"aggregator": ConfidentGNMax()},
             "ConfidentGNMax: threshold is 200.0; it must be at most 12, the number of teachers",

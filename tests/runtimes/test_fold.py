@@ -192,29 +192,16 @@ class Played:
 
     made: ClassVar[list[Played]] = []
 
-    def __init__(
-        self,
-        engine: Any,
-        call: Any,
-        index: Tensor,
-        live: Tensor,
-        key: Tensor,
-        room: int,
-        carry: Any,
-        fixed: Any,
-        own: list[bool],
-    ):
-        self.many = torch.vmap(
-            call.one, in_dims=(0, 0, 0, *[0] * call.n_carry, *[0 if o else None for o in own])
-        )
-        self.shape = len(index), room
+    def __init__(self, engine: Any, call: Any, plan: tuple[Tensor, ...], room: int, carry: Any, fixed: Any):
+        self.many = call.stacked()
+        self.shape = len(plan[0]), room
         self.made.append(self)
 
-    def replay(self, index: Tensor, live: Tensor, key: Tensor, carry: Any, fixed: Any) -> list[Tensor]:
-        assert len(index) == self.shape[0]
-        assert index.shape[1] <= self.shape[1]  # there is room for so many steps
-        for t in range(index.shape[1]):
-            carry = self.many(index[:, t], live[:, t], key[:, t], *carry, *fixed)
+    def replay(self, plan: tuple[Tensor, ...], carry: Any, fixed: Any) -> list[Tensor]:
+        assert len(plan[0]) == self.shape[0]
+        assert plan[0].shape[1] <= self.shape[1]  # there is room for so many steps
+        for t in range(plan[0].shape[1]):
+            carry = self.many(*(x[:, t] for x in plan), *carry, *fixed)
         return list(carry)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tacit.errors import BadJob, BadKit, SealBroken
-from tacit.runtimes.certificates import Authority, Trust, party_of, role_of
+from tacit.runtimes.certificates import Authority, NameOID, Trust, attribute, party_of
 from tacit.runtimes.kits import FILES, load, temporary
 from tacit.runtimes.provision import FederationFile, provision, read_federation_file
 
@@ -38,7 +38,10 @@ def test_every_party_gets_a_kit_that_loads_and_says_who_it_is(tmp_path: Path) ->
             "hearts",
             "hub.example.org:8443",
         )
-        assert (party_of(kit.certificate), role_of(kit.certificate)) == (name, role)
+        assert (party_of(kit.certificate), attribute(kit.certificate, NameOID.ORGANIZATIONAL_UNIT_NAME)) == (
+            name,
+            role,
+        )
         assert kit.parties == ("server", "hospital-a", "hospital-b")
 
 

@@ -77,16 +77,10 @@ class Distill(ModelRule):
                 )
 
     def as_table(self) -> dict[str, Any]:
-        rows = (
-            {}
-            if self.rows is None
-            else {"rows": self.rows if isinstance(self.rows, str) else f"tensor {digest(self.rows)}"}
-        )
-        return {
-            "name": "Distill",
-            **rows,
-            **{f.name: getattr(self, f.name) for f in fields(self) if f.name != "rows"},
-        }
+        table = {"name": "Distill", **{f.name: getattr(self, f.name) for f in fields(self)}}
+        if isinstance(self.rows, Tensor):
+            table["rows"] = f"tensor {digest(self.rows)}"
+        return {k: v for k, v in table.items() if v is not None}
 
     def __repr__(self) -> str:
         return "Distill(" + ", ".join(f"{k}={v!r}" for k, v in self.as_table().items() if k != "name") + ")"

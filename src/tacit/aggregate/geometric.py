@@ -33,12 +33,8 @@ class GeometricMedian(SeesEach):
     weighted: bool = flag(False, doc="weight parties by the rows they report, as RFA does (else equally)")
 
     def aggregate(self, updates: Updates) -> State:
-        n = len(updates)
-        alpha = (
-            updates.weights.double()
-            if self.weighted
-            else torch.ones(n, dtype=torch.float64, device=updates.weights.device)
-        )
+        weights = updates.weights.double()
+        alpha = weights if self.weighted else torch.ones_like(weights)
         alpha = alpha / alpha.sum()
         # the median is Σ share_i·x_i, and its distance from every update follows from the inner products
         g, share = updates.products(centered=True), alpha

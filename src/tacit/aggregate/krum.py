@@ -79,8 +79,7 @@ class Bulyan(SeesEach):
             left.pop(int(torch.where(ties, here.sum(1), torch.inf).argmin()))
         selected = torch.ones(n, dtype=torch.bool, device=d.device)
         selected[left] = False
-        near = n - 4 * f
-        return updates.select(selected).reduce_coordinates(lambda x: _mean_near_median(x, near))
+        return updates.select(selected).reduce_coordinates(lambda x: _mean_near_median(x, n - 4 * f))
 
 
 def max_malicious(rule: Krum | Bulyan, n: int, times: int) -> int:
@@ -97,8 +96,7 @@ def max_malicious(rule: Krum | Bulyan, n: int, times: int) -> int:
 
 def scores(d: Tensor, f: int) -> Tensor:
     """Krum's score: the sum of squared distances to the n − f − 2 nearest others."""
-    n = len(d)
-    near = max(1, n - f - 2)
+    near = max(1, len(d) - f - 2)
     return d.sort(1).values[:, 1 : 1 + near].sum(1)
 
 
@@ -108,7 +106,6 @@ def _mean_near_median(x: Tensor, many: int) -> Tensor:
     They are a window of the row: the one whose farthest value is nearest to the median.
     """
     m = middle(x)[:, None]
-    last = x.shape[1] - many + 1
-    reach = torch.maximum(m - x[:, :last], x[:, many - 1 :] - m)
+    reach = torch.maximum(m - x[:, : x.shape[1] - many + 1], x[:, many - 1 :] - m)
     at = reach.argmin(1)[:, None]
     return x.gather(1, at + torch.arange(many, device=x.device)).mean(1)

@@ -33,8 +33,7 @@ class Legato(WithMemory):
         return replace(self, layers=layers)
 
     def aggregate(self, updates: Updates) -> State:
-        n = len(updates)
-        return updates.weighted_sum(torch.full((n,), 1 / n, device=updates.weights.device))
+        return updates.weighted_sum(torch.full_like(updates.weights, 1 / len(updates), dtype=torch.float32))
 
     def aggregate_with_memory(
         self, updates: Updates, parties: Tensor, memory: Total, down: State

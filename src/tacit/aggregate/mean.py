@@ -36,8 +36,7 @@ class Mean(Rule):
         return {k: total[k] + v for k, v in new.items()} if total else new
 
     def result(self, total: Total) -> State:
-        weight = total[""]
-        return {k: v / weight.view(-1, *[1] * (v.dim() - 1)) for k, v in total.items() if k}
+        return {k: v / total[""].view(-1, *[1] * (v.dim() - 1)) for k, v in total.items() if k}
 
 
 def _sums(weights: Tensor, vectors: Tensor) -> Tensor:

@@ -30,16 +30,8 @@ class SignMajority(Rule):
         new = {"": votes.sum(1)}
         for key, v in vectors.items():
             x = torch.where(finite[:, None], v.reshape(len(v), -1), 0)
-            four = torch.stack(
-                [
-                    votes @ (x > 0).float(),
-                    votes @ (x < 0).float(),
-                    votes @ x.clamp(min=0),
-                    votes @ x.clamp(max=0),
-                ],
-                1,
-            )
-            new[key] = four.view(len(votes), 4, *v.shape[1:])
+            four = [(x > 0).float(), (x < 0).float(), x.clamp(min=0), x.clamp(max=0)]
+            new[key] = torch.stack([votes @ part for part in four], 1).view(len(votes), 4, *v.shape[1:])
         return {k: total[k] + v for k, v in new.items()} if total else new
 
     def result(self, total: Total) -> State:

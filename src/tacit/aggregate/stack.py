@@ -172,8 +172,8 @@ class Updates:
     def _scratch_block(self, key: str, a: int, b: int) -> Tensor:
         """`block`, valid until this thread's next call.
 
-        It reuses the thread's buffer: allocating every block anew would fragment memory up to the size of all
-        updates.
+        It reuses the thread's buffer: a new allocation for every block would fragment memory up to
+        the size of all updates.
         """
         if self.weights.device.type != "cpu":
             return self.block(key, a, b)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..parameters import bad
+from ..parties.ledger import Ledger
+from ..results import JobResult
 from .accuracy import AccuracyScore, measure_accuracy
 from .classes import check_columns
 from .combinations import Combination, measure_combinations, share_by_column
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Risk:
+class Risk(JobResult):
     """The result of `tacit.risk`. `table()` shows the figures of both tables, `warnings` explain problems."""
+
+    facts = ("value", "quasi", "sensitive", "target", "warnings")
 
     before: Exposure
     after: Exposure
@@ -45,9 +48,11 @@ class Risk:
         """One row per measure, with columns before and after."""
         import pandas
 
-        before = self._figures(self.before, self._utility_before()).items()
-        after = self._figures(self.after, self.utility).values()
-        rows = {name: [a, b] for (name, a), b in zip(before, after)}
+        after = self._figures(self.after, self.utility)
+        rows = {
+            name: [value, after[name]]
+            for name, value in self._figures(self.before, self._utility_before()).items()
+        }
         if self.compatibility is not None:
             rows |= {
                 "fewest published rows compatible with an original": [
@@ -69,8 +74,14 @@ class Risk:
 
     def _utility_before(self) -> Utility:
         e = self.before
-        charge = discernibility(e.sizes, e.suppressed, self.original_rows)
-        return Utility(charge, e.rows / e.classes if e.classes else math.nan, 0.0, 0.0, 1.0, e.suppressed)
+        return Utility(
+            discernibility(e.sizes, e.suppressed, self.original_rows),
+            e.rows / e.classes if e.classes else math.nan,
+            0.0,
+            0.0,
+            1.0,
+            e.suppressed,
+        )
 
     def _figures(self, e: Exposure, utility: Utility) -> dict[str, float]:
         figures: dict[str, float] = {
@@ -127,15 +138,27 @@ class Risk:
         """For each column, the share of the original's minimal uniques that involve it."""
         return share_by_column(self.combinations[0])
 
-    def report(self, path: str | Path) -> Path:
-        """Write the report, one self-contained HTML file."""
-        from .report import write
+    @property
+    def value(self) -> DataFrame:
+        """`table()`, with the names of the measures as a column."""
+        return self.table().rename_axis("measure").reset_index()
 
-        return write(self, path)
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of `tacit.anonymize`, if its result was measured; measuring spends nothing."""
+        return Ledger() if self.result is None else self.result.ledger
+
+    def _page(self) -> str:
+        from .report import render
+
+        return render(self)
+
+    def _text(self) -> str:
+        return "\n".join(f"warning: {w}" for w in self.warnings)
 
     def __str__(self) -> str:
         table = self.table().to_string(float_format=lambda v: f"{v:.4g}")
-        return "\n".join([table, *(f"warning: {w}" for w in self.warnings)])
+        return f"{table}\n{self._text()}".rstrip()
 
 
 def assess(

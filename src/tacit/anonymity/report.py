@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from ..errors import BadData
 from ..report.layout import Section, figure, table
 from ..report.markup import Safe, join, tag
 from ..report.numbers import count, is_finite, names, percent, significant
-from ..report.page import assemble, write_page
+from ..report.page import assemble
 from ..report.svg import Figure
 from . import drawings
 from .assessment import Risk, assess
@@ -56,10 +55,6 @@ def render(subject: Risk | AnonymizationResult) -> str:
         )
     foot = "Written by tacit. This file contains no row of the tables and makes no network request."
     return assemble(title, join([tag("span", f) for f in facts if f]), stamps, sections, foot)
-
-
-def write(subject: Risk | AnonymizationResult, path: str | Path) -> Path:
-    return write_page(path, render(subject))
 
 
 def _assess(subject: Risk | AnonymizationResult) -> Risk:
@@ -165,10 +160,10 @@ def before_and_after(risk: Risk) -> Section:
         if basis.startswith("estimated")
         else risk.after.uniques_by
     )
-    uniques = f"Population uniques: {source}."
     note = tag(
         "p",
-        f"Journalist and marketer: {basis}. {uniques} Lower is better, except for precision and accuracy.",
+        f"Journalist and marketer: {basis}. Population uniques: {source}. Lower is better, except for "
+        "precision and accuracy.",
         class_="quiet",
     )
     body = table(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..parties.ledger import Ledger
+from ..results import JobResult
 
 if TYPE_CHECKING:
     import pandas
 
-    from ..parties.ledger import Ledger
     from .hierarchies import Hierarchy
 
 
@@ -43,11 +44,13 @@ class LatticeNode(NamedTuple):
 
 
 @dataclass
-class AnonymizationResult:
+class AnonymizationResult(JobResult):
     """An anonymized table and how it was produced.
 
     `levels` is the generalization level of each column, None if it differs from cell to cell.
     """
+
+    facts = ("method", "settings", "quasi", "sensitive", "levels", "loss", "classes", "warnings")
 
     table: pandas.DataFrame = field(repr=False)
     # labels of the original rows that the table leaves out (or shows as * in every quasi-identifier)
@@ -66,15 +69,18 @@ class AnonymizationResult:
     classes: int = 0  # equivalence classes of the published rows
     warnings: list[str] = field(default_factory=list)
     original: pandas.DataFrame | None = field(default=None, repr=False)  # the input, for the report only
-    ledger: Ledger | None = field(default=None, repr=False)  # privacy spent, under differential privacy
+    ledger: Ledger = field(default_factory=Ledger, repr=False)  # privacy spent, under differential privacy
     shuffled: bool = False  # published rows are reordered: they cannot be matched to original rows
 
     def explain(self) -> str:
         """The trace, one numbered line per step."""
         return "\n".join(f"{i}. {step}" for i, step in enumerate(self.trace, 1))
 
-    def report(self, path: str | Path) -> Path:
-        """Write the report, one self-contained HTML file: risk before and after, loss, lattice, trace."""
-        from .report import write
+    @property
+    def value(self) -> pandas.DataFrame:
+        return self.table
 
-        return write(self, path)
+    def _page(self) -> str:
+        from .report import render
+
+        return render(self)

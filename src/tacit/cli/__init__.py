@@ -1,8 +1,7 @@
-"""The command line. Heavy imports wait until a verb needs them, so that `tacit --help` answers at once.
+"""The command line. Heavy packages are imported by the verbs that need them, so that `tacit --help` is fast.
 
 Results go to stdout, everything else to stderr; with --json stdout holds exactly one JSON document. Exit
-codes: 0 done, 2 something you can put right, 130 stopped by Ctrl-C (or told to end, by SIGTERM), 1 a fault of
-tacit's own.
+codes: 0 success, 2 an error that the user can fix, 130 stopped by Ctrl-C or SIGTERM, 1 an internal error.
 """
 
 from __future__ import annotations
@@ -17,16 +16,20 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..errors import BadParameter, BadRun, TacitError
 from ..report.markup import plain
 from . import data as datasets
 from . import verbs as commands
 from .terminal import grid
+from .verbs import QUIET, SET, Answer, answer, arg, one_of
+
+if TYPE_CHECKING:
+    from ..results import Result
 
 SHORTCUTS = {
     "rounds": "train.rounds",
@@ -35,7 +38,7 @@ SHORTCUTS = {
     "device": "train.device",
     "data-dir": "data.data_dir",
 }
-WIDTH = 160  # of tables that go to a file or a program, which has no width
+WIDTH = 160  # of tables that are written to a file or a pipe, which have no width
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,44 +48,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     if rest and not getattr(args, "takes_rest", False):
         _unknown(args.parser, rest)
     args.code = 0
-    args.resume_with = ""  # the command that goes on from where a run stood, once it has a directory
-    args.left = lambda: (
-        f" Go on with: {args.resume_with}" if args.resume_with else ""
-    )  # what a stopped command leaves behind
+    args.resume_with = ""  # the command that resumes a stopped run, once it has a directory
+    args.left = lambda: f" Resume with: {args.resume_with}" if args.resume_with else ""
     try:
-        with _told_to_end():
-            _say(args, args.do(args))
+        with _interrupt_on_sigterm():
+            _print(args, args.do(args))
         return args.code
     except TacitError as error:
         return _failed(args, 2, type(error).__name__, str(error))
     except KeyboardInterrupt:
         return _failed(args, 130, "Stopped", f"stopped.{args.left()}")
-    except BrokenPipeError:  # whoever read our output has enough, as `| head` does
+    except BrokenPipeError:  # the reader of the output has ended, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        more = "" if args.debug else " Run it again with --debug for where it happened, and please report it."
-        return _failed(
-            args,
-            1,
-            type(error).__name__,
-            f"something went wrong inside tacit: {type(error).__name__}: {error}.{more}",
-        )
+        more = "" if args.debug else " Run it again with --debug for a traceback."
+        text = f"internal error (please report it): {type(error).__name__}: {error}.{more}"
+        return _failed(args, 1, type(error).__name__, text)
 
 
 @contextlib.contextmanager
-def _told_to_end() -> Iterator[None]:
-    """SIGTERM ends a command as Ctrl-C does. Else Python would die on the spot, and leave folders of rows and
-    keys that are only there while it works.
-    """
-    if threading.current_thread() is not threading.main_thread():  # who embeds us looks after signals
+def _interrupt_on_sigterm() -> Iterator[None]:
+    """End a command on SIGTERM as on Ctrl-C, so that temporary folders of rows and keys are removed."""
+    if (
+        threading.current_thread() is not threading.main_thread()
+    ):  # a program that embeds tacit handles signals
         yield
         return
 
     def end(*_: Any) -> None:
-        if (
-            signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-        ):  # started in the background, where a shell switches Ctrl-C off
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background by a shell
             raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
 
@@ -94,7 +89,7 @@ def _told_to_end() -> Iterator[None]:
 
 
 def _unknown(parser: argparse.ArgumentParser, rest: list[str]) -> NoReturn:
-    """A word that the verb does not know, under the verb's own usage, and what may have been meant."""
+    """Report unknown words with the verb's usage, and the nearest option."""
     known = [name for action in parser._actions for name in action.option_strings if name.startswith("--")]
     near = next(
         (
@@ -129,9 +124,9 @@ def _failed(args: argparse.Namespace, code: int, kind: str, message: str) -> int
     return code
 
 
-def _say(args: argparse.Namespace, answer: tuple[Any, Callable[[Any], None]]) -> None:
-    """A verb gives its answer twice: as plain values, and as a function that prints them for people."""
-    value, show = answer
+def _print(args: argparse.Namespace, result: Answer) -> None:
+    """Print a verb's answer: its plain values as JSON, or as it prints them for people."""
+    value, show = result
     if args.json:
         print(json.dumps(_plain(value), allow_nan=False, indent=2))
     elif not getattr(args, "quiet", False):
@@ -142,7 +137,7 @@ def _say(args: argparse.Namespace, answer: tuple[Any, Callable[[Any], None]]) ->
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold: a number that is none becomes null."""
+    """Return what JSON can hold; NaN and infinite numbers become null."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
@@ -153,7 +148,7 @@ def _plain(value: Any) -> Any:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Options in full: `compare --seed 3` is a mistake to be told, not a short form of --seeds."""
+    """Options must be written in full: `compare --seed 3` is an error, not an abbreviation of --seeds."""
 
     def __init__(self, **more: Any):
         super().__init__(**{"allow_abbrev": False, **more})
@@ -163,117 +158,110 @@ def _parser() -> argparse.ArgumentParser:
     import tacit
 
     parser = _Parser(
-        prog="tacit", description="Parties learn together and tell each other nothing they do not have to."
+        prog="tacit",
+        description="Privacy-preserving machine learning between parties that cannot share their data.",
     )
     parser.add_argument("--version", action="version", version=f"tacit {tacit.__version__}")
     shared = _Parser(add_help=False)
-    for place in (
+    for options in (
         parser,
         shared,
-    ):  # before the verb and after it: a verb that was not told must not unsay it, hence no default there
-        silent: dict[str, Any] = {"default": argparse.SUPPRESS} if place is shared else {}
-        place.add_argument(
-            "--json", action="store_true", help="print one JSON document, for programs", **silent
-        )
-        place.add_argument(
-            "--debug", action="store_true", help="when something fails, show where in the code", **silent
-        )
+    ):  # before the verb and after it, where a default would override the former
+        silent: dict[str, Any] = {"default": argparse.SUPPRESS} if options is shared else {}
+        options.add_argument("--json", action="store_true", help="print one JSON document", **silent)
+        options.add_argument("--debug", action="store_true", help="print a traceback on errors", **silent)
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
 
     def verb(
-        parent: Any, name: str, do: Callable[..., Any], text: str, **more: Any
+        parent: Any, name: str, do: Callable[..., Any], text: str, *arguments: Any, **more: Any
     ) -> argparse.ArgumentParser:
-        made = parent.add_parser(name, help=text, description=text, parents=[shared], **more)
-        made.set_defaults(do=do, parser=made)
-        return made
-
-    def job(made: argparse.ArgumentParser, *short: str) -> None:
-        made.add_argument(
-            "--set",
-            action="append",
-            default=[],
-            metavar="TABLE.KEY=VALUE",
-            dest="changes",
-            help="change a value of the job file, like train.rounds=5; may be given several times",
+        verb_parser: argparse.ArgumentParser = parent.add_parser(
+            name, help=text, description=text, parents=[shared], **more
         )
-        for name in short:
-            made.add_argument(f"--{name}", metavar="VALUE", help=f"short for --set {SHORTCUTS[name]}=VALUE")
-        made.add_argument("--quiet", action="store_true", help="no progress and no summary")
+        verb_parser.set_defaults(do=do, parser=verb_parser)
+        commands.add_arguments(verb_parser, arguments)
+        return verb_parser
 
-    run = verb(verbs, "run", _run, "Train one model as a job file says.")
-    run.add_argument("job", nargs="?", help="a job file (TOML)")
-    where = run.add_mutually_exclusive_group()
-    where.add_argument(
-        "--out", metavar="DIR", help="where the run is kept (default: a new directory in runs/)"
+    def job(*short: str) -> list[Any]:
+        shortcuts = [
+            arg(f"--{name}", metavar="VALUE", help=f"short for --set {SHORTCUTS[name]}=VALUE")
+            for name in short
+        ]
+        return [SET, *shortcuts, QUIET]
+
+    def place(what: str, result: str) -> Any:
+        return one_of(
+            arg("--out", metavar="DIR", help=f"directory of the {what} (default: a new directory in runs/)"),
+            arg(
+                "--resume",
+                metavar="DIR",
+                help=f"resume a {what} that was stopped; it gives the same {result} as without the stop, "
+                "except for the randomness of a guard",
+            ),
+        )
+
+    verb(
+        verbs,
+        "run",
+        _run,
+        "Train one model from a job file.",
+        arg("job", nargs="?", help="a job file (TOML)"),
+        place("run", "model"),
+        *job("rounds", "seed", "device", "data-dir"),
     )
-    where.add_argument(
-        "--resume",
-        metavar="DIR",
-        help="go on with a run that was stopped, to the same model as if it had not been, but for what a "
-        "guard draws",
-    )
-    job(run, "rounds", "seed", "device", "data-dir")
-    compare = verb(
+    verb(
         verbs,
         "compare",
         _compare,
-        "Compare algorithms, skews and seeds with a central model and each party alone.",
+        "Compare algorithms, skews and seeds with a central model and with local training.",
+        arg("job", nargs="?", help="a job file (TOML) with [[algorithms]], [[data.skews]] or both"),
+        place("comparison", "results"),
+        *job("rounds", "seeds", "device", "data-dir"),
     )
-    compare.add_argument(
-        "job", nargs="?", help="a job file (TOML) with [[algorithms]], [[data.skews]] or both"
-    )
-    where = compare.add_mutually_exclusive_group()
-    where.add_argument(
-        "--out", metavar="DIR", help="where the comparison is kept (default: a new directory in runs/)"
-    )
-    where.add_argument(
-        "--resume",
-        metavar="DIR",
-        help="go on with a comparison that was stopped, to the same figures as if it had not been, "
-        "but for what a guard draws",
-    )
-    job(compare, "rounds", "seeds", "device", "data-dir")
-
-    data = verbs.add_parser("data", help="List data sets, or see how one lies with parties.").add_subparsers(
-        metavar="VERB", required=True
-    )
+    data = verbs.add_parser(
+        "data", help="List data sets, or show how one is partitioned across parties."
+    ).add_subparsers(metavar="VERB", required=True)
     datasets.add(partial(verb, data))
-    report = verb(
-        verbs, "report", _report, "Write the HTML report of a run or a comparison, finished or still going."
+    verb(
+        verbs,
+        "report",
+        _report,
+        "Write the HTML report of a run or a comparison, also while it is running.",
+        arg("run", nargs="+", help="directory of a run or a comparison; several runs share one report"),
+        arg(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="output file (default: report.html in that directory; for several, in the current one)",
+        ),
     )
-    report.add_argument(
-        "run", nargs="+", help="the directory of a run or a comparison; several runs share one report"
+    verb(
+        verbs,
+        "algorithms",
+        _algorithms,
+        "List the algorithms and their parameters.",
+        arg("name", nargs="?", help="show only this one"),
     )
-    report.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="where to write it (default: report.html in that directory, or here for several)",
-    )
-    algorithms = verb(verbs, "algorithms", _algorithms, "The algorithms and their parameters.")
-    algorithms.add_argument("name", nargs="?", help="only this one")
     commands.add_all(partial(verb, verbs))
-    verb(verbs, "doctor", _doctor, "What tacit finds on this machine, and whether it works here.")
+    verb(verbs, "doctor", _doctor, "Check this machine: versions, devices, data sets and extras.")
     return parser
 
 
 # --- run and compare ----------------------------------------------------------------------------------------
 
 
-def _changes(args: argparse.Namespace) -> list[str]:
-    short = {
-        key: given
-        for name, key in SHORTCUTS.items()
-        if (given := getattr(args, name.replace("-", "_"), None)) is not None
-    }
-    if "data.data_dir" in short:  # here relative to where we are, in the job file to where that is
-        short["data.data_dir"] = json.dumps(str(Path(short["data.data_dir"]).expanduser().resolve()))
-    return [*args.changes, *(f"{key}={given}" for key, given in short.items())]
+def changes_of(args: argparse.Namespace, shortcuts: Mapping[str, str] = SHORTCUTS) -> list[str]:
+    """Return the changes to a job file that --set, --data-dir and other short options give."""
+    short = {key: getattr(args, name.replace("-", "_"), None) for name, key in shortcuts.items()}
+    if (folder := getattr(args, "data_dir", None)) is not None:  # relative to the current directory
+        short["data.data_dir"] = json.dumps(str(Path(folder).expanduser().resolve()))
+    return [*args.changes, *(f"{key}={value}" for key, value in short.items() if value is not None)]
 
 
 def _out(args: argparse.Namespace) -> Path:
-    """Where a new run goes: as told, or the first free of runs/NAME, runs/NAME-2, …; never into a directory
-    that holds one.
+    """Return the directory of a new run: --out, or the first unused of runs/NAME, runs/NAME-2, …
+
+    A directory that contains a run is refused.
     """
     from ..runs import is_resumable, next_directory
 
@@ -281,27 +269,22 @@ def _out(args: argparse.Namespace) -> Path:
         out = Path(args.out)
         if (out / "events.jsonl").exists() or (out / "compare.json").exists() or (out / "runs").exists():
             many = not (out / "events.jsonl").exists()
-            begun = (
-                (out / "job.toml").exists() if many else is_resumable(out)
-            )  # only the command line leaves the job of a comparison
-            again = (
-                f"Go on with it by --resume {shlex.quote(str(out))}, or give"
-                if begun and many == (args.do is _compare)
-                else "Give"
-            )
+            # only the command line writes the job of a comparison
+            is_begun = (out / "job.toml").exists() if many else is_resumable(out)
+            resume = f"Resume it with --resume {shlex.quote(str(out))}, or give"
             raise BadRun(
-                f"{out} already holds a {'comparison' if many else 'run'}, which is never written over. "
-                f"{again} another --out."
+                f"{out} already contains a {'comparison' if many else 'run'}, which is never overwritten. "
+                f"{resume if is_begun and many == (args.do is _compare) else 'Give'} another --out."
             )
         return out
     return next_directory(args.job)
 
 
-def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
+def _run(args: argparse.Namespace) -> Answer:
     from ..config import job as config
 
-    job = _asked(args, "run", config.of_run)
-    told = job.train()  # refuses what is no single run, before any data is read
+    job = _job_of(args, "run", config.of_run)
+    options = job.train()  # refuses what is not a single run, before any data are read
     out = Path(args.resume) if args.resume is not None else _out(args)
     (fed,) = job.federations()
     import tacit
@@ -312,48 +295,52 @@ def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     def began() -> None:
         args.resume_with = f"tacit run --resume {shlex.quote(str(out))}"
 
-    with Watch(args.quiet, rounds=told.get("rounds", 0), began=began) as watch, named(job.file):
-        result = tacit.train(fed, **told, out=out, resume=args.resume is not None, watch=watch)
+    with Watch(args.quiet, rounds=options.get("rounds", 0), began=began) as watch, named(job.file):
+        result = tacit.train(fed, **options, out=out, resume=args.resume is not None, watch=watch)
+    return answer_run(result, out, watch.notes, [summary(result.metrics)])
+
+
+def answer_run(result: Result, out: Path, notes: list[str], lines: list[str], **more: Any) -> Answer:
+    """Write the report of a training run and return the answer of its verb."""
     report = result.report(out / "report.html")
     value = {
         "run": str(out),
         "report": str(report),
         "metrics": result.metrics,
         "history": result.history,
-        "notes": watch.notes,
+        **more,
+        "notes": notes,
         "ledger": result.ledger.to_dict(),
         "job": result.config,
     }
-    text = f"{summary(result.metrics)}\nrun     {out}\nreport  {report}"
-    return value, lambda console: console.print(text, highlight=False, markup=False, soft_wrap=True)
+    return answer(value, [*lines, f"run     {out}", f"report  {report}"])
 
 
-def _asked(args: argparse.Namespace, what: str, of: Callable[[str], Any]) -> Any:
-    """The job that was given, or the one a directory was begun with."""
+def _job_of(args: argparse.Namespace, what: str, of: Callable[[str], Any]) -> Any:
+    """Return the job of a job file, or that of the directory to resume."""
     from ..config import job as config
 
     noun = {"run": "run", "compare": "comparison"}[what]
     if args.job is not None:
-        return config.load(args.job, _changes(args))
+        return config.load(args.job, changes_of(args))
     if args.resume is None:
         raise BadParameter(
-            f"{what}: there is no job. Give a job file (`tacit {what} job.toml`), or a {noun} to go on with "
+            f"{what}: there is no job. Give a job file (`tacit {what} job.toml`), or a {noun} to resume "
             "(`--resume DIR`)."
         )
-    if _changes(args):
+    if changes_of(args):
         raise BadParameter(
-            f"{what}: --resume goes on with a {noun} as it was begun, so nothing about it can be changed. "
-            "Leave out "
-            f"{', '.join(_changes(args))}, or start a new {noun} with --out."
+            f"{what}: --resume continues a {noun} with its own job, which cannot be changed. Leave out "
+            f"{', '.join(changes_of(args))}, or start a new {noun} with --out."
         )
     return of(args.resume)
 
 
-def _compare(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
+def _compare(args: argparse.Namespace) -> Answer:
     from ..config import job as config
 
-    job = _asked(args, "compare", config.of_comparison)
-    told, out = job.compare(), Path(args.resume) if args.resume is not None else _out(args)
+    job = _job_of(args, "compare", config.of_comparison)
+    options, out = job.compare(), Path(args.resume) if args.resume is not None else _out(args)
     feds = job.federations()
     import tacit
 
@@ -366,40 +353,39 @@ def _compare(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
         args.left = lambda: _left(out)
 
     with Watch(args.quiet, many=True, began=began) as watch, named(job.file):
-        found = tacit.compare(feds, **told, out=out, resume=args.resume is not None, watch=watch)
-    report = found.report(out / "report.html")
-    value = {"comparison": str(out), "report": str(report), **found.summary}
+        result = tacit.compare(feds, **options, out=out, resume=args.resume is not None, watch=watch)
+    report = result.report(out / "report.html")
+    value = {"comparison": str(out), "report": str(report), **result.summary}
 
     def show(console: Any) -> None:
-        table = found.table()
+        table = result.table()
         console.print(
             grid(
                 ["", *map(str, table.columns)],
                 [[str(name), *map(str, row)] for name, row in table.iterrows()],
             )
         )
-        text = "\n".join(["", *found.verdict, "", f"comparison  {out}", f"report      {report}"])
+        text = "\n".join(["", *result.verdict, "", f"comparison  {out}", f"report      {report}"])
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     return value, show
 
 
 def _left(out: Path) -> str:
-    """What a stopped comparison leaves, and what can be done with it."""
+    """Return what a stopped comparison has written, and how to resume it."""
     where = shlex.quote(str(out))
     if (out / "compare.json").exists():
         return f" The comparison itself is done and in {where}; write its report with: tacit report {where}"
     runs = [p for p in (out / "runs").glob("*") if p.is_dir()]
     done = sum((p / "ledger.json").exists() for p in runs)
     return (
-        f" {where} keeps the {len(runs)} run{'s' * (len(runs) != 1)} begun, {done} of them finished; see "
-        f"them with: tacit report {where}. "
-        f"Go on with: tacit compare --resume {where}"
+        f" {where} contains {len(runs)} run{'s' * (len(runs) != 1)}, {done} of them finished; see them "
+        f"with: tacit report {where}. Resume with: tacit compare --resume {where}"
     )
 
 
 def _keep(out: Path, job: Any) -> None:
-    """The job of a comparison, beside its runs: what the report shows for doing it again."""
+    """Write the job of a comparison next to its runs, for --resume and for the report."""
     from ..config.toml import dumps
     from ..runs import write_atomic
 
@@ -410,7 +396,7 @@ def _keep(out: Path, job: Any) -> None:
 # --- report, algorithms, doctor -----------------------------------------------------------------------------
 
 
-def _report(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
+def _report(args: argparse.Namespace) -> Answer:
     from .. import report
 
     if len(args.run) == 1:
@@ -421,10 +407,10 @@ def _report(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
         args.output or (Path(args.run[0]) if len(args.run) == 1 else Path()) / "report.html", runs, comparison
     )
     value = {"report": str(path), "runs": len(runs), "finished": all(r.is_finished for r in runs)}
-    return value, lambda console: console.print(str(path), highlight=False, markup=False, soft_wrap=True)
+    return answer(value, [str(path)])
 
 
-def _algorithms(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
+def _algorithms(args: argparse.Namespace) -> Answer:
     from .. import algorithms
     from ..parameters import describe, nearest
 
@@ -471,12 +457,12 @@ def _algorithms(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     return {"algorithms": listed}, show
 
 
-def _doctor(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
+def _doctor(args: argparse.Namespace) -> Answer:
     from .doctor import examine
 
-    found = examine()
-    args.code = 0 if found["self_test"]["ok"] else 1
-    return found, lambda console: console.print(grid(["", ""], [[k, v] for k, v in found["lines"]]))
+    result = examine()
+    args.code = 0 if result["self_test"]["ok"] else 1
+    return result, lambda console: console.print(grid(["", ""], [[k, v] for k, v in result["lines"]]))
 
 
 def about(thing: Any) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BadParameter, MissingFiles
 from ..progress import Progress
+from .verbs import FORCE, QUIET, Answer, arg
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -17,146 +18,147 @@ if TYPE_CHECKING:
     from ..anonymity.assessment import Risk
     from ..anonymity.result import AnonymizationResult
 
-Answer = tuple[Any, Callable[[Any], None]]
 
-
-def add(verb: Callable[..., argparse.ArgumentParser]) -> None:
-    make = verb(
-        "anonymize", _anonymize, "Anonymize a table, and report the information loss and the remaining risk."
-    )
-    make.add_argument(
-        "table", help="a .csv file with a header (or .csv.gz), or a .parquet file; it is never changed"
-    )
-    _add_shared(make)
-    make.add_argument(
-        "--out",
-        metavar="FILE",
-        required=True,
-        help="output file for the anonymized table: .csv, .csv.gz or .parquet",
-    )
-    make.add_argument("--k", type=int, default=5, help="minimum number of rows in a class (default: 5)")
-    make.add_argument("--l", type=float, help="minimum number of different sensitive values in a class")
-    make.add_argument(
-        "--t",
-        type=float,
-        help="maximum distance of a class's sensitive values from the whole table's, from 0 to 1",
-    )
-    make.add_argument(
-        "--max-average-risk",
-        type=float,
-        metavar="FRACTION",
-        help="maximum average probability of re-identifying the person of a published row",
-    )
-    make.add_argument(
-        "--max-uniques",
-        type=float,
-        metavar="FRACTION",
-        help="maximum fraction of the population that is unique; needs --population-size",
-    )
-    make.add_argument(
-        "--population-size",
-        type=int,
-        metavar="N",
-        help="number of people the table is a random sample of, for --max-average-risk and --max-uniques",
-    )
-    make.add_argument(
-        "--epsilon",
-        type=float,
-        help="publish a generalized sample under differential privacy; with --method private (or fixed and "
-        "--levels)",
-    )
-    make.add_argument("--delta", type=float, default=1e-6, help="δ of --epsilon (default: 1e-6)")
-    make.add_argument(
-        "--search-epsilon",
-        type=float,
-        default=0.5,
-        help="ε spent on choosing levels, in addition to --epsilon (default: 0.5)",
-    )
-    make.add_argument(
-        "--levels",
-        metavar="COLUMN=LEVEL,…",
-        help="levels fixed in advance, for --method fixed or private, like age=2,zip=1",
-    )
-    make.add_argument(
-        "--method",
-        help="optimal (default; private with --epsilon), datafly, mondrian, …: the names of "
-        "tacit.anonymity.ALL",
-    )
-    make.add_argument(
-        "--metric",
-        default="loss",
-        help="what the search minimizes: loss (default), height, entropy, discernibility, class_size",
-    )
-    make.add_argument(
-        "--max-suppressed",
-        type=float,
-        metavar="FRACTION",
-        help="fraction of the rows that may be suppressed, from 0 to 1 (default: depends on the method)",
-    )
-    make.add_argument(
-        "--suppressed",
-        choices=("drop", "star"),
-        default="drop",
-        help="drop suppressed rows (default), or show them as *",
-    )
-    make.add_argument("--drop", metavar="COLUMNS", help="columns to drop, like name,phone")
-    make.add_argument(
-        "--pseudonymize",
-        metavar="COLUMNS",
-        help="columns whose values are replaced by keyed pseudonyms; needs --key",
-    )
-    make.add_argument("--key", metavar="FILE", help="the key file of --pseudonymize")
-    make.add_argument(
-        "--new-key",
-        action="store_true",
-        help="create the key file first; an existing one is never overwritten",
-    )
-    look = verb("risk", _risk, "Measure the re-identification risk and utility of a published table.")
-    look.add_argument("before", help="the original table, .csv or .parquet")
-    look.add_argument("after", help="the published table, produced by any program")
-    _add_shared(look)
-    look.add_argument(
-        "--population",
-        metavar="FILE",
-        help="a table of everybody who could be in it, generalized in the same way",
-    )
-    look.add_argument(
-        "--population-size", type=int, metavar="N", help="their number, if there is no such table"
-    )
-    look.add_argument(
-        "--combinations",
-        type=int,
-        default=3,
-        metavar="N",
-        help="largest number of columns to combine (default: 3)",
-    )
-
-
-def _add_shared(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+_SHARED = (
+    arg(
         "--quasi",
         metavar="COLUMNS",
         required=True,
         help="quasi-identifiers: columns that attackers may know, like age,zip,sex",
-    )
-    parser.add_argument(
+    ),
+    arg(
         "--sensitive",
         metavar="COLUMNS",
         help="sensitive columns: what attackers must not learn, like diagnosis",
-    )
-    parser.add_argument(
+    ),
+    arg(
         "--hierarchies",
         metavar="DIR",
         help="a directory with COLUMN.csv or COLUMN.toml (or ARX's NAME_hierarchy_COLUMN.csv)",
-    )
-    parser.add_argument(
+    ),
+    arg(
         "--target",
         metavar="COLUMN",
         help="compare how well this column is predicted by models trained on anonymized and on original rows",
+    ),
+    arg("--report", metavar="FILE", help="also write an HTML report"),
+    FORCE,
+    QUIET,
+)
+
+
+def add(verb: Callable[..., argparse.ArgumentParser]) -> None:
+    verb(
+        "anonymize",
+        _anonymize,
+        "Anonymize a table, and report the information loss and the remaining risk.",
+        arg("table", help="a .csv file with a header (or .csv.gz), or a .parquet file; it is never changed"),
+        *_SHARED,
+        arg(
+            "--out",
+            metavar="FILE",
+            required=True,
+            help="output file for the anonymized table: .csv, .csv.gz or .parquet",
+        ),
+        arg("--k", type=int, default=5, help="minimum number of rows in a class (default: 5)"),
+        arg("--l", type=float, help="minimum number of different sensitive values in a class"),
+        arg(
+            "--t",
+            type=float,
+            help="maximum distance of a class's sensitive values from the whole table's, from 0 to 1",
+        ),
+        arg(
+            "--max-average-risk",
+            type=float,
+            metavar="FRACTION",
+            help="maximum average probability of re-identifying the person of a published row",
+        ),
+        arg(
+            "--max-uniques",
+            type=float,
+            metavar="FRACTION",
+            help="maximum fraction of the population that is unique; needs --population-size",
+        ),
+        arg(
+            "--population-size",
+            type=int,
+            metavar="N",
+            help="number of people the table is a random sample of, for --max-average-risk and --max-uniques",
+        ),
+        arg(
+            "--epsilon",
+            type=float,
+            help="publish a generalized sample under differential privacy; with --method private (or fixed "
+            "and --levels)",
+        ),
+        arg("--delta", type=float, default=1e-6, help="δ of --epsilon (default: 1e-6)"),
+        arg(
+            "--search-epsilon",
+            type=float,
+            default=0.5,
+            help="ε spent on choosing levels, in addition to --epsilon (default: 0.5)",
+        ),
+        arg(
+            "--levels",
+            metavar="COLUMN=LEVEL,…",
+            help="levels fixed in advance, for --method fixed or private, like age=2,zip=1",
+        ),
+        arg(
+            "--method",
+            help="optimal (default; private with --epsilon), datafly, mondrian, …: the names of "
+            "tacit.anonymity.ALL",
+        ),
+        arg(
+            "--metric",
+            default="loss",
+            help="what the search minimizes: loss (default), height, entropy, discernibility, class_size",
+        ),
+        arg(
+            "--max-suppressed",
+            type=float,
+            metavar="FRACTION",
+            help="fraction of the rows that may be suppressed, from 0 to 1 (default: depends on the method)",
+        ),
+        arg(
+            "--suppressed",
+            choices=("drop", "star"),
+            default="drop",
+            help="drop suppressed rows (default), or show them as *",
+        ),
+        arg("--drop", metavar="COLUMNS", help="columns to drop, like name,phone"),
+        arg(
+            "--pseudonymize",
+            metavar="COLUMNS",
+            help="columns whose values are replaced by keyed pseudonyms; needs --key",
+        ),
+        arg("--key", metavar="FILE", help="the key file of --pseudonymize"),
+        arg(
+            "--new-key",
+            action="store_true",
+            help="create the key file first; an existing one is never overwritten",
+        ),
     )
-    parser.add_argument("--report", metavar="FILE", help="also write an HTML report")
-    parser.add_argument("--force", action="store_true", help="overwrite existing files")
-    parser.add_argument("--quiet", action="store_true", help="no progress and no summary")
+    verb(
+        "risk",
+        _risk,
+        "Measure the re-identification risk and utility of a published table.",
+        arg("before", help="the original table, .csv or .parquet"),
+        arg("after", help="the published table, produced by any program"),
+        *_SHARED,
+        arg(
+            "--population",
+            metavar="FILE",
+            help="a table of everybody who could be in it, generalized in the same way",
+        ),
+        arg("--population-size", type=int, metavar="N", help="their number, if there is no such table"),
+        arg(
+            "--combinations",
+            type=int,
+            default=3,
+            metavar="N",
+            help="largest number of columns to combine (default: 3)",
+        ),
+    )
 
 
 def _anonymize(args: argparse.Namespace) -> Answer:
@@ -256,7 +258,7 @@ def _anonymize(args: argparse.Namespace) -> Answer:
         "risk": _to_dict(left),
         "warnings": list(left.warnings),
         "trace": [str(s) for s in result.trace],
-        "spent": [] if result.ledger is None else result.ledger.to_dict()["spent"],
+        "spent": result.ledger.to_dict()["spent"],
     }
 
     def show(console: Any) -> None:
@@ -270,7 +272,7 @@ def _anonymize(args: argparse.Namespace) -> Answer:
             f"(before: {before.prosecutor.highest:.1%}, "
             f"{before.prosecutor.average:.2%})",
             *([f"unchanged   {', '.join(as_is)}: published as they are"] if as_is else []),
-            *([] if result.ledger is None else [f"privacy     {result.ledger}"]),
+            *([f"privacy     {result.ledger}"] if result.ledger.spent else []),
             *_format_warnings(left),
             f"table       {out}",
             *([f"report      {page}"] if page else []),
@@ -319,7 +321,6 @@ def _models(args: argparse.Namespace) -> list[Any]:
 
 
 def _risk(args: argparse.Namespace) -> Answer:
-    from ..anonymity import report
     from ..data.table_files import read_table
 
     quasi, sensitive = _columns(args.quasi, "--quasi"), _columns(args.sensitive, "--sensitive")
@@ -346,7 +347,7 @@ def _risk(args: argparse.Namespace) -> Answer:
             target=args.target,
         )
         if page is not None:
-            report.write(measured, page)
+            measured.report(page)
     value = {
         "risk": _to_dict(measured),
         "singled_out": measured.rank_combinations().head(20).to_dict("records"),

@@ -8,36 +8,41 @@ from typing import Any
 
 from ..errors import BadParameter
 from .terminal import grid, heat_map
+from .verbs import Answer, arg
 
 
 def add(verb: Callable[..., Any]) -> None:
-    lists = verb("list", _list, "List the data sets and skews.")
-    lists.add_argument("--data-dir", metavar="DIR", help="the directory of their files")
+    verb(
+        "list",
+        _list,
+        "List the data sets and skews.",
+        arg("--data-dir", metavar="DIR", help="the directory of their files"),
+    )
     show = verb(
         "show",
         _show,
         "Show how a data set is partitioned: labels × parties, sizes, feature shift.",
+        arg("name", help="a data set (`tacit data list`), or a .csv or .parquet file with --label"),
+        arg(
+            "--parties",
+            metavar="N",
+            help="how many parties (default: 10, or one for each group where the data has groups)",
+        ),
+        arg("--by", metavar="COLUMN", help="one party for each value of this column"),
+        arg(
+            "--skew",
+            metavar="NAME",
+            help="how the rows are partitioned across the parties: IID, Dirichlet, … (`tacit data list`)",
+        ),
+        arg("--data-dir", metavar="DIR", help="the directory of the data set's files"),
+        arg("--plot", metavar="FILE.svg", help="also draw it into a file"),
         epilog="Any parameter of the data set or the skew may follow as --NAME VALUE, like --alpha 0.5 or "
         "--images true.",
     )
     show.set_defaults(takes_rest=True)
-    show.add_argument("name", help="a data set (`tacit data list`), or a .csv or .parquet file with --label")
-    show.add_argument(
-        "--parties",
-        metavar="N",
-        help="how many parties (default: 10, or one for each group where the data has groups)",
-    )
-    show.add_argument("--by", metavar="COLUMN", help="one party for each value of this column")
-    show.add_argument(
-        "--skew",
-        metavar="NAME",
-        help="how the rows are partitioned across the parties: IID, Dirichlet, … (`tacit data list`)",
-    )
-    show.add_argument("--data-dir", metavar="DIR", help="the directory of the data set's files")
-    show.add_argument("--plot", metavar="FILE.svg", help="also draw it into a file")
 
 
-def _list(args: Any) -> tuple[Any, Callable[[Any], None]]:
+def _list(args: Any) -> Answer:
     import dataclasses
     import inspect
 
@@ -87,7 +92,7 @@ def _list(args: Any) -> tuple[Any, Callable[[Any], None]]:
     return {"datasets": sets, "skews": skews}, show
 
 
-def _show(args: Any) -> tuple[Any, Callable[[Any], None]]:
+def _show(args: Any) -> Answer:
     import inspect
 
     from .. import data

@@ -50,7 +50,7 @@ def examine() -> dict[str, Any]:
         (
             "gpu",
             ", ".join(f"{g['name']} ({size(g['memory'])})" for g in gpus)
-            or 'none found by torch; device = "cpu" it is',
+            or 'none found by torch; using device="cpu"',
         ),
         *((f"extra {name}", missing.get(name, "installed")) for name in extras),
         ("data here", ", ".join(name for name, place in places.items() if place["found"])),
@@ -59,7 +59,7 @@ def examine() -> dict[str, Any]:
             "self-test",
             f"passed: {test['text']}"
             if test["ok"]
-            else f"FAILED: {test['text']}. Install tacit and torch anew in a fresh environment; if it "
+            else f"FAILED: {test['text']}. Reinstall tacit and torch in a new environment; if it "
             "stays, report it with these lines.",
         ),
     ]

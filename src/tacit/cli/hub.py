@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .verbs import Answer, arg
+
 
 def add(verb: Callable[..., Any]) -> None:
-    parser = verb("hub", _hub, "Run the hub of a federation, until stopped.")
-    parser.add_argument("--kit", required=True, metavar="DIR", help="the hub's start kit")
-    parser.add_argument(
-        "--listen", metavar="ADDRESS:PORT", help="where to accept connections (default: as in party.toml)"
+    verb(
+        "hub",
+        _hub,
+        "Run the hub of a federation, until stopped.",
+        arg("--kit", required=True, metavar="DIR", help="the hub's start kit"),
+        arg(
+            "--listen", metavar="ADDRESS:PORT", help="where to accept connections (default: as in party.toml)"
+        ),
     )
 
 
-def _hub(args: Any) -> tuple[Any, Callable[[Any], None]]:
+def _hub(args: Any) -> Answer:
     from ..runtimes.processes import need_net
 
     need_net("tacit hub")

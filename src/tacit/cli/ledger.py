@@ -6,22 +6,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .verbs import Answer, answer, arg
+
 
 def add(verb: Callable[..., Any]) -> None:
-    parser = verb(
+    verb(
         "ledger",
         _ledger,
         "Show what your party has seen and spent in every command that it ran with other parties.",
-    )
-    parser.add_argument(
-        "--kit", required=True, metavar="DIR", help="your start kit; its ledger.jsonl is read"
-    )
-    parser.add_argument(
-        "--all", action="store_true", help="every kind of message, not only what was concluded and spent"
+        arg("--kit", required=True, metavar="DIR", help="your start kit; its ledger.jsonl is read"),
+        arg(
+            "--all", action="store_true", help="every kind of message, not only what was concluded and spent"
+        ),
     )
 
 
-def _ledger(args: Any) -> tuple[Any, Callable[[Any], None]]:
+def _ledger(args: Any) -> Answer:
     from ..jobs.ledger_file import NAME, read_ledger_file
 
     entries = read_ledger_file(Path(args.kit) / NAME)
@@ -47,6 +47,4 @@ def _ledger(args: Any) -> tuple[Any, Callable[[Any], None]]:
         {"time": e.time, "verb": e.verb, "party": e.party, "failed": e.failed, "ledger": e.ledger.to_dict()}
         for e in entries
     ]
-    return value, lambda console: console.print(
-        "\n".join(lines), highlight=False, markup=False, soft_wrap=True
-    )
+    return answer(value, lines)

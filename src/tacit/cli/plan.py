@@ -1,32 +1,25 @@
-"""tacit plan: what a job would let out, before it runs."""
+"""tacit plan: what a job would reveal, before it runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+from .verbs import SET, Answer, answer, arg
+
 
 def add(verb: Callable[..., Any]) -> None:
-    made = verb(
+    verb(
         "plan",
         _plan,
-        "What a job would let out: who sees what, ε and δ, bytes, dropouts. Nothing is trained.",
-    )
-    made.add_argument("job", help="a job file (TOML)")
-    made.add_argument(
-        "--kit", metavar="DIR", help="a start kit, for the job file of a run between real parties"
-    )
-    made.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="TABLE.KEY=VALUE",
-        dest="changes",
-        help="change a value of the job file, like train.rounds=5",
+        "Show what a job would reveal: who sees what, ε and δ, bytes, dropouts. Nothing is trained.",
+        arg("job", help="a job file (TOML)"),
+        arg("--kit", metavar="DIR", help="a start kit, for the job file of a run between real parties"),
+        SET,
     )
 
 
-def _plan(args: Any) -> tuple[Any, Callable[[Any], None]]:
+def _plan(args: Any) -> Answer:
     from ..config.toml import named
     from ..jobs.plan import plan
 
@@ -38,16 +31,14 @@ def _plan(args: Any) -> tuple[Any, Callable[[Any], None]]:
         from ..runtimes import kits
 
         kit = kits.load(args.kit)
-        layout, told = deployed.read(args.job, args.changes)
-        fed, told["runtime"] = deployed.federation(kit, layout), deployed.Deployed(kit, layout)
+        layout, options = deployed.read(args.job, args.changes)
+        fed, options["runtime"] = deployed.federation(kit, layout), deployed.Deployed(kit, layout)
     else:
         from ..config import job as config
 
         job = config.load(args.job, args.changes)
-        told = job.train()
+        options = job.train()
         (fed,) = job.federations()
     with named(args.job):
-        found = plan(fed, **told)
-    return found.to_dict(), lambda console: console.print(
-        str(found), highlight=False, markup=False, soft_wrap=True
-    )
+        outlook = plan(fed, **options)
+    return answer(outlook.to_dict(), [str(outlook)])

@@ -7,57 +7,44 @@ from typing import Any
 
 from ..errors import BadParameter
 from .split import kit_of, runtime
+from .verbs import KIT, PATIENCE, PROCESSES, Answer, answer, arg
 
 
 def add(verb: Callable[..., Any]) -> None:
-    parser = verb(
+    verb(
         "predict",
         _predict,
         "Predict with a split network or a predictor of `tacit ftl`: "
         "each party brings its part and its own rows; the holder of the top gets the predictions.",
-    )
-    parser.add_argument("part", help="the folder of your part; without a kit, the folder with all parts")
-    parser.add_argument(
-        "--kit",
-        metavar="DIR",
-        help="your start kit: take part as its party; every other party runs the same command with its own",
-    )
-    parser.add_argument(
-        "--file",
-        action="append",
-        default=[],
-        metavar="[PARTY=]FILE.csv",
-        help="your new rows; without a kit, each party's as PARTY=FILE.csv",
-    )
-    parser.add_argument(
-        "--out",
-        default="predictions.csv",
-        metavar="FILE.csv",
-        help="the file of predictions, at the party that gets them (default: predictions.csv)",
-    )
-    parser.add_argument(
-        "--duplicates",
-        default="refuse",
-        choices=("refuse", "first"),
-        help="rows of your file with the id of an earlier row and other values: "
-        "refuse the file, or keep the first row of each id (default: refuse)",
-    )
-    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
-    parser.add_argument(
-        "--processes",
-        action="store_true",
-        help="without a kit: a process and a certificate for each party, over a hub on this machine",
-    )
-    parser.add_argument(
-        "--patience",
-        type=float,
-        default=300.0,
-        metavar="SECONDS",
-        help="how long to retry when the hub or another party is disconnected (default: 300)",
+        arg("part", help="the folder of your part; without a kit, the folder with all parts"),
+        KIT,
+        arg(
+            "--file",
+            action="append",
+            default=[],
+            metavar="[PARTY=]FILE.csv",
+            help="your new rows; without a kit, each party's as PARTY=FILE.csv",
+        ),
+        arg(
+            "--out",
+            default="predictions.csv",
+            metavar="FILE.csv",
+            help="the file of predictions, at the party that gets them (default: predictions.csv)",
+        ),
+        arg(
+            "--duplicates",
+            default="refuse",
+            choices=("refuse", "first"),
+            help="rows of your file with the id of an earlier row and other values: "
+            "refuse the file, or keep the first row of each id (default: refuse)",
+        ),
+        arg("--force", action="store_true", help="overwrite an existing file"),
+        PROCESSES,
+        PATIENCE,
     )
 
 
-def _predict(args: Any) -> tuple[Any, Callable[[Any], None]]:
+def _predict(args: Any) -> Answer:
     from ..jobs.vertical import split_deployed as deployed
     from ..parties.ledger import Ledger
 
@@ -102,6 +89,4 @@ def _predict(args: Any) -> tuple[Any, Callable[[Any], None]]:
             else ", predictions at the party that holds the top"
         )
     )
-    return value, lambda console: console.print(
-        "\n".join(lines), highlight=False, markup=False, soft_wrap=True
-    )
+    return answer(value, lines)

@@ -5,33 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .verbs import Answer, answer, arg
+
 
 def add(verb: Callable[..., Any]) -> None:
-    parser = verb(
+    verb(
         "provision",
         _provision,
         "Create the certificates of a federation and a start kit for each of its parties.",
-    )
-    parser.add_argument(
-        "federation", metavar="federation.toml", help='name = "…", hub = "host:port", clients = ["…"]'
-    )
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="DIR",
-        default="kits",
-        help="the folder of the kits (default: kits); existing kits are kept",
-    )
-    parser.add_argument(
-        "--revoke",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="exclude a party by revoking its certificate",
+        arg("federation", metavar="federation.toml", help='name = "…", hub = "host:port", clients = ["…"]'),
+        arg(
+            "-o",
+            "--output",
+            metavar="DIR",
+            default="kits",
+            help="the folder of the kits (default: kits); existing kits are kept",
+        ),
+        arg(
+            "--revoke",
+            metavar="NAME",
+            action="append",
+            default=[],
+            help="exclude a party by revoking its certificate",
+        ),
     )
 
 
-def _provision(args: Any) -> tuple[Any, Callable[[Any], None]]:
+def _provision(args: Any) -> Answer:
     from ..runtimes.processes import need_net
 
     need_net("tacit provision")
@@ -55,6 +55,4 @@ def _provision(args: Any) -> tuple[Any, Callable[[Any], None]]:
             "",
             f"Copy {args.output}/hub/revoked.crl into the hub's kit; the hub applies it within seconds.",
         ]
-    return value, lambda console: console.print(
-        "\n".join(lines), highlight=False, markup=False, soft_wrap=True
-    )
+    return answer(value, lines)

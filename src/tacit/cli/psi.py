@@ -7,92 +7,88 @@ from typing import Any
 
 from ..errors import BadParameter
 from ..files import check_free
+from .verbs import FORCE, PATIENCE, Answer, answer, arg
 
 
 def add(verb: Callable[..., Any]) -> None:
-    parser = verb(
+    verb(
         "psi",
         _psi,
         "Find the records that your table and others' have in common, without showing the rest (private set "
         "intersection).",
-    )
-    parser.add_argument("--file", required=True, metavar="FILE.csv", help="your own table; it stays here")
-    parser.add_argument("--id", required=True, metavar="COLUMN", help="the id column")
-    parser.add_argument(
-        "--out",
-        metavar="FILE.csv",
-        help="the file of shared rows, in an order common to all parties; the ledger is written next to it",
-    )
-    parser.add_argument("--force", action="store_true", help="overwrite existing files")
-    parser.add_argument(
-        "--kit",
-        metavar="DIR",
-        help="your start kit: match with other parties, each of which runs the same command with its own kit "
-        "and file",
-    )
-    parser.add_argument(
-        "--with",
-        nargs="+",
-        default=[],
-        metavar="PARTY",
-        dest="others",
-        help="the parties to match with (default: all clients of the federation)",
-    )
-    parser.add_argument(
-        "--receiver", metavar="PARTY", help="the party that learns the result (default: the first by name)"
-    )
-    parser.add_argument(
-        "--try",
-        metavar="FILE.csv",
-        dest="tried",
-        help="without a kit: run both parties here, with this file as the other's",
-    )
-    parser.add_argument(
-        "--reveal",
-        default="both",
-        metavar="WHAT",
-        help="both: all parties learn which of their own ids are shared; receiver: only the receiver does; "
-        "size: only their number; sum: their number, and the sum of the sender's --values over them "
-        "(default: both)",
-    )
-    parser.add_argument(
-        "--values", metavar="COLUMN", help="with --reveal sum, at the sender: a column of whole numbers"
-    )
-    parser.add_argument(
-        "--limit",
-        type=int,
-        metavar="N",
-        help="with --reveal sum: the largest value, the same at all parties (default: 4294967295)",
-    )
-    parser.add_argument(
-        "--method",
-        default="auto",
-        metavar="NAME",
-        help="auto, dh (Diffie-Hellman) or oprf (large sets), the same at all parties (default: auto)",
-    )
-    parser.add_argument(
-        "--policy",
-        metavar="FILE.toml",
-        help="the queries you allow, in a [psi] table: reveal, min_ids, min_overlap, max_ids, "
-        "queries_per_day (default: policy.toml in the kit; without one, counts and sums need 10 shared ids, "
-        "and 10 queries a day are answered)",
-    )
-    parser.add_argument(
-        "--wait",
-        type=float,
-        metavar="SECONDS",
-        help="how long to wait for the others to start (default: forever)",
-    )
-    parser.add_argument(
-        "--patience",
-        type=float,
-        default=300.0,
-        metavar="SECONDS",
-        help="how long to retry when the hub or another party is disconnected (default: 300)",
+        arg("--file", required=True, metavar="FILE.csv", help="your own table; it stays here"),
+        arg("--id", required=True, metavar="COLUMN", help="the id column"),
+        arg(
+            "--out",
+            metavar="FILE.csv",
+            help="the file of shared rows, in an order common to all parties; the ledger is written next to "
+            "it",
+        ),
+        FORCE,
+        arg(
+            "--kit",
+            metavar="DIR",
+            help="your start kit: match with other parties, each of which runs the same command with its own "
+            "kit and file",
+        ),
+        arg(
+            "--with",
+            nargs="+",
+            default=[],
+            metavar="PARTY",
+            dest="others",
+            help="the parties to match with (default: all clients of the federation)",
+        ),
+        arg(
+            "--receiver",
+            metavar="PARTY",
+            help="the party that learns the result (default: the first by name)",
+        ),
+        arg(
+            "--try",
+            metavar="FILE.csv",
+            dest="tried",
+            help="without a kit: run both parties here, with this file as the other's",
+        ),
+        arg(
+            "--reveal",
+            default="both",
+            metavar="WHAT",
+            help="both: all parties learn which of their own ids are shared; receiver: only the receiver "
+            "does; size: only their number; sum: their number, and the sum of the sender's --values over "
+            "them (default: both)",
+        ),
+        arg("--values", metavar="COLUMN", help="with --reveal sum, at the sender: a column of whole numbers"),
+        arg(
+            "--limit",
+            type=int,
+            metavar="N",
+            help="with --reveal sum: the largest value, the same at all parties (default: 4294967295)",
+        ),
+        arg(
+            "--method",
+            default="auto",
+            metavar="NAME",
+            help="auto, dh (Diffie-Hellman) or oprf (large sets), the same at all parties (default: auto)",
+        ),
+        arg(
+            "--policy",
+            metavar="FILE.toml",
+            help="the queries you allow, in a [psi] table: reveal, min_ids, min_overlap, max_ids, "
+            "queries_per_day (default: policy.toml in the kit; without one, counts and sums need 10 shared "
+            "ids, and 10 queries a day are answered)",
+        ),
+        arg(
+            "--wait",
+            type=float,
+            metavar="SECONDS",
+            help="how long to wait for the others to start (default: forever)",
+        ),
+        PATIENCE,
     )
 
 
-def _psi(args: Any) -> tuple[Any, Callable[[Any], None]]:
+def _psi(args: Any) -> Answer:
     if (args.kit is None) == (args.tried is None):
         raise BadParameter(
             "psi: give either --kit to match with other parties, or --try with the other's file to run both "
@@ -132,9 +128,7 @@ def _psi(args: Any) -> tuple[Any, Callable[[Any], None]]:
             patience=args.patience,
             **common,
         )
-    return value, lambda console: console.print(
-        "\n".join(_lines(value)), highlight=False, markup=False, soft_wrap=True
-    )
+    return answer(value, _lines(value))
 
 
 def _lines(value: dict[str, Any]) -> list[str]:

@@ -1,83 +1,84 @@
-"""tacit split: train a split network, between real parties or with all of them here."""
+"""tacit split and tacit ftl: train a split network, or transfer from another party's labels, between real
+parties or with all of them here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ..errors import BadParameter
+from .verbs import KIT, PATIENCE, PROCESSES, Answer, answer, arg
+
+VERBS = {
+    "split": (
+        "Train one network on tables with different columns of the same ids; each party keeps its table and "
+        "a part of the network.",
+        "part",
+    ),
+    "ftl": (
+        "Train a model for a table without labels from another party's labeled table with other columns and "
+        "few ids in common.",
+        "predictor",
+    ),
+}
 
 
 def add(verb: Callable[..., Any]) -> None:
-    parser = verb(
-        "split",
-        _split,
-        "Train one network on tables with different columns of the same ids; each party keeps its table and "
-        "a part of the network.",
-    )
-    parser.add_argument(
-        "job", help="a job file (TOML) with [split] and [parties.NAME], the same at all parties"
-    )
-    parser.add_argument(
-        "--kit",
-        metavar="DIR",
-        help="your start kit: take part as its party; every other party runs the same command with its own",
-    )
-    parser.add_argument(
-        "--file",
-        metavar="FILE.csv",
-        help="with --kit: your own table, if the job does not name it; it stays here",
-    )
-    parser.add_argument(
-        "--out",
-        metavar="DIR",
-        help="the folder of your part (default: part in the kit); without a kit, a folder for all parts",
-    )
-    parser.add_argument(
-        "--processes",
-        action="store_true",
-        help="without a kit: a process and a certificate for each party, over a hub on this machine",
-    )
-    parser.add_argument(
-        "--patience",
-        type=float,
-        default=300.0,
-        metavar="SECONDS",
-        help="how long to retry when the hub or another party is disconnected (default: 300)",
-    )
+    for name, (text, output) in VERBS.items():
+        verb(
+            name,
+            partial(_train, name),
+            text,
+            arg("job", help=f"a job file (TOML) with [{name}] and [parties.NAME], the same at all parties"),
+            KIT,
+            arg(
+                "--file",
+                metavar="FILE.csv",
+                help="with --kit: your own table, if the job does not name it; it stays here",
+            ),
+            arg(
+                "--out",
+                metavar="DIR",
+                help=f"the folder of your {output} (default: part in the kit); without a kit, a folder for "
+                f"all {output}s",
+            ),
+            PROCESSES,
+            PATIENCE,
+        )
 
 
-def _split(args: Any) -> tuple[Any, Callable[[Any], None]]:
-    from ..jobs.vertical import split_deployed as deployed
-
-    value = run_parties("split", args, deployed, "parts")
+def _train(verb: str, args: Any) -> Answer:
+    value = _run_parties(verb, args)
+    last = value["history"][-1] if value["history"] else {}
+    metrics = value.get("metrics", {k: v for k, v in last.items() if k not in ("epoch", "seconds")})
     lines = [*(f"note    {note}" for note in value["notes"]), f"rows    {value['rows']} shared"]
-    if value["history"]:
-        last = {k: v for k, v in value["history"][-1].items() if k not in ("epoch", "seconds")}
-        lines.append("result  " + "  ".join(f"{k} {v:.4f}" for k, v in last.items()))
-    lines.append(f"part{'s' if args.kit is None else ' '}   {value['folder']}")
-    return value, lambda console: console.print(
-        "\n".join(lines), highlight=False, markup=False, soft_wrap=True
-    )
+    if metrics:
+        lines.append("result  " + "  ".join(f"{k} {v:.4f}" for k, v in metrics.items()))
+    if value["folder"]:  # a helper has none
+        lines.append(f"part{'s' if args.kit is None else ' '}   {value['folder']}")
+    return answer(value, lines)
 
 
-def run_parties(verb: str, args: Any, deployed: Any, outputs: str) -> dict[str, Any]:
-    """Run all parties here, or one of them with its kit; `outputs` names what is written to --out."""
+def _run_parties(verb: str, args: Any) -> dict[str, Any]:
+    """Run all parties here, or one of them with its kit."""
+    from ..jobs.vertical import split_deployed, transfer_deployed
     from ..parties.ledger import Ledger
 
+    deployed: Any = split_deployed if verb == "split" else transfer_deployed
     if args.kit is not None:
         if args.processes:
             raise BadParameter(
                 f"{verb}: --processes runs all parties here, --kit runs one of them. Give only one of the "
                 "two."
             )
-        return deployed.take_part(
-            kit_of(args.kit, f"tacit {verb} --kit"), args.job, args.file, args.out, args.patience
-        )
+        kit = kit_of(args.kit, f"tacit {verb} --kit")
+        return dict(deployed.take_part(kit, args.job, args.file, args.out, args.patience))
     if args.out is None or args.file is not None:
         raise BadParameter(
             f"{verb}: without a kit all parties run here, with the files of the job. Give --out for their "
-            f"{outputs} and no --file, or give --kit."
+            f"{VERBS[verb][1]}s and no --file, or give --kit."
         )
     ledger = Ledger()
     value = deployed.run_here(
@@ -96,6 +97,7 @@ def runtime(processes: bool, what: str) -> Any:
 
 
 def kit_of(folder: str, what: str) -> Any:
+    """Load a start kit, and log what happens to connections."""
     from ..runtimes.processes import need_net
 
     need_net(what)

@@ -246,7 +246,7 @@ def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     except KeyboardInterrupt:
         if (out / "study.json").exists() and (store := run.Store(out, spec)).done():
             write_result(spec, store, out)
-            args.left = lambda: f" What is done is in {out / 'report.html'}. Go on with: {args.resume_with}"
+            args.left = lambda: f" What is done is in {out / 'report.html'}. Resume with: {args.resume_with}"
         raise
     found, files = result.summary, result.files
 
@@ -268,7 +268,7 @@ def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
         if found["changed"]:
             text.insert(0, f"Run with {found['changed']}: this is not the study as its file has it.")
         if found["done"] < found["runs"]:
-            text.insert(0, f"{found['done']} of {found['runs']} runs are done. Go on with: {whole}")
+            text.insert(0, f"{found['done']} of {found['runs']} runs are done. Resume with: {whole}")
         console.print(
             "\n".join([*text, "", *(f"{p.name:16} {p}" for p in files)]),
             highlight=False,

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BadData, BadParameter, MissingFiles
 from ..files import check_new
-from ..parameters import check, from_table, nearest
+from ..parameters import check, from_table, nearest, refuse
 from ..progress import Progress
+from .verbs import FORCE, QUIET, Answer, answer, arg
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -26,82 +27,82 @@ COLUMNS = "a TOML file that declares columns (kind, low, high, values, missing, 
 
 
 def add(verb: Callable[..., Any]) -> None:
-    parser = verb(
+    verb(
         "synth",
         _synth,
         "Fit a generator to a table and sample a synthetic table.",
+        arg("table", nargs="?", help="a .csv or .parquet file; not needed with --load"),
+        arg(
+            "--model",
+            default="cart",
+            help="cart (default), gaussiancopula, bayes, independent, ctgan, tvae, wgan, gan or tabddpm; "
+            "private, with --columns and --rows: mst, aim, pategan, dpctgan or dpgan; case does not matter",
+        ),
+        arg("--epochs", type=int, help="short for --set epochs=N, for models that have epochs"),
+        arg(
+            "--set",
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            dest="changes",
+            help="a parameter of the model; may be given several times",
+        ),
+        arg("--columns", metavar="FILE", help=COLUMNS),
+        arg(
+            "--drop",
+            action="append",
+            default=[],
+            metavar="COLUMN",
+            help="leave this column out; may be given several times",
+        ),
+        arg(
+            "--rows",
+            type=int,
+            metavar="N",
+            help="rows to sample (default: as many as the generator was fitted to; required for a private "
+            "model)",
+        ),
+        arg(
+            "--condition",
+            action="append",
+            default=[],
+            metavar="COLUMN=VALUE",
+            dest="conditions",
+            help="sample only such rows; for a number also COLUMN=LOW..HIGH; may be given several times",
+        ),
+        arg(
+            "--seed",
+            type=int,
+            help="random seed of the fit and of sampling (default: 0; of sampling only for a private model)",
+        ),
+        arg(
+            "--insecure-seed",
+            type=int,
+            metavar="N",
+            help="for tests only: makes the noise of a private model replayable; the result is stamped NOT "
+            "PRIVATE",
+        ),
+        arg("--out", metavar="FILE", help="the synthetic table, .csv or .parquet"),
+        arg("--save", metavar="FILE", help="save the fitted generator, to sample from it later"),
+        arg("--load", metavar="FILE", help="sample from a saved generator"),
+        arg("--report", metavar="FILE", help="evaluate utility and privacy, and write an HTML report"),
+        arg(
+            "--target", metavar="COLUMN", help="for the report: the column that models are trained to predict"
+        ),
+        arg(
+            "--holdout",
+            type=float,
+            metavar="SHARE",
+            help=f"share of the rows held out for the report (default: {HOLDOUT} with --report)",
+        ),
+        FORCE,
+        QUIET,
         epilog="Any parameter of the generator can be set with --set, like --set leaf=20. A report holds out "
         "part of the rows.",
     )
-    parser.add_argument("table", nargs="?", help="a .csv or .parquet file; not needed with --load")
-    parser.add_argument(
-        "--model",
-        default="cart",
-        help="cart (default), gaussiancopula, bayes, independent, ctgan, tvae, wgan, gan or tabddpm; "
-        "private, with --columns and --rows: mst, aim, pategan, dpctgan or dpgan; case does not matter",
-    )
-    parser.add_argument("--epochs", type=int, help="short for --set epochs=N, for models that have epochs")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        dest="changes",
-        help="a parameter of the model; may be given several times",
-    )
-    parser.add_argument("--columns", metavar="FILE", help=COLUMNS)
-    parser.add_argument(
-        "--drop",
-        action="append",
-        default=[],
-        metavar="COLUMN",
-        help="leave this column out; may be given several times",
-    )
-    parser.add_argument(
-        "--rows",
-        type=int,
-        metavar="N",
-        help="rows to sample (default: as many as the generator was fitted to; required for a private model)",
-    )
-    parser.add_argument(
-        "--condition",
-        action="append",
-        default=[],
-        metavar="COLUMN=VALUE",
-        dest="conditions",
-        help="sample only such rows; for a number also COLUMN=LOW..HIGH; may be given several times",
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        help="random seed of the fit and of sampling (default: 0; of sampling only for a private model)",
-    )
-    parser.add_argument(
-        "--insecure-seed",
-        type=int,
-        metavar="N",
-        help="for tests only: makes the noise of a private model replayable; stamps the result NOT PRIVATE",
-    )
-    parser.add_argument("--out", metavar="FILE", help="the synthetic table, .csv or .parquet")
-    parser.add_argument("--save", metavar="FILE", help="save the fitted generator, to sample from it later")
-    parser.add_argument("--load", metavar="FILE", help="sample from a saved generator")
-    parser.add_argument(
-        "--report", metavar="FILE", help="evaluate utility and privacy, and write an HTML report"
-    )
-    parser.add_argument(
-        "--target", metavar="COLUMN", help="for the report: the column that models are trained to predict"
-    )
-    parser.add_argument(
-        "--holdout",
-        type=float,
-        metavar="SHARE",
-        help=f"share of the rows held out for the report (default: {HOLDOUT} with --report)",
-    )
-    parser.add_argument("--force", action="store_true", help="overwrite existing files")
-    parser.add_argument("--quiet", action="store_true", help="no progress and no summary")
 
 
-def _synth(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
+def _synth(args: argparse.Namespace) -> Answer:
     from ..data.table_files import read_table
 
     _check(args)
@@ -164,38 +165,38 @@ def _synth(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
         scores.report(args.report)
         value |= {"scores": {s.name: s.value for s in scores.scores}, "warnings": scores.warnings}
         lines += [str(scores), f"report     {args.report}"]
-    return value, lambda console: console.print(
-        "\n".join(lines), highlight=False, markup=False, soft_wrap=True
-    )
+    return answer(value, lines)
 
 
 def _check(args: argparse.Namespace) -> None:
     """Check the options before anything is read or fitted."""
-    if bool(args.table) == bool(args.load):
-        raise BadParameter(
+    refuse(
+        (
+            bool(args.table) == bool(args.load),
             "synth: give either a table to fit (`tacit synth table.csv --out …`) or a saved generator with "
-            "--load."
-        )
-    if not (args.out or args.save or args.report):
-        raise BadParameter(
+            "--load.",
+        ),
+        (
+            not (args.out or args.save or args.report),
             "synth: there is no output. Give --out FILE for a synthetic table, --save FILE for the "
-            "generator, or --report FILE."
-        )
-    if args.rows is not None and args.rows < 1:
-        raise BadParameter(f"synth: --rows is {args.rows}; it must be at least 1.")
-    if args.load and (
-        args.report
-        or args.columns
-        or args.epochs
-        or args.changes
-        or args.drop
-        or args.holdout
-        or args.insecure_seed is not None
-    ):
-        raise BadParameter(
+            "generator, or --report FILE.",
+        ),
+        (args.rows is not None and args.rows < 1, f"synth: --rows is {args.rows}; it must be at least 1."),
+        (
+            args.load
+            and (
+                args.report
+                or args.columns
+                or args.epochs
+                or args.changes
+                or args.drop
+                or args.holdout
+                or args.insecure_seed is not None
+            ),
             "synth: --load uses a fitted generator; remove --report, --columns, --epochs, --set, --drop, "
-            "--holdout and --insecure-seed."
-        )
+            "--holdout and --insecure-seed.",
+        ),
+    )
     if args.load and not Path(args.load).exists():
         raise MissingFiles(f"synth: there is no file {args.load}. Give --load the file that --save wrote.")
     if args.load and args.out and args.rows is None:
@@ -210,14 +211,20 @@ def _check(args: argparse.Namespace) -> None:
         "the real table itself",
         args.force,
     )
-    if args.out and file_format(args.out) is None:
-        raise BadParameter(
-            f"synth: --out {args.out} must end in .csv, .csv.gz or .parquet, which determines the format."
-        )
-    if args.target is not None and not args.report:
-        raise BadParameter("synth: --target needs --report FILE. Add it, or remove --target.")
-    if args.holdout is not None and not 0 < args.holdout < 1:
-        raise BadParameter(f"synth: --holdout is {args.holdout}; it must be above 0 and below 1, like 0.2.")
+    refuse(
+        (
+            args.out and file_format(args.out) is None,
+            f"synth: --out {args.out} must end in .csv, .csv.gz or .parquet, which determines the format.",
+        ),
+        (
+            args.target is not None and not args.report,
+            "synth: --target needs --report FILE. Add it, or remove --target.",
+        ),
+        (
+            args.holdout is not None and not 0 < args.holdout < 1,
+            f"synth: --holdout is {args.holdout}; it must be above 0 and below 1, like 0.2.",
+        ),
+    )
 
 
 def check_targets(
@@ -255,17 +262,19 @@ def check_targets(
 def _check_private(args: argparse.Namespace, generator: Any) -> None:
     """Check the options that a private model requires."""
     name = type(generator).__name__
-    if generator.private and args.columns is None:
-        raise BadParameter(
+    refuse(
+        (
+            generator.private and args.columns is None,
             f"synth: {name} is private and does not infer domains from the data. Declare every column in a "
             "file, from public knowledge, and give it with --columns: one line each, like "
-            'age = {kind = "integer", low = 0, high = 120}.'
-        )
-    if generator.private and args.out and args.rows is None:
-        raise BadParameter(
+            'age = {kind = "integer", low = 0, high = 120}.',
+        ),
+        (
+            generator.private and args.out and args.rows is None,
             f"synth: {name} is private, and sampling as many rows as the table has would reveal that number. "
-            "Choose a round number with --rows."
-        )
+            "Choose a round number with --rows.",
+        ),
+    )
 
 
 def _check_names(frame: DataFrame, table: Table | None, args: argparse.Namespace) -> None:
@@ -283,7 +292,7 @@ def _check_names(frame: DataFrame, table: Table | None, args: argparse.Namespace
 
 def parse_conditions(table: Table, texts: list[str]) -> dict[str, Any]:
     """Parse --condition options, and check them against the table."""
-    from ..synth.conditions import Conditions
+    from ..synth.encode import Conditions
 
     conditions = dict(_parse_condition(table, text) for text in texts)
     Conditions.parse(table, conditions)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadParameter
+from ..parameters import refuse
 from ..progress import Progress
 from .synth import (
     COLUMNS,
@@ -23,89 +24,84 @@ from .synth import (
     show_event,
     write,
 )
+from .verbs import FORCE, QUIET, Answer, answer, arg
 
 
 def add(verb: Callable[..., Any]) -> None:
-    parser = verb(
+    verb(
         "synthesize",
         _synthesize,
         "Fit one generator to the rows of several holders, without moving them, and sample a synthetic "
         "table.",
+        arg(
+            "tables",
+            nargs="*",
+            metavar="TABLE",
+            help="one .csv or .parquet file per holder, which names the holder; with --kit your own, or none",
+        ),
+        arg(
+            "--columns",
+            metavar="FILE",
+            required=True,
+            help=COLUMNS + "; every column's domain is required, because no party sees all rows",
+        ),
+        arg("--model", default="gaussiancopula", help="gaussiancopula (default), gan, wgan or ctgan"),
+        arg("--epochs", type=int, help="short for --set epochs=N, for models that have epochs"),
+        arg(
+            "--local-epochs",
+            type=int,
+            default=1,
+            metavar="N",
+            help="epochs at each holder between two averages of the weights (default: 1)",
+        ),
+        arg(
+            "--set",
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            dest="changes",
+            help="a parameter of the model; may be given several times",
+        ),
+        arg(
+            "--in-the-clear",
+            action="store_true",
+            help="sum without masks: the coordinator sees each holder's counts and weights",
+        ),
+        arg("--processes", action="store_true", help="without --kit: one process and socket per party"),
+        arg("--kit", metavar="DIR", help="your start kit: take part with other parties through their hub"),
+        arg(
+            "--patience",
+            type=float,
+            default=300.0,
+            metavar="SECONDS",
+            help="with --kit: how long to wait for absent parties (default: 300)",
+        ),
+        arg(
+            "--rows",
+            type=int,
+            metavar="N",
+            help="rows to sample (default, without --kit: as many as the holders have)",
+        ),
+        arg(
+            "--condition",
+            action="append",
+            default=[],
+            metavar="COLUMN=VALUE",
+            dest="conditions",
+            help="sample only such rows; for a number also COLUMN=LOW..HIGH; may be given several times",
+        ),
+        arg("--seed", type=int, help="random seed of the fit and of sampling (default: 0)"),
+        arg("--out", metavar="FILE", help="the synthetic table, .csv or .parquet"),
+        arg("--save", metavar="FILE", help="save the fitted generator, for `tacit synth --load`"),
+        FORCE,
+        QUIET,
         epilog="Without --kit all holders are simulated here, one per file. With --kit every party runs this "
         "command: a client with its own file, the server with --rows and --out; all with the same --columns, "
         "--model, --set, --epochs, --local-epochs and --seed.",
     )
-    parser.add_argument(
-        "tables",
-        nargs="*",
-        metavar="TABLE",
-        help="one .csv or .parquet file per holder, which names the holder; with --kit your own, or none",
-    )
-    parser.add_argument(
-        "--columns",
-        metavar="FILE",
-        required=True,
-        help=COLUMNS + "; every column's domain is required, because no party sees all rows",
-    )
-    parser.add_argument(
-        "--model", default="gaussiancopula", help="gaussiancopula (default), gan, wgan or ctgan"
-    )
-    parser.add_argument("--epochs", type=int, help="short for --set epochs=N, for models that have epochs")
-    parser.add_argument(
-        "--local-epochs",
-        type=int,
-        default=1,
-        metavar="N",
-        help="epochs at each holder between two averages of the weights (default: 1)",
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        dest="changes",
-        help="a parameter of the model; may be given several times",
-    )
-    parser.add_argument(
-        "--in-the-clear",
-        action="store_true",
-        help="sum without masks: the coordinator sees each holder's counts and weights",
-    )
-    parser.add_argument(
-        "--processes", action="store_true", help="without --kit: one process and socket per party"
-    )
-    parser.add_argument(
-        "--kit", metavar="DIR", help="your start kit: take part with other parties through their hub"
-    )
-    parser.add_argument(
-        "--patience",
-        type=float,
-        default=300.0,
-        metavar="SECONDS",
-        help="with --kit: how long to wait for absent parties (default: 300)",
-    )
-    parser.add_argument(
-        "--rows",
-        type=int,
-        metavar="N",
-        help="rows to sample (default, without --kit: as many as the holders have)",
-    )
-    parser.add_argument(
-        "--condition",
-        action="append",
-        default=[],
-        metavar="COLUMN=VALUE",
-        dest="conditions",
-        help="sample only such rows; for a number also COLUMN=LOW..HIGH; may be given several times",
-    )
-    parser.add_argument("--seed", type=int, help="random seed of the fit and of sampling (default: 0)")
-    parser.add_argument("--out", metavar="FILE", help="the synthetic table, .csv or .parquet")
-    parser.add_argument("--save", metavar="FILE", help="save the fitted generator, for `tacit synth --load`")
-    parser.add_argument("--force", action="store_true", help="overwrite existing files")
-    parser.add_argument("--quiet", action="store_true", help="no progress and no summary")
 
 
-def _synthesize(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
+def _synthesize(args: argparse.Namespace) -> Answer:
     from ..data.table_files import read_table
 
     _check(args)
@@ -173,34 +169,36 @@ def _synthesize(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
         *([f"{rows:,} rows   {args.out}"] if args.out else []),
         *([f"generator  {args.save}"] if args.save else []),
     ]
-    return value, lambda console: console.print(
-        "\n".join(lines), highlight=False, markup=False, soft_wrap=True
-    )
+    return answer(value, lines)
 
 
 def _check(args: argparse.Namespace) -> None:
     """Check the options before anything is read or fitted."""
-    if args.kit is None and len(args.tables) < 2:
-        raise BadParameter(
-            "synthesize: give the files of at least two holders, or --kit to take part with your own."
-        )
-    if args.kit is None and not (args.out or args.save):
-        raise BadParameter(
+    refuse(
+        (
+            args.kit is None and len(args.tables) < 2,
+            "synthesize: give the files of at least two holders, or --kit to take part with your own.",
+        ),
+        (
+            args.kit is None and not (args.out or args.save),
             "synthesize: there is no output. Give --out FILE for a synthetic table, or --save FILE for the "
-            "generator."
-        )
-    if args.kit is not None and args.processes:
-        raise BadParameter(
+            "generator.",
+        ),
+        (
+            args.kit is not None and args.processes,
             "synthesize: --processes simulates all parties here, and --kit runs one of them. Remove one of "
-            "the two."
-        )
-    if args.rows is not None and args.rows < 1:
-        raise BadParameter(f"synthesize: --rows is {args.rows}; it must be at least 1.")
-    if args.out and file_format(args.out) is None:
-        raise BadParameter(
+            "the two.",
+        ),
+        (
+            args.rows is not None and args.rows < 1,
+            f"synthesize: --rows is {args.rows}; it must be at least 1.",
+        ),
+        (
+            args.out and file_format(args.out) is None,
             f"synthesize: --out {args.out} must end in .csv, .csv.gz or .parquet, which "
-            "determines the format."
-        )
+            "determines the format.",
+        ),
+    )
     check_targets(
         "synthesize", {"out": args.out, "save": args.save}, args.tables, "a holder's table", args.force
     )

@@ -1,13 +1,15 @@
-"""The verbs of later rooms, one module each. A module says `add(verb)`, which declares its verbs, and imports
-nothing heavy at its top: `verb(name, do, text)` gives an argparse parser to add arguments to; `do(args)`
-gives the answer as (plain values, a function that prints them).
+"""The verbs of the command line, one module each, and how they declare their arguments.
+
+A module has `add(verb)`, which declares its verbs, and imports nothing heavy at its top: `verb(name, do,
+text, *arguments)` adds a verb; `do(args)` returns the answer as (plain values, a function that prints them).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import argparse
+from collections.abc import Callable, Iterable
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 # in the order `tacit --help` lists them
 MODULES: tuple[str, ...] = (
@@ -19,7 +21,6 @@ MODULES: tuple[str, ...] = (
     "synthesize",
     "psi",
     "split",
-    "ftl",
     "predict",
     "ledger",
     "provision",
@@ -29,6 +30,69 @@ MODULES: tuple[str, ...] = (
 )
 
 
-def add_all(verb: Callable[..., Any]) -> None:
+Answer = tuple[Any, Callable[[Any], None]]  # plain values, and a function that prints them for people
+
+
+class Argument(NamedTuple):
+    """One argument of a verb, as argparse takes it."""
+
+    names: tuple[str, ...]
+    options: dict[str, Any]
+
+
+def arg(*names: str, **options: Any) -> Argument:
+    """Declare an argument, with the options of `argparse.ArgumentParser.add_argument`."""
+    return Argument(names, options)
+
+
+def one_of(*arguments: Argument) -> tuple[Argument, ...]:
+    """Declare arguments of which at most one may be given."""
+    return arguments
+
+
+def add_arguments(parser: Any, arguments: Iterable[Argument | tuple[Argument, ...]]) -> None:
+    for a in arguments:
+        if isinstance(a, Argument):
+            parser.add_argument(*a.names, **a.options)
+        else:
+            add_arguments(parser.add_mutually_exclusive_group(), a)
+
+
+def answer(value: Any, lines: Iterable[str]) -> Answer:
+    """Return an answer that is printed as lines of plain text."""
+    text = "\n".join(lines)
+    return value, lambda console: console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+FORCE = arg("--force", action="store_true", help="overwrite existing files")
+QUIET = arg("--quiet", action="store_true", help="no progress and no summary")
+SET = arg(
+    "--set",
+    action="append",
+    default=[],
+    metavar="TABLE.KEY=VALUE",
+    dest="changes",
+    help="change a value of the job file, like train.rounds=5; may be given several times",
+)
+KIT = arg(
+    "--kit",
+    metavar="DIR",
+    help="your start kit: take part as its party; every other party runs the same command with its own",
+)
+PATIENCE = arg(
+    "--patience",
+    type=float,
+    default=300.0,
+    metavar="SECONDS",
+    help="how long to retry when the hub or another party is disconnected (default: 300)",
+)
+PROCESSES = arg(
+    "--processes",
+    action="store_true",
+    help="without a kit: a process and a certificate for each party, over a hub on this machine",
+)
+
+
+def add_all(verb: Callable[..., argparse.ArgumentParser]) -> None:
     for name in MODULES:
         import_module(f"{__package__}.{name}").add(verb)

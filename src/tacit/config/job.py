@@ -218,12 +218,11 @@ def read_settings(table: dict[str, Any], where: str) -> tuple[dict[str, Any], di
         **{name: hint for name, hint in typing.get_type_hints(TrainConfig).items() if name in SETTINGS},
         "runtime": str,
     }
-    toml.only_known(where, table, hints)
+    values = toml.hold(where, table, hints)
     if "seed" in table and "seeds" in table:
         raise BadJob(
             f"{where}: both `seed` and `seeds` are there. `seed` is for one run, `seeds` for a comparison."
         )
-    values = {key: toml.held(where, key, value, hints[key]) for key, value in table.items()}
     return (
         {k: v for k, v in values.items() if k in SETTINGS},
         {k: v for k, v in values.items() if k not in SETTINGS},
@@ -299,8 +298,7 @@ def _data(raw: dict[str, Any], skews: list[Any], file: Path) -> dict[str, Any]:
             "so leave `parties` out."
         )
     known = {"name": str, **takes, **partition}
-    toml.only_known(where, flat, known)
-    values = {key: toml.held(where, key, flat[key], known[key]) for key in flat}
+    values = toml.hold(where, flat, known)
     for key, hint in known.items():
         if isinstance(values.get(key), str) and any(
             typing.get_origin(a) is os.PathLike for a in typing.get_args(hint)

@@ -140,10 +140,25 @@ def listed(where: str, name: str, one: Any, many: Any) -> list[tuple[str, Any]]:
     return [(f"{name}s[{i}]", table) for i, table in enumerate(many)]
 
 
-def only_known(where: str, table: Mapping[str, Any], known: Iterable[str]) -> None:
-    for key in table:
-        if key not in known:
-            raise BadJob(f"{where}: {key!r} is not known here. {nearest(key, list(known))}")
+def only_known(where: str, table: Iterable[str], known: Iterable[str]) -> None:
+    unknown = [key for key in table if key not in known]
+    if unknown:
+        lines = [f"{where}: {key!r} is not known here. {nearest(key, list(known))}" for key in unknown]
+        raise BadJob("\n".join(lines))
+
+
+def hold(where: str, table: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a table whose keys have these types; one error names all that do not."""
+    values, problems = {}, []
+    for key, value in table.items():
+        try:
+            only_known(where, [key], hints)
+            values[key] = held(where, key, value, hints[key])
+        except BadJob as error:
+            problems.append(str(error))
+    if problems:
+        raise BadJob("\n".join(problems))
+    return values
 
 
 __all__ = [
@@ -152,6 +167,7 @@ __all__ = [
     "dumps",
     "held",
     "hints",
+    "hold",
     "listed",
     "load",
     "named",

@@ -96,3 +96,25 @@ class GossipOptions(TypedDict, total=False):
     runtime: str | Runtime
     evaluate_every: int
     min_rows: int
+
+
+class PrivateOptions(TypedDict, total=False):
+    epsilon: float | None
+    delta: float
+    epochs: int
+    clip: float | None
+    batch_size: int | None
+    lr: float | None
+    momentum: float
+    optimizer: str
+    clipping: str
+    sampling: str
+    noise_multiplier: float | None
+    accountant: str
+    micro_batch: int | None
+    public_size: int | None
+    method: str
+    seed: int
+    device: str
+    evaluate_every: int
+    insecure_seed: int | None

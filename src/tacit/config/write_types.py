@@ -9,6 +9,7 @@ from typing import Any
 
 from .compare import CompareConfig
 from .gossip import GOSSIP, SHARED
+from .private import PRIVATE_OPTIONS
 from .signature import takes_of
 from .train import OPTIONS
 
@@ -47,6 +48,7 @@ def types_text() -> str:
         ("TrainOptions", OPTIONS),
         ("CompareOptions", CompareConfig.options() | CompareConfig.shared()),
         ("GossipOptions", GOSSIP | SHARED),
+        ("PrivateOptions", PRIVATE_OPTIONS),
     ):
         text += f"\n\nclass {name}(TypedDict, total=False):\n"
         text += "".join(f"    {key}: {takes_of(f)}\n" for key, f in options.items())

@@ -125,8 +125,7 @@ def check_skew(skew: Skew, parties: int = 4) -> None:
             f"{skew}: a party alone sees other labels than in the simulation"
         )
     assert isinstance(skew, ConceptDrift) or fed.at(50) is fed.rows, f"{skew}: rows change over rounds"
-    table = to_table(skew)
-    back = from_table(table, {type(skew).__name__: type(skew)}, "skew")
+    back = from_table(to_table(skew), {type(skew).__name__: type(skew)}, "skew")
     assert repr(back) == repr(skew), f"{skew}: {back} after a round trip through a job file"
     good: dict[str, Any] = {"parties": parties, "skew": skew}
     wrong: list[dict[str, Any]] = [{"parties": p} for p in (0, -1, n + 1, 2.5, "three", True)]

@@ -350,8 +350,7 @@ class ByColumn(Skew):
     column: str
 
     def names(self, dataset: Dataset, parties: int) -> tuple[str, ...]:
-        values = dataset.column(self.column)
-        return tuple(str(v) for v in np.unique(values))  # type: ignore[arg-type]
+        return tuple(str(v) for v in np.unique(dataset.column(self.column)))  # type: ignore[arg-type]
 
     def partition(
         self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1

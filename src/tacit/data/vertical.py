@@ -234,8 +234,7 @@ def split_columns(data: Dataset, into: Mapping[str, Iterable[Any]], label_at: st
             if isinstance(name, str) and name not in known:
                 raise BadData(f"{data.name}: there is no column {name!r} for {who!r}. {nearest(name, known)}")
         parties[who] = _select_columns(data, whole, who, names)
-    first = parties[label_at]
-    parties[label_at] = replace(first, y=whole.y, classes=whole.classes, labels=whole.labels)
+    parties[label_at] = replace(parties[label_at], y=whole.y, classes=whole.classes, labels=whole.labels)
     n = len(data.rows.y)
     return Vertical(data.name, parties, label_at, torch.arange(n), torch.arange(n, len(whole)))
 

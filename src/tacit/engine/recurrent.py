@@ -141,8 +141,7 @@ def _shares(net: Chain, y: Tensor, live: Tensor) -> tuple[Tensor, Tensor]:
 
 def _of_letters(net: Chain, w: Tensor, letters: Tensor) -> Tensor:
     """[S, T·B, 4·hidden]: the input of the first layer, looked up in a table with a row for each token."""
-    cell = net.cells[0]
-    table = _from_below(cell, w, _part(w, net.embedding, net.letters))
+    table = _from_below(net.cells[0], w, _part(w, net.embedding, net.letters))
     return table.gather(1, letters[..., None].expand(-1, -1, table.shape[2]))
 
 

@@ -75,19 +75,20 @@ class Clip(Stage):
 
     def out(self, vector: Tensor, me: Clients, form: Form) -> Tensor:
         if self.per == "layer" and len(form.layers) > 1:
-            each = self.norm / math.sqrt(len(form.layers))
-            pieces = [clip_rows(piece, each) for piece in torch.split(vector, list(form.layers), 1)]
+            norm = self.norm / math.sqrt(len(form.layers))
+            pieces = [clip_rows(piece, norm) for piece in torch.split(vector, list(form.layers), 1)]
             me.events["clipped"] = me.events.get("clipped", 0) + int(
                 torch.stack([long for _, long in pieces]).any(0).sum()
             )
             return torch.cat([piece for piece, _ in pieces], 1)
-        state = me.state
-        short, long = clip_rows(vector, self.bound(state))
+        short, long = clip_rows(vector, self.bound(me.state))
         me.events["clipped"] = me.events.get("clipped", 0) + int(long.sum())
         if self.quantile is None:
             return short
         # b_i − ½ has half the sensitivity of b_i
-        return torch.cat([short, ((~long).to(torch.float64) - 0.5)[:, None] * self.bit_scale(form, state)], 1)
+        return torch.cat(
+            [short, ((~long).to(torch.float64) - 0.5)[:, None] * self.bit_scale(form, me.state)], 1
+        )
 
     def back(self, total: Tensor, n: float, form: Form, state: State) -> tuple[Tensor, State]:
         if self.quantile is None:

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from ..errors import BadData, ProtocolError
 from ..parameters import bad, check
+from .clip import Clip
 from .noise import Noise
 from .quantize import Fine, Quantize
 from .stage import Clients, Form, Stage, State, refuse, source
@@ -83,15 +84,14 @@ def as_stages(guard: Any) -> tuple[Stage, ...]:
             raise refuse(b, f"does the same as {type(a).__name__} before it. Keep one of them.")
         if a.place > b.place:
             raise refuse(b, f"comes after {type(a).__name__}.")
-    named = {type(s).__name__: s for s in stages}
-    noise, hides = next((s for s in stages if isinstance(s, Noise)), None), [s for s in stages if s.hides]
-    if noise is not None and "Clip" not in named:
-        raise refuse(noise, "needs a bound on each update, and there is no Clip before it.")
-    if hides and not any(isinstance(s, Quantize) for s in stages):
-        raise refuse(hides[0], "adds integers, and there is no Quantize before it.")
-    if hides and "Clip" not in named:
-        raise refuse(hides[0], "needs a bound on each update, and there is no Clip before it.")
-    if noise is not None and noise.placement == "distributed" and not hides:
+    noise = next((s for s in stages if isinstance(s, Noise)), None)
+    hiding = next((s for s in stages if s.hides), None)
+    if hiding is not None and not any(isinstance(s, Quantize) for s in stages):
+        raise refuse(hiding, "adds integers, and there is no Quantize before it.")
+    bounded = noise or hiding
+    if bounded is not None and not any(isinstance(s, Clip) for s in stages):
+        raise refuse(bounded, "needs a bound on each update, and there is no Clip before it.")
+    if noise is not None and noise.placement == "distributed" and hiding is None:
         raise refuse(
             noise,
             "with placement='distributed' adds only a part of the noise to each update, which protects "
@@ -115,9 +115,7 @@ class Guard:
     insecure_seed: int | None = None
     state: State = field(default_factory=dict)  # the server's state, which is sent to all clients
     events: dict[str, int] = field(default_factory=dict)
-    last: dict[str, Tensor] = field(
-        default_factory=dict
-    )  # the last upload of each client, if clients may skip
+    last: State = field(default_factory=dict)  # the last upload of each client, if clients may skip
 
     def __post_init__(self) -> None:
         self.noise = next((s for s in self.stages if isinstance(s, Noise)), None)
@@ -136,12 +134,11 @@ class Guard:
 
     def forms(self, number: int = 0) -> tuple[list[tuple[Stage, Form]], Form, Form]:
         """The early stages with the forms of their inputs, and the forms before and after the grid."""
-        least = 1 if self.hiding is None else self.hiding.survivors(self.clients)
         form = Form(
             "real",
             self.layout.dimension,
             self.clients,
-            least,
+            1 if self.hiding is None else self.hiding.survivors(self.clients),
             layers=self.layout.layers,
             hidden=self.hiding is not None,
             round=number,
@@ -197,16 +194,16 @@ class Guard:
 
     def total(self, weights: Tensor, rows: Tensor, number: int) -> tuple[Tensor, float]:
         """(Σ weight · row, Σ weight); exact if rows are integers."""
-        form = self.output_form(number)
-        if not self.is_summed:
-            real = rows if self.grid is None else self.grid.read(rows, form)
-            return (weights[:, None] * real).sum(0), float(weights.sum())
-        return rows.sum(0), float(len(rows))
+        if self.is_summed:
+            return rows.sum(0), float(len(rows))
+        real = rows if self.grid is None else self.grid.read(rows, self.output_form(number))
+        return (weights[:, None] * real).sum(0), float(weights.sum())
 
     def empty_sum(self, number: int) -> Tensor:
         """The sum of no rows."""
-        form = self.output_form(number)
-        return torch.zeros(form.dimension, dtype=torch.int64 if self.is_summed else torch.float64)
+        return torch.zeros(
+            self.output_form(number).dimension, dtype=torch.int64 if self.is_summed else torch.float64
+        )
 
     def back(self, total: Tensor, n: float, down: State, number: int) -> State:
         """The sum → the mean vectors for `merge`; `n` is the sum of the weights, or the number of rows."""

@@ -89,11 +89,12 @@ class Noise(Stage):
             raise refuse(self, "needs a bound on each update, and there is no Clip before it.")
         if self.multiplier is None:
             raise refuse(self, "has no multiplier yet; it is computed from ε when the job is planned.")
-        own = {"central": 0.0, "local": 1.0, "distributed": 1 / math.sqrt(form.least)}[
-            self.placement
-        ] * self.multiplier
+        own = {"central": 0.0, "local": 1.0, "distributed": 1 / math.sqrt(form.least)}
         return replace(
-            form, noise=self.multiplier, own_noise=own, slack=SLACK if self.distribution == "skellam" else 0
+            form,
+            noise=self.multiplier,
+            own_noise=own[self.placement] * self.multiplier,
+            slack=SLACK if self.distribution == "skellam" else 0,
         )
 
     def out(self, vector: Tensor, me: Clients, form: Form) -> Tensor:
@@ -105,10 +106,9 @@ class Noise(Stage):
         noisy = vector + torch.from_numpy(
             me.draw("noise", lambda n, source: make(sigma, n, source), vector.shape[1])
         )
-        outside = int((noisy.abs() > form.limit).sum())
         # with probability below 10⁻²² (quantize.TAIL); counted, because a wrapped number would silently
         # change the sum
-        if outside:
+        if outside := int((noisy.abs() > form.limit).sum()):
             me.events["out of range"] = me.events.get("out of range", 0) + outside
         return noisy.clamp(-form.limit, form.limit)
 

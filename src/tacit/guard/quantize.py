@@ -60,11 +60,11 @@ class Quantize(Stage):
         # σ = own_noise · (bound after rounding) and that bound is at most bound + √d·step
         units = limit - 1 - form.slack - TAIL * form.own_noise * math.sqrt(form.dimension)
         if units < 1:
-            noisy = " with their noise" if form.own_noise else ""
             raise refuse(
                 self,
-                f"has {self.bits} bits for the sum of {room} clients of {form.dimension} numbers{noisy}: "
-                f"each number has {2 * limit + 1} points, which are too few. Use more bits.",
+                f"has {self.bits} bits for the sum of {room} clients of {form.dimension} numbers"
+                f"{' with their noise' if form.own_noise else ''}: each number has {2 * limit + 1} points, "
+                "which are too few. Use more bits.",
             )
         step = form.bound * (1 + TAIL * form.own_noise) / units
         return replace(
@@ -110,7 +110,7 @@ class Quantize(Stage):
         rows = low + (_uniform(me, x.shape[1], 0) < up)
         tries = 1
         while most is not None and len(long := torch.nonzero(rows.square().sum(1).sqrt() > most).flatten()):
-            again = select_clients(me, long)
+            again = replace(me, names=tuple(me.names[i] for i in long.tolist()))
             rows[long] = low[long] + (_uniform(again, x.shape[1], tries) < up[long])
             tries += 1
         return rows
@@ -154,7 +154,3 @@ def _uniform(me: Clients, n: int, again: int) -> Tensor:
         return (np.frombuffer(source(8 * count), dtype="<u8") >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     return torch.from_numpy(me.draw(f"round/{again}", make, n))
-
-
-def select_clients(me: Clients, rows: Tensor) -> Clients:
-    return replace(me, names=tuple(me.names[i] for i in rows.tolist()))

@@ -76,10 +76,8 @@ class Sparsify(Stage):
     def positions(self, form: Form) -> Tensor:
         """The positions of the round, which everybody derives from the job's public seed."""
         seed = hashlib.blake2b(repr((form.shared, form.round, "sparsify")).encode(), digest_size=16).digest()
-        indices = np.random.Generator(np.random.Philox(key=int.from_bytes(seed, "little"))).choice(
-            form.dimension, self.count(form), replace=False
-        )
-        return torch.from_numpy(np.sort(indices))
+        rng = np.random.Generator(np.random.Philox(key=int.from_bytes(seed, "little")))
+        return torch.from_numpy(np.sort(rng.choice(form.dimension, self.count(form), replace=False)))
 
     def out(self, vector: Tensor, me: Clients, form: Form) -> Tensor:
         if self.feedback:

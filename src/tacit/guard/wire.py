@@ -12,22 +12,17 @@ from .stage import Form, State
 
 def pack_row(row: Tensor, form: Form, sparse: bool = False) -> State:
     """Pack real numbers as float32 and integers in `form.bits` bits; of a sparse row only nonzero numbers."""
-    if form.space == "real":
-        body, kind = row.to(torch.float32), "real"
-    else:
-        body, kind = row, "whole"
-    sent: State = {}
-    if kind == "whole" and not form.step:  # the last number is the client's own scale
+    is_real, sent = form.space == "real", State()
+    body = row.to(torch.float32) if is_real else row
+    if not is_real and not form.step:  # the last number is the client's own scale
         sent["scale"], body = row[-1:].to(torch.float32), row[:-1]
     if sparse:
         at = torch.nonzero(body).flatten()
         sent["at"], body = at.to(torch.int32), body[at]
-    sent[kind] = (
-        body
-        if kind == "real"
-        else torch.from_numpy(pack_integers(body.to(torch.int64).numpy(), form.bits, form.limit))
-    )
-    return sent
+    if is_real:
+        return sent | {"real": body}
+    numbers = body.to(torch.int64).numpy()
+    return sent | {"whole": torch.from_numpy(pack_integers(numbers, form.bits, form.limit))}
 
 
 def unpack_row(sent: State, form: Form) -> Tensor:
@@ -38,10 +33,11 @@ def unpack_row(sent: State, form: Form) -> Tensor:
             f"guard: an upload has the fields {sorted(sent)}; {sorted(expected)} were agreed."
         )
     count = form.dimension if "at" not in sent else len(sent["at"])
-    read = (
-        None if form.space == "real" else unpack_integers(sent["whole"].numpy(), count, form.bits, form.limit)
+    body = (
+        sent["real"].to(torch.float64)
+        if form.space == "real"
+        else torch.from_numpy(unpack_integers(sent["whole"].numpy(), count, form.bits, form.limit))
     )
-    body = sent["real"].to(torch.float64) if read is None else torch.from_numpy(read)
     if body.shape != (count,) or (form.space == "real" and not torch.isfinite(body).all()):
         raise ProtocolError(
             f"guard: an upload has {tuple(body.shape)} numbers; {count} finite ones were agreed."

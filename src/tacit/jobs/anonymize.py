@@ -193,7 +193,7 @@ def anonymize(
         classes=classes.number,
         warnings=[*notes, *release.warnings, *identifiers],
         original=frame,
-        ledger=None if private is None else _build_ledger(private, chosen),
+        ledger=Ledger() if private is None else _build_ledger(private, chosen),
         shuffled=private is not None,
     )
 

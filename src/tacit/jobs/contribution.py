@@ -1,4 +1,4 @@
-"""tacit.contribution: what each party added to a run, and what it may get for it."""
+"""`tacit.contribution`: what each party added to the model of a run."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import torch
 from ..algorithms import FedAvg, FedProx, LocalSGD, ParallelSGD
 from ..audit import contribution as game
 from ..errors import BadParameter
-from ..parameters import bad
-from ..results import Result
+from ..parameters import bad, refuse
+from ..parties.ledger import Ledger
+from ..results import JobResult, Result
 from ..runtimes.cohort import Cohort
 from .train.plan import Plan, make_task
 from .train.train import train_side_by_side
@@ -28,8 +29,11 @@ METHODS = ("auto", "leave_one_out", "shapley", "sampled", "reconstructed")
 
 
 @dataclass(frozen=True)
-class Contribution:
-    """What each party added to the model's `metric`, and how that was found."""
+class Contribution(JobResult):
+    """What each party added to the model's `metric`, and how that was computed. The ledger is the run's."""
+
+    title = "What each party contributed"
+    facts = ("value", "metric", "method")
 
     parties: tuple[str, ...]
     metric: str
@@ -41,9 +45,14 @@ class Contribution:
     def value(self) -> dict[str, float]:
         return dict(zip(self.parties, self.values.value.tolist()))
 
+    @property
+    def ledger(self) -> Ledger:
+        return self.result.ledger
+
     def table(self) -> pandas.DataFrame:
-        """One row a party, who added most first. `share` is its part of what all added; `rows` how many it
-        trained on.
+        """Return one row per party, the largest value first.
+
+        `share` is its part of the sum of all values; `rows` is the number of its training rows.
         """
         import pandas
 
@@ -58,21 +67,21 @@ class Contribution:
         return pandas.DataFrame(columns, index=list(self.parties)).sort_values("value", ascending=False)
 
     def payout(self, total: float) -> dict[str, float]:
-        """`total` in proportion to what each added; nobody pays in."""
+        """Divide `total` in proportion to the contributions; negative ones count as 0."""
         return dict(zip(self.parties, game.payout(self.values.value, total).tolist()))
 
     def free_riders(self, share: float = 0.1) -> list[str]:
-        """Parties that added less than `share` of an even part of the whole gain, their interval's upper end
-        included.
-        """
+        """Return the parties whose interval ends below `share` of an equal part of the total gain."""
         even = (self.values.whole - self.values.empty) / len(self.parties)
         return [name for name, high in zip(self.parties, self.values.high) if high < share * even]
 
     def models(self) -> dict[str, Any]:
-        """A model for each party as good as what it added: of the way from the first model to the last, the
-        coordinates that moved most, as large a part as its value is of the largest one's. Whoever added most
-        gets the whole model. (X. Xu et al., "Gradient Driven Rewards to Guarantee Fairness in Collaborative
-        Machine Learning", NeurIPS 2021: rewards by sparsified updates.)
+        """Return a model for each party whose quality corresponds to its contribution.
+
+        It is the initial model plus the largest coordinates of the total update, as large a share of them as
+        the party's value is of the largest value. The party with the largest value gets the whole model.
+        (X. Xu et al., "Gradient Driven Rewards to Guarantee Fairness in Collaborative Machine Learning",
+        NeurIPS 2021: rewards by sparsified updates.)
         """
         p: Plan = self.result.origin
         task = make_task(p)
@@ -82,8 +91,8 @@ class Contribution:
         out = {}
         for name, g in zip(self.parties, gain / gain.max() if gain.max() > 0 else gain):
             w = start.clone()
-            kept = order[: round(float(g) * len(order))]
-            w[kept] = end[kept]
+            largest = order[: round(float(g) * len(order))]
+            w[largest] = end[largest]
             model = copy.deepcopy(self.result.model)
             with torch.no_grad():
                 for s, q in zip(task.parameters, model.parameters()):
@@ -102,13 +111,13 @@ def contribution(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Contribution:
-    """What each party added to the test `metric` of a run's model.
+    """Estimate what each party added to the test `metric` of a run's model.
 
-    "leave_one_out" trains without each; "shapley" trains every coalition, up to 12 parties; "sampled" random
-    orders of joining, with intervals; "reconstructed" trains once and puts the models of coalitions together
-    from the updates, which is fast and for FedAvg and its kin. "auto" is "shapley" up to 6 parties and
-    "reconstructed" beyond, or "sampled" where that cannot be. Coalitions train side by side, from the run's
-    own seed.
+    "leave_one_out" trains without each party; "shapley" trains every coalition, up to 12 parties; "sampled"
+    trains random orders of joining, with confidence intervals; "reconstructed" trains once and reconstructs
+    the models of coalitions from the updates, which is fast but only possible for FedAvg and its variants.
+    "auto" is "shapley" up to 6 parties, else "reconstructed" if possible, else "sampled". Coalitions train
+    side by side, from the run's own seed.
     """
     p = getattr(run, "origin", None)
     if not isinstance(p, Plan):
@@ -116,34 +125,40 @@ def contribution(
             "contribution",
             "run",
             type(run).__name__,
-            "what tacit.train gave back in this program",
-            "A run that was read from disk has no rows with it.",
+            "what tacit.train returned in this process",
+            "A run that was read from disk has no rows.",
         )
-    if method not in METHODS:
-        raise bad("contribution", "method", method, "one of " + ", ".join(map(repr, METHODS)))
-    if metric not in run.metrics:
-        raise bad(
-            "contribution",
-            "metric",
-            metric,
-            "one of " + ", ".join(k for k, v in run.metrics.items() if isinstance(v, float)),
-        )
-    if p.guard:
-        raise BadParameter(
+    refuse(
+        (
+            method not in METHODS,
+            bad("contribution", "method", method, "one of " + ", ".join(map(repr, METHODS))),
+        ),
+        (
+            metric not in run.metrics,
+            bad(
+                "contribution",
+                "metric",
+                metric,
+                "one of " + ", ".join(k for k, v in run.metrics.items() if isinstance(v, float)),
+            ),
+        ),
+        (
+            p.guard,
             "contribution: it looks at what single parties did, which the run's guard hides. Ask it of a "
-            "run without a guard."
-        )
-    if p.pace is not None or p.topology is not None or p.runtime == "parties":
-        raise BadParameter(
+            "run without a guard.",
+        ),
+        (
+            p.pace is not None or p.topology is not None or p.runtime == "parties",
             "contribution: it is for synchronous rounds with one server, in a simulation. Train so to ask "
-            "for contributions."
-        )
-    if p.algorithm.sees_each:
-        raise BadParameter(
+            "for contributions.",
+        ),
+        (
+            p.algorithm.sees_each,
             f"contribution: it is for one model that all parties share, and {type(p.algorithm).__name__} "
             "has one for each cluster. "
-            "Ask it of a run with another algorithm."
-        )
+            "Ask it of a run with another algorithm.",
+        ),
+    )
     if not isinstance(permutations, int) or permutations < 2:
         raise bad("contribution", "permutations", permutations, "a whole number of at least 2")
     n, simple = len(p.fed), _is_simple(p)
@@ -204,9 +219,7 @@ class _Trained:
 
 
 class _Reconstructed:
-    """The same from one run: every round's mean taken over the coalition's members only, from the first model
-    on.
-    """
+    """The utility of coalitions, from one run: every round's mean is taken over the coalition's members."""
 
     def __init__(self, p: Plan, metric: str):
         self.plan, self.metric = dataclasses.replace(p, runtime="cohort", through=None), metric
@@ -214,18 +227,17 @@ class _Reconstructed:
         self.start = task.initial()
         cohort = Cohort(task, [self.start], [self.plan.run()], p.engine)
         self.rounds: list[tuple[np.ndarray, torch.Tensor, torch.Tensor]] = []
-        heard: list[
-            tuple[np.ndarray, torch.Tensor, torch.Tensor]
-        ] = []  # of one round: a stack at a time, or one party
-        cohort.on_upload = lambda who, weights, vectors: heard.append(
+        # of one round: of a stack, or of one party at a time
+        uploads: list[tuple[np.ndarray, torch.Tensor, torch.Tensor]] = []
+        cohort.on_upload = lambda who, weights, vectors: uploads.append(
             (who, weights.clone(), vectors["delta"].clone())
         )
         for r in range(p.rounds):
             cohort.round(r)
-            if heard:
-                who, weights, deltas = zip(*heard)
+            if uploads:
+                who, weights, deltas = zip(*uploads)
                 self.rounds.append((np.concatenate(who), torch.cat(weights), torch.cat(deltas)))
-            heard.clear()
+            uploads.clear()
 
     def __call__(self, coalitions: Sequence[game.Coalition]) -> list[float]:
         return _score(self.plan, [{**self.start, "w": self._model(s)} for s in coalitions], self.metric)
@@ -245,7 +257,7 @@ def _score(p: Plan, models: list[dict[str, torch.Tensor]], metric: str) -> list[
     task, test = make_task(p), p.fed.test_at(p.rounds)
     held = evaluation.held_out(p.fed, p.fed.at(p.rounds), p.min_rows, p.sums_only)
     buffers = torch.stack([m["buffers"] for m in models]) if "buffers" in models[0] else None
-    found = evaluation.evaluate(
+    metrics = evaluation.evaluate(
         task,
         torch.stack([m["w"] for m in models]),
         buffers,
@@ -253,4 +265,4 @@ def _score(p: Plan, models: list[dict[str, torch.Tensor]], metric: str) -> list[
         [held] * len(models),
         [p.fed.classes] * len(models),
     )
-    return [f[metric] for f in found]
+    return [m[metric] for m in metrics]

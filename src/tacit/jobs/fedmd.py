@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,9 +18,13 @@ from torch.nn.functional import cross_entropy, kl_div, log_softmax, softmax
 from .. import models as kinds
 from ..data.federation import Federation, check_one_label
 from ..errors import BadData, BadParameter
+from ..files import write_atomic
 from ..parameters import bad
 from ..parties.ledger import Ledger
 from ..protocols import fedmd as protocol
+from ..results import JobResult
+from ..runs import check_unused, encode_model
+from .vertical.split import folder_of
 
 if TYPE_CHECKING:
     import pandas
@@ -27,13 +33,29 @@ SERVER = "server"
 
 
 @dataclass
-class FedMDResult:
+class FedMDResult(JobResult):
     """Every party's model, and the accuracy after each round."""
+
+    title = "Federated distillation"
+    facts = ("metrics", "history")
 
     models: dict[str, nn.Module]
     history: list[dict[str, Any]]
     ledger: Ledger
     metrics: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def value(self) -> dict[str, nn.Module]:
+        return self.models
+
+    def save(self, path: str | Path) -> Path:
+        """Write each party's model to a new directory, as safetensors, and `to_dict` as result.json."""
+        directory = check_unused(path, "result.json")
+        directory.mkdir(parents=True, exist_ok=True)
+        for k, (name, model) in enumerate(self.models.items()):
+            write_atomic(directory / f"{folder_of(name, k)}.safetensors", encode_model(model))
+        write_atomic(directory / "result.json", json.dumps(self.to_dict(), indent=1))
+        return directory
 
     def table(self) -> pandas.DataFrame:
         """Return one row per party: its accuracy alone, and after federated distillation."""

@@ -20,9 +20,10 @@ from ..mpc import checked, inference
 from ..mpc.model import compile, to_text
 from ..mpc.prime import FixedPointPrime
 from ..mpc.ring import FixedPoint
-from ..parameters import bad, check
+from ..parameters import bad, check, refuse
 from ..parties.ledger import Ledger
-from ..runtimes.choose import choose_runtime
+from ..results import JobResult
+from ..runtimes.choose import SyncRuntime, choose_runtime
 from .devices import device_for
 
 if TYPE_CHECKING:
@@ -33,11 +34,23 @@ OFFLINE = {"TapeKey", "Corrections", "TransferOffer", "TransferChoices", "Extend
 
 
 @dataclass
-class Inference:
+class Inference(JobResult):
     """The client's result.
 
     `max_error_vs_plain` is set in debug mode only: it needs both the model and the input in one place.
     """
+
+    title = "Inference on secret shares"
+    facts = (
+        "value",
+        "costs",
+        "offline",
+        "bytes",
+        "rounds",
+        "offline_bytes",
+        "offline_rounds",
+        "max_error_vs_plain",
+    )
 
     value: Tensor
     ledger: Ledger
@@ -78,7 +91,7 @@ def infer(
     x: Any,
     private: Collection[str] = ("input", "model"),
     reveal: str = "logits",
-    runtime: Any = None,
+    runtime: SyncRuntime | str | None = None,
     *,
     owner: str = "owner",
     client: str = "client",
@@ -106,42 +119,62 @@ def infer(
     hidden = (
         {private} if isinstance(private, str) else set(private) if isinstance(private, Collection) else set()
     )
-    if hidden not in ({"input"}, {"input", "model"}):
-        raise bad(
-            "infer",
-            "private",
-            private,
-            "('input', 'model') or ('input',)",
-            "If only the model is private, the client can send its input to the owner; no shares are needed.",
-        )
-    if reveal not in ("logits", "argmax"):
-        raise bad("infer", "reveal", reveal, "'logits' or 'argmax'")
-    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-        raise bad("infer", "batch", batch, "a whole number of at least 1")
-    if adversary not in ("semi-honest", "active"):
-        raise bad("infer", "adversary", adversary, "'semi-honest' or 'active'")
+    refuse(
+        (
+            hidden not in ({"input"}, {"input", "model"}),
+            bad(
+                "infer",
+                "private",
+                private,
+                "('input', 'model') or ('input',)",
+                "If only the model is private, the client can send its input to the owner; no shares are "
+                "needed.",
+            ),
+        ),
+        (reveal not in ("logits", "argmax"), bad("infer", "reveal", reveal, "'logits' or 'argmax'")),
+        (
+            isinstance(batch, bool) or not isinstance(batch, int) or batch < 1,
+            bad("infer", "batch", batch, "a whole number of at least 1"),
+        ),
+        (
+            adversary not in ("semi-honest", "active"),
+            bad("infer", "adversary", adversary, "'semi-honest' or 'active'"),
+        ),
+    )
     active = adversary == "active"
-    if active and debug:
-        raise bad(
-            "infer",
-            "debug",
-            debug,
-            "False with adversary='active'",
-            "Debug mode opens what the tags protect. Debug the model with 'semi-honest' parties first.",
-        )
-    if helper is None and active:
-        raise bad(
-            "infer", "helper", helper, "a name with adversary='active'", "Tagged masks come from a helper."
-        )
-    if helper is None and "model" not in hidden:
-        raise bad(
-            "infer",
-            "private",
-            private,
-            "('input', 'model') with helper=None",
-            "With a public model there is nothing to share: the client has the weights and can compute "
-            "alone.",
-        )
+    refuse(
+        (
+            active and debug,
+            bad(
+                "infer",
+                "debug",
+                debug,
+                "False with adversary='active'",
+                "Debug mode opens what the tags protect. Debug the model with 'semi-honest' parties first.",
+            ),
+        ),
+        (
+            helper is None and active,
+            bad(
+                "infer",
+                "helper",
+                helper,
+                "a name with adversary='active'",
+                "Tagged masks come from a helper.",
+            ),
+        ),
+        (
+            helper is None and "model" not in hidden,
+            bad(
+                "infer",
+                "private",
+                private,
+                "('input', 'model') with helper=None",
+                "With a public model there is nothing to share: the client has the weights and can compute "
+                "alone.",
+            ),
+        ),
+    )
     if helper is None:
         _check_oblivious_transfer()
     names = [owner, client, helper] if helper is not None else [owner, client]

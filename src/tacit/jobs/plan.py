@@ -1,12 +1,13 @@
-"""tacit.plan: what a training run would let out, before anything runs. No row is trained on; the noise is
-found, the bytes are counted.
+"""`tacit.plan`: what a training run would reveal, before anything runs.
+
+No row is trained on; the noise is calibrated and the bytes are counted.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -23,6 +24,8 @@ from ..guard import Guard, Noise
 from ..guard.guard import Layout
 from ..numbers import size
 from ..parameters import to_table
+from ..parties.ledger import Ledger
+from ..results import JobResult
 from ..runs import Event
 from .train import guards
 from .train.elsewhere import Elsewhere
@@ -36,8 +39,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Outlook:
-    """What a run would do: who sees what, what it spends, what it sends."""
+class Outlook(JobResult):
+    """What a run would do: who sees what, what it spends, what it sends. The ledger is empty: nothing ran."""
+
+    title = "What a training run would reveal"
+    facts = (
+        "sees",
+        "spends",
+        "bytes_up",
+        "bytes_down",
+        "rounds",
+        "parties",
+        "per_round",
+        "tolerated",
+        "guard",
+        "held_out",
+        "notes",
+    )
 
     sees: list[dict[str, str]]
     spends: dict[str, Any] | None
@@ -50,11 +68,14 @@ class Outlook:
     guard: list[dict[str, Any]]
     held_out: str  # which figures on held-out rows the run would show
     notes: list[str]
+    ledger: Ledger = field(default_factory=Ledger, repr=False)
 
-    def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+    @property
+    def value(self) -> list[dict[str, str]]:
+        """Who would see what."""
+        return self.sees
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         lines = [f"{self.parties} parties, {self.per_round} a round, {self.rounds} rounds"]
         lines += [f"{s['party']} sees: {s['what']}" for s in self.sees]
         if self.spends is None:
@@ -178,24 +199,25 @@ def _held_out(p: Plan) -> str:
 
 
 def _tolerated(p: Plan, guard: Guard | None) -> int:
-    """How many of a round's parties may stay away without the round failing: those that the hiding stage
-    allows; without one, and over messages, none unless a deadline is given where parties meet.
+    """Return how many parties may drop out of a round without its failing.
+
+    A hiding stage sets it; without one it is 0, unless real parties have a deadline.
     """
     return 0 if guard is None or guard.hiding is None else p.per_round - guard.hiding.survivors(p.per_round)
 
 
 def _looked(p: Plan) -> int:
-    """Return how many parties report their loss before participants are chosen."""
-    sizes: list[int] = []
+    """Return how many parties report their loss before the participants of a round are selected."""
+    counts: list[int] = []
 
     def loss(who: np.ndarray) -> np.ndarray:
-        sizes.append(len(who))
+        counts.append(len(who))
         return np.zeros(len(who))
 
     if p.select is not None:
         n = len(p.fed)
         selection.select(p.select, p.seed, 0, selection.PartyInfo(p.sizes, loss, np.zeros(n)), p.per_round)
-    return sum(sizes)
+    return sum(counts)
 
 
 def _sees(p: Plan, guard: Guard | None, start: State) -> list[dict[str, str]]:

@@ -6,11 +6,29 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..parameters import bad
+from ..parties.ledger import Ledger
+from ..results import JobResult
 
 if TYPE_CHECKING:
-    from ..parties.ledger import Ledger
     from ..parties.party import Program
     from ..runtimes.choose import SyncRuntime
+
+
+class ProgramResult(dict[str, Any], JobResult):
+    """What each party's program returned, by party."""
+
+    title = "Programs of parties"
+    facts = ("value",)
+
+    ledger: Ledger
+
+    def __init__(self, value: Mapping[str, Any], ledger: Ledger):
+        super().__init__(value)
+        self.ledger = ledger
+
+    @property
+    def value(self) -> dict[str, Any]:
+        return dict(self)
 
 
 def run_programs(
@@ -18,11 +36,12 @@ def run_programs(
     *,
     runtime: SyncRuntime | str | None = None,
     ledger: Ledger | None = None,
-) -> dict[str, Any]:
+) -> ProgramResult:
     """Run one program per party and return what each returned, by party.
 
     `runtime` is "inprocess" (the default), "processes", `tacit.InProcess(…)` or `tacit.Processes(…)`. What
-    each party saw is added to `ledger`. If a party fails, the run ends with a PartyFailed that names it.
+    each party saw is in the result's ledger, which is `ledger` if one is passed. If a party fails, the run
+    ends with a PartyFailed that names it.
     """
     from ..runtimes.choose import choose_runtime
 
@@ -33,4 +52,5 @@ def run_programs(
             programs,
             'a program for each party by its name, like {"alice": program, "bob": program}',
         )
-    return dict(choose_runtime("run_programs", runtime).run_sync(programs, ledger=ledger))
+    ledger = Ledger() if ledger is None else ledger
+    return ProgramResult(choose_runtime("run_programs", runtime).run_sync(programs, ledger=ledger), ledger)

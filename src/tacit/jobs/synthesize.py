@@ -34,7 +34,7 @@ from ..parties.ledger import Ledger
 from ..parties.party import Party
 from ..protocols import rounds, secagg
 from ..protocols.consent import Commitment, OncePerRound
-from ..runtimes.choose import choose_runtime
+from ..runtimes.choose import SyncRuntime, choose_runtime
 from ..runtimes.inprocess import InProcess
 from ..synth import ALL, GAN, GaussianCopula, Generator, GeneratorState, Table
 from ..synth.columns import Column
@@ -58,7 +58,7 @@ def synthesize(
     *,
     local_epochs: int = 1,
     hide: bool = True,
-    runtime: Any = None,
+    runtime: SyncRuntime | str | None = None,
     watch: Watch | None = None,
 ) -> Generator:
     """Fit one generator on the rows of all holders, which stay where they are.
@@ -66,7 +66,7 @@ def synthesize(
     `table` declares every column's domain, because no party may read it off all rows. `generator` is
     GaussianCopula(…), GAN(…), WGAN(…) or CTGAN(…); a GAN trains for `epochs` on each holder's rows, and the
     weights are averaged every `local_epochs`. `hide` sums under masks (secure aggregation), so that the
-    coordinator only sees sums. `runtime` is InProcess() (default), or Processes() for one process per party
+    coordinator only sees sums. `runtime` is as in `tacit.psi`; "processes" uses one process per party
     and real sockets. `watch` is called once per round.
 
     Returns a fitted copy of `generator`, with `.sample(n)`, `.save(path)` and `.ledger`.

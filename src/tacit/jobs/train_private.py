@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from .. import __version__, models
 from ..accounting import Release
 from ..accounting.account import FILE
+from ..config.private import PRIVATE_OPTIONS, PrivateConfig
+from ..config.signature import with_options
 from ..data.federation import Dataset, Federation, check_one_label
 from ..engine.metrics import count, measure, measure_regression
 from ..errors import BadData
 from ..guard.stage import source
-from ..parameters import bad, check, to_table
-from ..private.dpsgd import DPFTRL, DPSGD
+from ..parameters import bad, check
+from ..private.dpsgd import DPSGD
 from ..private.session import Session
 from ..private.size import PUBLIC, count_release, describe_count, describe_declared, noisy_count
 from ..results import Result
@@ -30,11 +31,13 @@ from ..runs import Event, Journal, check_unused
 from .devices import device_for
 from .train.plan import fits
 
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "sgd": torch.optim.SGD,
-    "adam": torch.optim.Adam,
+if TYPE_CHECKING:
+    from ..config.types import PrivateOptions
+
+OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], float]] = {
+    "sgd": (torch.optim.SGD, 0.5),  # and its learning rate, if none is given
+    "adam": (torch.optim.Adam, 5e-3),
 }
-RATES = {"sgd": 0.5, "adam": 5e-3}
 ENCODED = (
     "The table's columns were inferred, and its numbers standardized, from the private rows, which ε does "
     "not cover; declare them (fit=data.Recipe(…, mean=…, std=…)) if that matters."
@@ -42,41 +45,20 @@ ENCODED = (
 LOT = 256  # expected batch size, if there are at least four times as many rows
 
 
+@with_options(PRIVATE_OPTIONS)
 def train_private(
     dataset: Dataset,
     *,
     model: Any = "mlp",
-    epsilon: float | None = None,
-    delta: float = 1e-5,
-    epochs: int = 10,
-    clip: float | None = 1.0,
-    batch_size: int | None = None,
-    lr: float | None = None,
-    momentum: float = 0.0,
-    optimizer: str = "sgd",
-    clipping: str = "flat",
-    sampling: str = "poisson",
-    noise_multiplier: float | None = None,
-    accountant: str = "auto",
-    micro_batch: int | None = None,
-    public_size: int | None = None,
-    method: str = "auto",
-    seed: int = 0,
-    device: str = "cpu",
-    evaluate_every: int = 1,
-    insecure_seed: int | None = None,
     out: str | Path | None = None,
     data_job: dict[str, Any] | None = None,
     watch: Callable[[Event], None] | None = None,
+    **options: Unpack[PrivateOptions],
 ) -> Result:
     """Train one model on one data set with DP-SGD.
 
     With `epsilon`, the noise is calibrated to this many epochs; with `noise_multiplier` instead, ε is the
-    result. `sampling` is "poisson", "shuffle", "fixed", or "order" for DP-FTRL, which needs no sampling; the
-    accounting follows it. `optimizer` is "sgd" or "adam" (DP-Adam).
-
-    `seed` affects the initial weights only. Row sampling and noise use the operating system's randomness, so
-    two runs differ. `insecure_seed` makes them replayable, for tests only; the result is stamped NOT PRIVATE.
+    result. Row sampling and noise use the operating system's randomness, so two runs with one seed differ.
 
     Under "poisson", ε protects the presence of a row, so nothing that is released depends on the exact number
     of rows. `public_size` declares a public number; without it the rows are counted once with noise, which is
@@ -92,32 +74,12 @@ def train_private(
             "a Dataset: tacit.data.digits(), data.from_arrays(x, y), data.from_csv(…)",
             hint,
         )
-    for name, value, least in (
-        ("epochs", epochs, 1),
-        ("evaluate_every", evaluate_every, 0),
-        ("seed", seed, 0),
-    ):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise bad("train_private", name, value, f"a whole number of at least {least}")
-    if optimizer not in OPTIMIZERS:
-        raise bad("train_private", "optimizer", optimizer, "one of " + ", ".join(map(repr, OPTIMIZERS)))
-    lr = RATES[optimizer] if lr is None else lr
-    if isinstance(lr, bool) or not isinstance(lr, int | float) or not 0 < lr < math.inf:
-        raise bad("train_private", "lr", lr, "a number above 0, or None (0.5 for sgd, 0.005 for adam)")
-    settings = _settings(
-        epsilon=epsilon,
-        delta=delta,
-        clip=clip,
-        clipping=clipping,
-        sampling=sampling,
-        noise_multiplier=noise_multiplier,
-        accountant=accountant,
-        micro_batch=micro_batch,
-        public_size=public_size,
-        method=method,
-    )
+    config = check(PrivateConfig(**options), "train_private")
+    optimizer, lr = OPTIMIZERS[config.optimizer]
+    device = device_for("train_private", config.device)
+    config = replace(config, lr=lr if config.lr is None else config.lr, device=device)
+    settings = config.dpsgd()
     check_one_label("train_private", dataset)
-    device = device_for("train_private", device)
     rows = len(dataset.rows.y)
     if not rows:
         raise BadData(f"{dataset.name}: there are no rows to train on.")
@@ -125,60 +87,35 @@ def train_private(
     dataset = dataset.centralize()
     x, y = (t.to(device) for t in dataset.rows)
     outputs = dataset.classes or 1
-    module = models.build(model, tuple(x.shape[1:]), outputs, seed).to(device).train()
+    module = models.build(model, tuple(x.shape[1:]), outputs, config.seed).to(device).train()
     fits("train_private", module, models.name_of(model), x[:2], dataset.classes, dataset.name)
-    more = {"momentum": momentum} if optimizer == "sgd" else {"betas": (momentum or 0.9, 0.999)}
-    descent = OPTIMIZERS[optimizer](module.parameters(), lr=lr, **more)
-    if (
-        batch_size is not None
-        and public_size is None
-        and (isinstance(batch_size, bool) or not isinstance(batch_size, int) or not 1 <= batch_size <= rows)
-    ):
+    momentum = config.momentum
+    more = {"momentum": momentum} if config.optimizer == "sgd" else {"betas": (momentum or 0.9, 0.999)}
+    descent = optimizer(module.parameters(), lr=config.lr, **more)
+    batch_size = config.batch_size
+    if batch_size is not None and config.public_size is None and batch_size > rows:
         raise bad(
             "train_private",
             "batch_size",
             batch_size,
             f"a whole number between 1 and the number of rows, {rows:,}",
         )
-    known = _known_size(settings, rows, batch_size or 1, insecure_seed)
+    known = _known_size(settings, rows, batch_size or 1, config.insecure_seed)
     size = min(LOT, max(1, known.rows // 4)) if batch_size is None else batch_size
+    config = replace(config, batch_size=size)
     job = {
         "data": data_job or {"made_in": "python", "name": dataset.name},
-        "model": _model(model),
-        "private": {
-            k: v
-            for k, v in dict(
-                epsilon=epsilon,
-                delta=delta,
-                epochs=epochs,
-                clip=clip,
-                batch_size=size,
-                lr=lr,
-                momentum=momentum,
-                optimizer=optimizer,
-                clipping=clipping,
-                sampling=sampling,
-                noise_multiplier=noise_multiplier,
-                accountant=accountant,
-                micro_batch=micro_batch,
-                public_size=public_size,
-                method=method,
-                seed=seed,
-                device=device,
-                evaluate_every=evaluate_every,
-                insecure_seed=insecure_seed,
-            ).items()
-            if v is not None
-        },
+        "model": models.table_of(model),
+        "private": {k: v for k, v in asdict(config).items() if v is not None},
     }
     threads = torch.get_num_threads()
     session = known.settings.attach(
         module,
         descent,
         (x, y),
-        epochs=epochs,
+        epochs=config.epochs,
         batch_size=size,
-        insecure_seed=insecure_seed,
+        insecure_seed=config.insecure_seed,
         earlier=() if known.release is None else (known.release,),
     )
     if out is not None:
@@ -192,21 +129,7 @@ def train_private(
     try:
         if device == "cpu":
             torch.set_num_threads(1)
-        return _train(
-            session,
-            dataset,
-            module,
-            x,
-            y,
-            epochs,
-            evaluate_every,
-            journal,
-            job,
-            models.name_of(model),
-            seed,
-            device,
-            notes,
-        )
+        return _train(session, dataset, module, config, journal, job, models.name_of(model), notes)
     finally:
         torch.set_num_threads(threads)
         session.close()
@@ -234,54 +157,29 @@ def _known_size(settings: DPSGD, rows: int, least: int, insecure_seed: int | Non
     return _KnownSize(noisy, replace(settings, public_size=noisy), release, describe_count(release))
 
 
-def _model(model: Any) -> dict[str, Any]:
-    """Return the model as a table of a job file."""
-    name = next((k for k, v in models.ALL.items() if v is type(model)), None)
-    return {"name": models.name_of(model)} if name is None else {**to_table(model), "name": name}
-
-
-def _settings(**options: Any) -> DPSGD:
-    if options["sampling"] == "order":
-        return check(DPFTRL(**options))
-    if options["sampling"] not in ("poisson", "shuffle", "fixed"):
-        raise bad(
-            "train_private",
-            "sampling",
-            options["sampling"],
-            "one of 'poisson', 'shuffle', 'fixed', 'order' (DP-FTRL)",
-        )
-    return check(DPSGD(**options))
-
-
 def _train(
     session: Session,
     dataset: Dataset,
     module: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    epochs: int,
-    every: int,
+    config: PrivateConfig,
     journal: Journal,
     job: dict[str, Any],
     name: str,
-    seed: int,
-    device: str,
     notes: str,
 ) -> Result:
-    label = type(session.settings).__name__
-    parameters = sum(p.numel() for p in module.parameters())
+    epochs, every, device = config.epochs, config.evaluate_every, config.device
     journal.event(
         "start",
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         tacit=__version__,
-        label=label,
+        label=type(session.settings).__name__,
         skew="one holder",
-        seed=seed,
+        seed=config.seed,
         runtime="one process",
         device=device,
         rounds=epochs,
         fingerprints={},
-        model={"name": name, "parameters": parameters},
+        model={"name": name, "parameters": sum(p.numel() for p in module.parameters())},
         federation=dataset.split(1, held_fraction=0.0, min_size=1).outline(),
     )  # without row and label counts, which ε protects
     if notes:

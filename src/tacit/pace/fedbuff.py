@@ -32,13 +32,9 @@ class FedBuff(Pace):
         return Buffer(names, at_once, seed, self.buffer)
 
     def updates(self, batch: list[Arrival], version: int, now: State) -> list[tuple[float, State]]:
-        updates = []
-        for a in batch:
-            s = self.staleness.weight(
-                version - a.order.version
-            )  # line 10: τ_i(t) = t − the version it began with
-            updates.append((a.weight, {k: s * v for k, v in a.vectors.items()}))
-        return updates
+        # line 10: τ_i(t) = t − the version it began with
+        factors = [self.staleness.weight(version - a.order.version) for a in batch]
+        return [(a.weight, {k: s * v for k, v in a.vectors.items()}) for a, s in zip(batch, factors)]
 
 
 class Buffer(Scheduler):

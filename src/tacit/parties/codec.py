@@ -26,10 +26,8 @@ MAGIC = b"TCT\x01"
 MAX_BYTES = 1 << 30  # 268 million float32 parameters; a transport may ask for less
 _START = len(MAGIC) + 4
 _PAD = [bytes(n) for n in range(ALIGN)]
-_PAIR, _SHORT = (
-    0x92,
-    0xA0,
-)  # msgpack's: a list of two; a text of less than 32 bytes, its length in the lower five bits
+# msgpack's: a list of two; a text of less than 32 bytes, its length in the lower five bits
+_PAIR, _SHORT = 0x92, 0xA0
 _KIND_BYTES = 512  # more than any class name: enough of the head to tell the kind
 
 
@@ -103,12 +101,10 @@ def kind_of(frame: Frame, max_bytes: int = MAX_BYTES) -> str:
         and view[_START + 1] & 0xE0 == _SHORT
         and (n := view[_START + 1] & 0x1F) <= head - 2
     ):
-        with suppress(
-            UnicodeDecodeError
-        ):  # the common case, read directly: this is called for every arriving message
+        # the common case, read directly: this is called for every arriving message
+        with suppress(UnicodeDecodeError):
             return str(view[_START + 2 : _START + 2 + n], "utf-8")
-    reader = Reader(_unpacker(view[_START : _START + min(head, _KIND_BYTES)]), head, view, 0, False)
-    return _kind(reader)
+    return _kind(Reader(_unpacker(view[_START : _START + min(head, _KIND_BYTES)]), head, view, 0, False))
 
 
 def _kind(reader: Reader) -> str:

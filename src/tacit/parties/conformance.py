@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,13 +34,10 @@ class Tap:
     crash: tuple[str, int] | None = None
 
     def on(self, programs: Mapping[str, Program]) -> dict[str, Program]:
-        return {name: self._tapped(program) for name, program in programs.items()}
-
-    def _tapped(self, program: Program) -> Program:
-        async def run_tapped(me: Party) -> Any:
+        async def run_tapped(program: Program, me: Party) -> Any:
             return await program(replace(me, transport=_Tapped(me.transport, self)))
 
-        return run_tapped
+        return {name: partial(run_tapped, program) for name, program in programs.items()}
 
     def view(self, party: str) -> list[bytes]:
         """Return every frame this party received: the view of an attacker in its place."""
@@ -89,9 +87,7 @@ def check_protocol(
     relative 1e-5.
     """
     if runtime is None:
-        from ..runtimes.inprocess import (
-            InProcess,
-        )  # imported here: only the default runtime needs it
+        from ..runtimes.inprocess import InProcess  # only the default runtime needs it
 
         runtime = InProcess()
     equal = equal or alike
@@ -99,19 +95,19 @@ def check_protocol(
     for x in inputs:
         count += 1
         ledger, tap = Ledger(), Tap()
-        first = _run(runtime, tap.on(programs(x)), ledger)
+        first = run_within(runtime, tap.on(programs(x)), ledger, PATIENCE)
         for name, expected in ideal(x).items():
             demand(
                 name in first,
                 f"the ideal gives something to {name!r}, but the parties are {', '.join(map(repr, first))}.",
             )
-            result = first[name]
             demand(
-                equal(result, expected),
-                f"on input {x!r:.200} party {name!r} got {result!r:.200}, the ideal gives {expected!r:.200}.",
+                equal(first[name], expected),
+                f"on input {x!r:.200} party {name!r} got {first[name]!r:.200}, the ideal gives "
+                f"{expected!r:.200}.",
             )
         _check_ledger(tap, ledger)
-        again = _run(runtime, programs(x), Ledger())
+        again = run_within(runtime, programs(x), Ledger(), PATIENCE)
         for name, result in first.items():
             demand(
                 equal(result, again[name]),
@@ -122,17 +118,30 @@ def check_protocol(
     demand(count > 0, "check_protocol was given no inputs, so it has checked nothing.")
 
 
-def _run(runtime: Runtime, programs: Mapping[str, Program], ledger: Ledger) -> dict[str, Any]:
-    async def patiently() -> dict[str, Any]:
-        async with asyncio.timeout(PATIENCE):
+def run_within(
+    runtime: Runtime, programs: Mapping[str, Program], ledger: Ledger, seconds: float
+) -> dict[str, Any]:
+    """Run the programs; a run that does not end in time is a failure."""
+
+    async def run() -> dict[str, Any]:
+        async with asyncio.timeout(seconds):
             return await runtime.run(programs, ledger=ledger)
 
     try:
-        return asyncio.run(patiently())
+        return asyncio.run(run())
     except TimeoutError:
         raise AssertionError(
-            f"the run of {', '.join(map(repr, programs))} did not end within {PATIENCE:g} s."
+            f"{runtime!r}: the run of {', '.join(map(repr, programs))} did not end within {seconds:g} s."
         ) from None
+
+
+def expect_failure(run: Callable[[], Any], otherwise: str) -> PartyFailed:
+    """Return the failure of a run that must fail."""
+    try:
+        run()
+    except PartyFailed as failed:
+        return failed
+    raise AssertionError(otherwise)
 
 
 def _check_ledger(tap: Tap, ledger: Ledger) -> None:
@@ -142,11 +151,10 @@ def _check_ledger(tap: Tap, ledger: Ledger) -> None:
             noted[line.party, line.sender, line.kind] += line.count
     for (party, sender, kind), count in tap.counts().items():
         demand(kind in KINDS and bool(KINDS[kind].reveals), f"{kind} does not say what it reveals.")
-        on_record = noted[party, sender, kind]
         demand(
-            on_record == count,
-            f"{sender!r} sent {count} {kind} to {party!r}, but the ledger has {on_record}: a message was not "
-            "recorded.",
+            noted[party, sender, kind] == count,
+            f"{sender!r} sent {count} {kind} to {party!r}, but the ledger has {noted[party, sender, kind]}: "
+            "a message was not recorded.",
         )
 
 
@@ -156,17 +164,14 @@ def _check_crashes(
     """Crash each sender at its first message and half way; the run must end with an error that names it."""
     for victim, n in sends.items():
         for at in sorted({0, n // 2}):
-            try:
-                _run(runtime, Tap(crash=(victim, at)).on(programs(x)), Ledger())
-            except PartyFailed as failed:
-                demand(
-                    failed.party == victim,
-                    f"{victim!r} crashed, but the error names {failed.party!r}: {failed}",
-                )
-            else:
-                raise AssertionError(
-                    f"{victim!r} crashed at its message {at}, and the run ended without an error."
-                )
+            crashing = Tap(crash=(victim, at)).on(programs(x))
+            failed = expect_failure(
+                partial(run_within, runtime, crashing, Ledger(), PATIENCE),
+                f"{victim!r} crashed at its message {at}, and the run ended without an error.",
+            )
+            demand(
+                failed.party == victim, f"{victim!r} crashed, but the error names {failed.party!r}: {failed}"
+            )
 
 
 def alike(a: Any, b: Any) -> bool:

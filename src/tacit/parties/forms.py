@@ -73,12 +73,12 @@ class Reader:
         self.unpacker, self.head, self.view, self.at, self.reuse = unpacker, head, view, at, reuse
         self.tensors = self.items = 0
 
-    def _next(self, step: Callable[[], Any], where: str, wanted: str) -> Any:
+    def _next(self, step: Callable[[], Any], where: str, expected: str) -> Any:
         # msgpack's errors share no useful base class
         try:
             return step()
         except Exception as error:
-            raise BadFrame(f"{where} is not {wanted} ({type(error).__name__}).") from None
+            raise BadFrame(f"{where} is not {expected} ({type(error).__name__}).") from None
 
     def scalar(self, where: str) -> Any:
         return self._next(self.unpacker.unpack, where, "one plain value")
@@ -144,11 +144,8 @@ class ScalarField(FieldType):
 
     def pack(self, value: Any, where: str, body: list[Any]) -> Any:
         if type(value) not in self.types:
-            for kind in (
-                str,
-                int,
-                float,
-            ):  # subclasses such as numpy.float64 or an IntEnum are sent as their base type
+            # subclasses such as numpy.float64 or an IntEnum are sent as their base type
+            for kind in (str, int, float):
                 if kind in self.types and isinstance(value, kind) and not isinstance(value, bool):
                     value = kind(value)
                     break
@@ -221,10 +218,8 @@ class TensorField(FieldType):
                 f" of {value.dtype}, {value.layout}, {value.dim()} dimensions on {value.device}; "
                 f"allowed are dense tensors of at most {MAX_DIMS} dimensions and " + ", ".join(DTYPES),
             )
-        if value.numel() == 0:
-            body.append(b"")
-        else:  # a view of the tensor's memory if it is contiguous and on the CPU
-            body.append(raw(value).numpy().data)
+        # a view of the tensor's memory if it is contiguous and on the CPU
+        body.append(raw(value).numpy().data if value.numel() else b"")
         return [dtype, *value.shape]
 
     def unpack(self, reader: Reader, where: str) -> Tensor:
@@ -244,16 +239,12 @@ class TensorField(FieldType):
         if math.prod(d or 1 for d in shape) >= 1 << 48:  # zero-sized, but with strides that overflow
             raise BadFrame(f"{where}: a tensor of shape {shape!r:.80} is larger than any that can be sent.")
         size = math.prod(shape) * dtype.itemsize
-        start = reader.at
         data = reader.piece(size, where, f"a {name} tensor of shape {shape!r}")
         if size == 0:
             return torch.empty(shape, dtype=dtype)
-        if reader.reuse:
-            tensor = torch.frombuffer(reader.view, dtype=dtype, count=size // dtype.itemsize, offset=start)
-        else:
-            tensor = torch.frombuffer(
-                bytearray(data), dtype=dtype
-            )  # the only copy; writable and owned by this tensor
+        # without `reuse` this is the only copy, writable and owned by the tensor
+        memory = data if reader.reuse else bytearray(data)
+        tensor = torch.frombuffer(memory, dtype=dtype)
         if dtype is torch.bool and int(tensor.view(torch.uint8).max()) > 1:
             raise BadFrame(f"{where}: a bool tensor contains a byte that is neither 0 nor 1.")
         return tensor.reshape(shape)

@@ -124,28 +124,23 @@ class Ledger:
     def merge(self, other: Ledger) -> None:
         """Add the lines of another ledger (of another party or round)."""
         for line in other.seen:
-            self.record(
-                line.party,
-                line.sender,
-                line.kind,
-                line.reveals,
-                count=line.count,
-                bytes=line.bytes,
-                how=line.how,
-            )
+            self.record(**dataclasses.asdict(line))
         self.spent.extend(other.spent)
         for text in other.stamps:
             self.stamp(text)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of ledger.json. JSON has no infinity: it is written as inf."""
-        spent = [
-            {k: "inf" if v == math.inf else v for k, v in dataclasses.asdict(s).items() if k != "note" or v}
-            for s in self.spent
-        ]
         return {
             "seen": [dataclasses.asdict(line) for line in self.seen],
-            "spent": spent,
+            "spent": [
+                {
+                    k: "inf" if v == math.inf else v
+                    for k, v in dataclasses.asdict(s).items()
+                    if k != "note" or v
+                }
+                for s in self.spent
+            ],
             "stamps": list(self.stamps),
         }
 
@@ -154,8 +149,7 @@ class Ledger:
         ledger = cls()
         try:
             for line in data["seen"]:
-                s = Seen(**line)
-                ledger.record(s.party, s.sender, s.kind, s.reveals, count=s.count, bytes=s.bytes, how=s.how)
+                ledger.record(**dataclasses.asdict(Seen(**line)))
             for entry in data["spent"]:
                 ledger.spend(
                     Spend(**{**entry, "epsilon": float(entry["epsilon"]), "delta": float(entry["delta"])})
@@ -202,13 +196,11 @@ class Ledger:
             lines.append(
                 f"{m.party} saw {m.count} {m.kind} from {m.sender} ({size(m.bytes)}): {m.reveals}{mark}"
             )
-        for s in self.spent:
-            note = f" {s.note}" if s.note else ""
-            lines.append(
-                f"spent ε = {s.epsilon:.4g}, δ = {s.delta:.4g} for each {s.unit}, by {s.mechanism}, against "
-                f"{s.adversary}, "
-                f"assuming {s.sampling} sampling.{note}"
-            )
+        lines += [
+            f"spent ε = {s.epsilon:.4g}, δ = {s.delta:.4g} for each {s.unit}, by {s.mechanism}, against "
+            f"{s.adversary}, assuming {s.sampling} sampling." + (f" {s.note}" if s.note else "")
+            for s in self.spent
+        ]
         return "\n".join(lines) or "nobody saw anything, and no privacy was spent."
 
 

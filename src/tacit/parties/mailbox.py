@@ -15,7 +15,7 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from ..errors import BadFrame
@@ -59,13 +59,11 @@ class Mailbox:
         if sender != self.owner and not self._accepts(sender, scope, len(frame), is_new):
             self._drop(sender, len(frame))
             return
-        try:
-            kind: str | None = kind_of(frame, self.max_bytes)
-        except BadFrame:
-            kind = None
-        message_class = KINDS.get(kind) if kind is not None else None
-        if message_class is not None:
-            self.ledger.record(self.owner, sender, message_class, bytes=len(frame))
+        kind: str | None = None
+        with suppress(BadFrame):
+            kind = kind_of(frame, self.max_bytes)
+        if kind in KINDS:
+            self.ledger.record(self.owner, sender, KINDS[kind], bytes=len(frame))
         else:
             self.ledger.record(
                 self.owner, sender, "(unreadable)", "bytes that are no message known here", bytes=len(frame)
@@ -73,7 +71,7 @@ class Mailbox:
         if self.ended or (self._closed and self.closed(scope)):
             self.cancel(sender)
             return
-        self.quota.add(sender, _size(scope, len(frame)), is_new)
+        self.quota.add(sender, _size(scope, len(frame)), 1, is_new)
         self.cancel(sender)
         self._queues.setdefault(scope, {}).setdefault(sender, deque()).append(
             QueuedMessage(next(self._order), sender, kind, frame)
@@ -96,7 +94,7 @@ class Mailbox:
             del queues[sender]
             if not queues:
                 del self._queues[scope]
-        self.quota.remove(sender, _size(scope, len(letter.frame)), 1, is_last)
+        self.quota.add(sender, -_size(scope, len(letter.frame)), -1, -is_last)
         self.ease()
         return letter
 
@@ -120,7 +118,7 @@ class Mailbox:
         self.cancel(sender)
         if not self.has_room(sender, scope, size):
             return False
-        self.quota.add(sender, _size(scope, size), False)
+        self.quota.add(sender, _size(scope, size), 1, 0)
         self.quota.senders[sender].reserved = (scope, size)
         return True
 
@@ -129,7 +127,7 @@ class Mailbox:
         used = self.quota.senders.get(sender)
         if used is not None and used.reserved is not None:
             (scope, size), used.reserved = used.reserved, None
-            self.quota.remove(sender, _size(scope, size), 1, 0)
+            self.quota.add(sender, -_size(scope, size), -1, 0)
             self.ease()
 
     def ease(self) -> None:
@@ -208,9 +206,8 @@ class Mailbox:
         """Remove the scope and its inner scopes; later messages are recorded in the ledger and dropped."""
         for tag in [t for t in self._queues if t == scope or t.startswith(scope + "/")]:
             for sender, letters in self._queues.pop(tag).items():
-                self.quota.remove(
-                    sender, sum(_size(tag, len(letter.frame)) for letter in letters), len(letters), 1
-                )
+                size = sum(_size(tag, len(letter.frame)) for letter in letters)
+                self.quota.add(sender, -size, -len(letters), -1)
         self._closed[scope] = None
         while len(self._closed) > REMEMBER_CLOSED:
             del self._closed[next(iter(self._closed))]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, TypeVar, cast
@@ -128,15 +128,7 @@ class Party:
         """Return the next message of `sender`, which must be of one of these kinds."""
         letter = self.mailbox.pop(self.tag, sender)
         if letter is None:
-            with MailboxWatch(
-                self.mailbox, self.tag, (sender,), lambda: self._wants(kinds, repr(sender))
-            ).deadline(self.clock, within) as watch:
-                letter = await watch.next()
-        if letter is None:
-            raise ProtocolError(
-                f"party {self.name!r} waited {within:g} s for {self._wants(kinds, repr(sender))}, which did "
-                "not arrive."
-            )
+            letter = await self._next((sender,), lambda: self._wants(kinds, repr(sender)), within)
         return self._open(letter, kinds)
 
     async def first(
@@ -147,11 +139,20 @@ class Party:
         wants = self._wants(
             kinds, "anyone" if among is None else "any of " + ", ".join(sorted(map(repr, among)))
         )
-        with MailboxWatch(self.mailbox, self.tag, among, lambda: wants).deadline(self.clock, within) as watch:
+        letter = await self._next(among, lambda: wants, within)
+        return letter.sender, self._open(letter, kinds)
+
+    async def _next(
+        self, senders: Collection[str] | None, wants: Callable[[], str], within: float | None
+    ) -> QueuedMessage:
+        """Wait for the next message of these senders; `wants` describes it."""
+        with MailboxWatch(self.mailbox, self.tag, senders, wants).deadline(self.clock, within) as watch:
             letter = await watch.next()
         if letter is None:
-            raise ProtocolError(f"party {self.name!r} waited {within:g} s for {wants}, which did not arrive.")
-        return letter.sender, self._open(letter, kinds)
+            raise ProtocolError(
+                f"party {self.name!r} waited {within:g} s for {wants()}, which did not arrive."
+            )
+        return letter
 
     async def gather(
         self,
@@ -187,16 +188,14 @@ class Party:
                         raise
                     refused[letter.sender] = error
         if len(messages) < need:
-            late_text = (
+            late = (
                 f" {_names(waiting)} did not answer{'' if within is None else f' within {within:g} s'}."
                 if waiting
                 else ""
             )
-            bad_ones = "".join(f" {error}" for error in refused.values())
             raise ProtocolError(
                 f"party {self.name!r} needs {self._wants(kinds, f'{need} of {len(names)} parties')} and has "
-                f"{len(messages)}."
-                f"{late_text}{bad_ones}"
+                f"{len(messages)}.{late}" + "".join(f" {error}" for error in refused.values())
             )
         result = Gathered[M]((name, messages[name]) for name in names if name in messages)
         result.missing = tuple(name for name in names if name not in messages)
@@ -233,7 +232,8 @@ class Party:
         return result
 
     def _wants(self, kinds: tuple[type[Message], ...], whom: str) -> str:
-        return f"{_kinds(kinds)} from {whom}" + (f" in scope {self.tag!r}" if self.tag else "")
+        names = " or ".join(kind.kind for kind in kinds)
+        return f"{names} from {whom}" + (f" in scope {self.tag!r}" if self.tag else "")
 
     def _open(self, letter: QueuedMessage, kinds: tuple[type[M], ...]) -> M:
         if letter.is_lost:
@@ -255,17 +255,13 @@ class Party:
                 ),
             )
         except BadFrame as error:
-            expected = self._wants(kinds, repr(letter.sender))
             raise BadFrame(
-                f"party {self.name!r} expected {expected} and received an unreadable message: {error}"
+                f"party {self.name!r} expected {self._wants(kinds, repr(letter.sender))} and received an "
+                f"unreadable message: {error}"
             ) from error
 
 
 Program = Callable[[Party], Awaitable[Any]]
-
-
-def _kinds(kinds: tuple[type[Message], ...]) -> str:
-    return " or ".join(kind.kind for kind in kinds)
 
 
 def _names(names: Iterable[str]) -> str:

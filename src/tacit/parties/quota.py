@@ -91,15 +91,15 @@ class Quota:
             and scopes <= limits.sender_scopes
         )
         if good and (self.bytes + size > limits.total_bytes or self.letters >= limits.total_letters):
-            small = bytes <= limits.floor_bytes and letters <= limits.floor_letters
-            good = small or (bytes <= limits.max_bytes + MAX_SCOPE and self.awaited(sender))
+            is_small = bytes <= limits.floor_bytes and letters <= limits.floor_letters
+            good = is_small or (bytes <= limits.max_bytes + MAX_SCOPE and self.awaited(sender))
         if good and sender in self.held:
-            low = (
+            is_low = (
                 2 * used.bytes <= limits.sender_bytes
                 and 2 * used.letters <= limits.sender_letters
                 and 2 * used.scopes <= limits.sender_scopes
             )
-            good = low or self.awaited(sender)
+            good = is_low or self.awaited(sender)
         if not good:
             self.held.add(sender)
         elif self.held:
@@ -118,18 +118,11 @@ class Quota:
         self.senders.clear()
         self.bytes = self.letters = 0
 
-    def add(self, sender: str, size: int, new_scope: bool) -> None:
+    def add(self, sender: str, size: int, letters: int, scopes: int) -> None:
+        """Count further unread messages; negative numbers: messages that were read or dropped."""
         used = self._of(sender)
         used.bytes += size
-        used.letters += 1
-        used.scopes += new_scope
+        used.letters += letters
+        used.scopes += scopes
         self.bytes += size
-        self.letters += 1
-
-    def remove(self, sender: str, size: int, letters: int, scopes: int) -> None:
-        used = self.senders[sender]
-        used.bytes -= size
-        used.letters -= letters
-        used.scopes -= scopes
-        self.bytes -= size
-        self.letters -= letters
+        self.letters += letters

@@ -34,7 +34,7 @@ from ..crypto.digest import Digests
 from ..errors import ProtocolError
 from ..parties.message import Message
 from .consent import UNCOMMITTED, Consent
-from .rounds import Stop, Test, Tested, Vectors
+from .rounds import Stop, Test, Tested, Vectors, check_replies
 
 if TYPE_CHECKING:
     from ..parties.party import Party
@@ -140,25 +140,18 @@ async def server(
             )
         if admission is not None:
             admission.complete_request(testers, Test)
-        counts = {}
-        reasons = {name: str(error) for name, error in answers.refused.items()}
-        for name, answer in answers.items():
-            reason = wrong(name, answer)
-            if reason is None:
-                counts[name] = answer.counts
-            else:
-                reasons[name] = reason
-        for name, reason in reasons.items():
+        valid, invalid = check_replies(answers, wrong)
+        for name, reason in invalid.items():
             await drop(name, reason)
-        late = {name: f"no answer within {within:g} s" for name in answers.missing if name not in reasons}
+        late = {name: f"no answer within {within:g} s" for name in answers.missing if name not in invalid}
         if late:
             dropped(version, late)
-        if not counts:
+        if not valid:
             raise ProtocolError(
                 f"party {me.name!r} has no valid Tested of version {version + 1}: "
-                + "; ".join(f"{name!r}: {why}" for name, why in {**reasons, **late}.items())
+                + "; ".join(f"{name!r}: {why}" for name, why in {**invalid, **late}.items())
             )
-        await tested(version, counts)
+        await tested(version, {name: answer.counts for name, answer in valid.items()})
 
     async def collect() -> None:
         """Wait for the next answers; drop clients whose deadline has passed."""
@@ -271,10 +264,10 @@ async def client(
                 consent.admit("update", message.version, Digests(message.vectors))
                 work_task = asyncio.ensure_future(work(number, message.version, message.vectors))
     finally:
-        for task in (listen_task, work_task):
-            if task is not None:
-                task.cancel()
-        await asyncio.gather(*(t for t in (listen_task, work_task) if t is not None), return_exceptions=True)
+        open_tasks = [task for task in (listen_task, work_task) if task is not None]
+        for task in open_tasks:
+            task.cancel()
+        await asyncio.gather(*open_tasks, return_exceptions=True)
 
 
 def ideal(

@@ -73,22 +73,21 @@ async def average(
     with me.scope(f"exchange {t}") as scope:
         await scope.send(exchange.to, Model(share, vectors))
         messages = await scope.gather([name for name in exchange.takes if name != me.name], Model)
-    models = {name: (m.share, m.vectors) for name, m in messages.items()} | {me.name: (share, vectors)}
-    return mix_models(exchange.takes, models)
+    models = {name: (m.share, m.vectors) for name, m in messages.items()}
+    return mix_models(exchange.takes, models | {me.name: (share, vectors)})
 
 
 def mix_models(
     coefficients: Mapping[str, float], models: Mapping[str, tuple[float, Vectors]]
 ) -> tuple[float, Vectors]:
-    weights = torch.tensor([coefficients[name] for name in coefficients], dtype=torch.float32)
-    keys = next(iter(models.values()))[1]
+    weights = torch.tensor(list(coefficients.values()), dtype=torch.float32)
     return (
-        float(sum(coefficients[name] * models[name][0] for name in coefficients)),
+        float(sum(weight * models[name][0] for name, weight in coefficients.items())),
         {
             k: torch.einsum(
                 "n,n...->...", weights, torch.stack([models[name][1][k] for name in coefficients])
             )
-            for k in keys
+            for k in next(iter(models.values()))[1]
         },
     )
 
@@ -130,9 +129,8 @@ async def hidden_average(
             return (await secagg.server(scope, others, terms(me.name, len(others)))).total
 
     async def help_neighbor(center: str) -> None:
-        weight = around[center][me.name]
         values = (
-            (weight * flat.double())
+            (around[center][me.name] * flat.double())
             .clamp(-encoding.most, encoding.most)
             .div(encoding.step)
             .round()
@@ -226,11 +224,12 @@ def wake_schedule(
 ) -> WakeSchedule:
     phase = np.random.default_rng([seed, k, 0]).random() * wait
     draws = [np.random.default_rng([seed, k, 1 + c]) for c in cycles]
-    picks = np.array(
-        [neighbors[int(d.integers(len(neighbors)))] if neighbors else k for d in draws], dtype=np.int64
+    picks = [neighbors[int(d.integers(len(neighbors)))] if neighbors else k for d in draws]
+    return WakeSchedule(
+        phase + wait * np.array(list(cycles), dtype=np.float64),
+        np.array(picks, dtype=np.int64),
+        np.array([d.random() < churn for d in draws], dtype=bool),
     )
-    away = np.array([d.random() < churn for d in draws], dtype=bool)
-    return WakeSchedule(phase + wait * np.array(list(cycles), dtype=np.float64), picks, away)
 
 
 def merge_by_age(age: float, own: Vectors, other_age: float, other: Vectors) -> tuple[float, Vectors]:

@@ -78,8 +78,7 @@ async def level(
             behind, mean = weighted_mean({name: (m.weight, m.vectors) for name, m in models.items()})
             weight += behind
             if parent is not None and ((t + 1) % period == 0 or t + 1 == exchanges):
-                up = (t + 1) // period - 1 if (t + 1) % period == 0 else (t + 1) // period
-                with me.scope(f"below {parent} {up}") as there:
+                with me.scope(f"below {parent} {t // period}") as there:
                     await there.send(parent, Below(weight, mean))
                     mean, weight = (await there.recv(parent, Above)).vectors, 0.0
             await here.send(below, Above(mean))
@@ -95,9 +94,9 @@ def weighted_mean(models: Mapping[str, tuple[float, Vectors]]) -> tuple[float, V
     weights = torch.tensor([w for w, _ in models.values()], dtype=torch.float64)
     total = float(weights.sum())
     share = (weights / total if total else torch.full_like(weights, 1 / len(weights))).to(torch.float32)
-    keys = next(iter(models.values()))[1]
     return total, {
-        k: torch.einsum("n,n...->...", share, torch.stack([v[k] for _, v in models.values()])) for k in keys
+        k: torch.einsum("n,n...->...", share, torch.stack([v[k] for _, v in models.values()]))
+        for k in next(iter(models.values()))[1]
     }
 
 

@@ -79,10 +79,10 @@ class Free(Message, reveals="that the party has answered and can be asked again"
 
 
 async def attend(me: Party, server: str, version: str, prepare: Callable[[Work], Ready]) -> None:
-    """Join as a client, beside its rounds: request the job, `prepare`, report; repeat when the server calls.
+    """Join as a client: request the job, `prepare`, report; repeat when the server calls.
 
-    It ends only with an error: the server's refusal, or an error of `prepare`, of which the server receives
-    `outside` and nothing else.
+    It runs concurrently with the client's rounds, and ends only with an error: the server's refusal, or an
+    error of `prepare`, of which the server receives `outside` and nothing else.
     """
     scope, life = me.scope(SCOPE), me.secret.bytes(8).hex()
     await scope.send(server, Join(version, life))
@@ -148,7 +148,7 @@ class Admission:
                 await self._join(name, message)
             elif isinstance(message, Unfit):
                 running = name in self.ready
-                self._exclude(name, message.reason)
+                self._exclude(name, message.reason, "cannot take part")
                 if running and self.everyone:  # it took part in the run, which needs every client
                     raise ProtocolError(f"the run cannot continue: {name!r}: {message.reason}")
             elif isinstance(message, Free):
@@ -194,15 +194,13 @@ class Admission:
             self.last_process[name] = self.processes[name]
             await self.me.send(name, message)
 
-    def _exclude(self, name: str, reason: str) -> None:
+    def _exclude(self, name: str, reason: str, what: str) -> None:
         self.ready.pop(name, None)
         self.refused[name] = reason
-        self.note(f"{name!r} cannot take part: {reason}")
+        self.note(f"{name!r} {what}: {reason}")
 
     async def refuse(self, name: str, reason: str) -> None:
-        self.ready.pop(name, None)
-        self.refused[name] = reason
-        self.note(f"{name!r} was refused: {reason}")
+        self._exclude(name, reason, "was refused")
         await self.scope.send(name, Refused(reason))
         self.changed.set()
 
@@ -250,11 +248,9 @@ class Admission:
                 end is not None and clock.now() >= end and len(free) >= need
             ):
                 return free
-            hopeless = {n: self.refused[n] for n in missing if n in self.refused}
+            hopeless = [f"{n!r}: {self.refused[n]}" for n in missing if n in self.refused]
             if hopeless and within is None:  # without a deadline the run needs every client
-                raise ProtocolError(
-                    "the run cannot continue: " + "; ".join(f"{n!r}: {why}" for n, why in hopeless.items())
-                )
+                raise ProtocolError("the run cannot continue: " + "; ".join(hopeless))
             text = (
                 f"waiting for {', '.join(map(repr, missing[:8]))}"
                 if missing

@@ -109,7 +109,7 @@ async def receiver(
     if reveal == "both":
         await me.send(
             other,
-            SharedIds(_shared_tags(ids[rows], session, tag_bytes(len(ids), their_opening.count)).tobytes()),
+            SharedIds(shared_tags(ids[rows], session, tag_bytes(len(ids), their_opening.count)).tobytes()),
         )
     return {**result, "rows": rows, "size": size}
 
@@ -171,9 +171,8 @@ async def sender(
         return result
     await PROGRAMS[method_used].sender(me, ids, other, their_opening.count, session)
     if reveal == "both":
-        rows = _match_shared(
-            (await me.recv(other, SharedIds)).tags, ids, session, tag_bytes(their_opening.count, len(ids))
-        )
+        tags = (await me.recv(other, SharedIds)).tags
+        rows = match_shared(tags, ids, ids, session, tag_bytes(their_opening.count, len(ids)))
         result |= {"rows": rows, "size": len(rows)}
     return result
 
@@ -228,20 +227,20 @@ def _session(
     return hashlib.sha256(bind("tacit psi 2", me.tag, chosen, reveal, *sides)).digest()
 
 
-def _shared_tags(digests: np.ndarray, session: bytes, size: int) -> np.ndarray:
-    """Return tags that identify ids to a party that also holds them.
+def shared_tags(values: np.ndarray, session: bytes, size: int) -> np.ndarray:
+    """Return tags that identify ids, by values that both know, to a party that also holds them.
 
     Positions would do as well, but they can depend on ids that are not shared.
     """
-    return compute_tags(digests.tobytes(), digests.shape[1], b"shared" + session, size)
+    return compute_tags(values.tobytes(), values.shape[1], b"shared" + session, size)
 
 
-def _match_shared(tags: bytes, ids: np.ndarray, session: bytes, size: int) -> np.ndarray:
-    """Return my rows of the compute_tags ids, sorted by digest."""
+def match_shared(tags: bytes, values: np.ndarray, ids: np.ndarray, session: bytes, size: int) -> np.ndarray:
+    """Return my rows whose values have these tags, sorted by digest; every tag must be of one of mine."""
     if len(tags) % size:
         raise ProtocolError(f"{len(tags)} bytes are not a list of id tags; expected a multiple of {size}.")
     names = np.frombuffer(tags, np.uint8).reshape(-1, size)
-    rows, places = match(_shared_tags(ids, session, size), names)
+    rows, places = match(shared_tags(values, session, size), names)
     if len(rows) != len(names) or len(np.unique(places)) < len(names):
         raise ProtocolError(
             f"the other party sent {len(names)} shared ids, of which we hold {len(rows)}, or one twice: it "

@@ -32,11 +32,11 @@ from ..crypto import group, okvs
 from ..crypto.agree import bind
 from ..crypto.manycore import PointPool
 from ..crypto.ot import encrypt_blocks
-from ..crypto.tags import compute_tags, match, sort_by_digest, tag_bytes
+from ..crypto.tags import compute_tags, sort_by_digest, tag_bytes
 from ..errors import ProtocolError
 from ..parties.message import Message
 from ..parties.party import Party
-from .psi import ASSUMES, NONCE, Opening, admit, check_digests
+from .psi import ASSUMES, NONCE, Opening, admit, check_digests, match_shared, shared_tags
 from .psi_dh import BlindedIds, blind_ids, concatenate, receive_chunks, send_blinded
 from .psi_policy import MAX_IDS, PsiPolicy, Queries, RefusedQuery, policy_of, refusal
 from .together import together
@@ -82,12 +82,11 @@ async def leader(
     """
     ids = check_digests(digests)
     me.ledger.stamp(ASSUMES)
-    openings: dict[str, Opening] = {}
-    for name, first in (await me.gather(others, Opening, RefusedQuery, within=within)).items():
-        if isinstance(first, RefusedQuery):
-            raise refusal(first.rule, name)
-        assert isinstance(first, Opening)
-        openings[name] = first
+    replies = await me.gather(others, Opening, RefusedQuery, within=within)
+    for name, reply in replies.items():
+        if isinstance(reply, RefusedQuery):
+            raise refusal(reply.rule, name)
+    openings = {name: reply for name, reply in replies.items() if isinstance(reply, Opening)}
     mismatches = {
         name: m.reveal
         for name, m in openings.items()
@@ -139,7 +138,7 @@ async def leader(
             await me.send(
                 name,
                 SharedTags(
-                    _shared_tags(values[rows], session, tag_bytes(len(ids), openings[name].count)).tobytes()
+                    shared_tags(values[rows], session, tag_bytes(len(ids), openings[name].count)).tobytes()
                 ),
             )
     return {"rows": rows, "size": len(rows), "theirs": {name: openings[name].count for name in others}}
@@ -204,14 +203,9 @@ async def member(
     await me.send(leader, Hints(table.tobytes()))
     if reveal != "all":
         return {"rows": None, "size": None, "theirs": {leader: session.count}}
-    size = tag_bytes(session.count, len(ids))
     tags = (await me.recv(leader, SharedTags)).tags
-    if len(tags) % size:
-        raise ProtocolError(f"received {len(tags)} bytes of tags; expected a multiple of {size}.")
-    shared, _ = match(
-        _shared_tags(values, session.session, size), np.frombuffer(tags, np.uint8).reshape(-1, size)
-    )
-    return {"rows": sort_by_digest(ids, shared), "size": len(shared), "theirs": {leader: session.count}}
+    rows = match_shared(tags, values, ids, session.session, tag_bytes(session.count, len(ids)))
+    return {"rows": rows, "size": len(rows), "theirs": {leader: session.count}}
 
 
 def ideal(sets: Mapping[str, Sequence[bytes]]) -> dict[str, list[int]]:
@@ -241,7 +235,3 @@ async def _seed(me: Party, name: str) -> bytes:
     if len(seed) != 32:
         raise ProtocolError(f"party {name!r} sends a seed of {len(seed)} bytes; it must be 32.")
     return seed
-
-
-def _shared_tags(values: np.ndarray, session: bytes, size: int) -> np.ndarray:
-    return compute_tags(values.tobytes(), okvs.VALUE, b"shared" + session, size)

@@ -194,8 +194,8 @@ async def receiver(
     layout = OprfLayout(len(digests), theirs, session)
     a, offer = ot.offer(me.secret.bytes)
     await me.send(other, BaseOffer(offer))
-    choices = await me.recv(other, BaseChoices)
-    seeds = await asyncio.to_thread(ot.pairs, a, offer, choices.points, 8 * layout.code, session)
+    points = (await me.recv(other, BaseChoices)).points
+    seeds = await asyncio.to_thread(ot.pairs, a, offer, points, 8 * layout.code, session)
     zeros, ones = map(ot.Columns, seeds)
     room = asyncio.Semaphore(AHEAD)
     pending: asyncio.Queue[tuple[np.ndarray, np.ndarray]] = asyncio.Queue()

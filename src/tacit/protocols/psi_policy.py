@@ -99,11 +99,10 @@ RULES = {
 
 def refusal(rule: str, sender: str) -> QueryRefused:
     """Return the error of a refused query, the same on both sides: the rule without its numbers."""
-    why = RULES.get(rule, "The rule is unknown to this version.")
-    known = f" ({rule})" if rule in RULES else ""
+    why = f" ({rule}). {RULES[rule]}" if rule in RULES else ". The rule is unknown to this version."
     return QueryRefused(
-        f"the policy of {sender!r} refused the query{known}. {why} Nothing was opened. Ask its owner, or "
-        "change what you ask for."
+        f"the policy of {sender!r} refused the query{why} Nothing was opened. Ask its owner, or change what "
+        "you ask for."
     )
 
 

@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -421,11 +422,10 @@ def _times_base(scalar: bytes) -> bytes:
 
 
 def _mask_values(ciphertexts: bytes, public: bytes, masks: list[list[bytes]], draw: group.Draw) -> bytes:
-    flat = [mask for row in masks for mask in row]
     return b"".join(
         [
             elgamal.mask(ciphertexts[elgamal.PAIR * k : elgamal.PAIR * (k + 1)], public, mask, draw)
-            for k, mask in enumerate(flat)
+            for k, mask in enumerate(chain.from_iterable(masks))
         ]
     )
 

@@ -22,8 +22,8 @@ masks.
 
 With a deadline, a round continues without late clients once enough have answered. A late answer belongs to a
 closed scope and is dropped. A client that is asked twice in one round answers twice; the second answer is
-dropped as well. Over a network an `Admission` (joining.py) runs beside the rounds: it knows who is connected,
-and repeats a request to a client that reconnects within a round.
+dropped as well. Over a network an `Admission` (joining.py) runs concurrently with the rounds: it knows who is
+connected, and repeats a request to a client that reconnects within a round.
 
 The server learns each chosen client's weight and update in the clear, every client's counts on its held-out
 rows and, where losses decide who is chosen, the candidates' losses. Clients learn the model. No rows are
@@ -50,7 +50,7 @@ from .picking import ideal as best_of
 
 if TYPE_CHECKING:
     # imported for annotations only: a simulation needs no msgpack
-    from ..parties.party import Party
+    from ..parties.party import Gathered, Party
     from .joining import Admission
 
 Vectors = dict[str, Tensor]
@@ -66,9 +66,7 @@ class Upload(Message, reveals="one party's model update and its weight (its numb
     vectors: dict[str, Tensor]
 
 
-class Look(
-    Message, reveals="the server's current model, to be looked at before it is settled who takes part"
-):
+class Look(Message, reveals="the server's current model, to compute losses before participants are chosen"):
     round: int
     turn: int
     vectors: dict[str, Tensor]
@@ -209,6 +207,18 @@ async def server(
     """
     testers = testers or (lambda: clients)
 
+    def least(names: Sequence[str]) -> int:
+        return len(names) if at_least is None else min(at_least, len(names))
+
+    async def free(names: Sequence[str], need: int) -> tuple[list[str], dict[str, str]]:
+        """Return (the parties that can be asked now, {party: why it cannot})."""
+        there = list(names) if admission is None else await admission.wait_for_free(names, need, within)
+        return there, {
+            name: "it is not there, or still at work on an earlier round"
+            for name in names
+            if name not in there
+        }
+
     async def ask(
         r: int,
         names: Sequence[str],
@@ -217,7 +227,7 @@ async def server(
         vectors_for: Vectors | ModelAssignment,
         kind: type[M],
     ) -> dict[str, M]:
-        need = len(names) if within is None or at_least is None else min(at_least, len(names))
+        need = len(names) if within is None else least(names)
         answers, left_out = await reach(r, names, scope, make_message, vectors_for, kind, need, wrong)
         if left_out:
             dropped(r, left_out)
@@ -246,14 +256,7 @@ async def server(
 
         `after` is a request they answered before; a party that restarted since receives it again first.
         """
-        participants = (
-            list(names) if admission is None else await admission.wait_for_free(names, need, within)
-        )
-        left_out = {
-            name: "it is not there, or still at work on an earlier round"
-            for name in names
-            if name not in participants
-        }
+        participants, left_out = await free(names, need)
         answers: dict[str, M] = {}
         with me.scope(scope) as scope_party:
             if admission is not None:
@@ -262,9 +265,9 @@ async def server(
                 message = make_message(r, vectors)
                 if admission is not None:
                     if after is not None:
-                        new = [name for name in group if admission.has_restarted(name)]
+                        restarted = [name for name in group if admission.has_restarted(name)]
                         admission.add_request(group, after(r, vectors), busy=False)
-                        await me.send(new, after(r, vectors))
+                        await me.send(restarted, after(r, vectors))
                     admission.add_request(group, message, busy=True)
                 await me.send(group, message)
             waiting = participants
@@ -273,16 +276,11 @@ async def server(
                 replies = await scope_party.gather(
                     waiting, kind, at_least=None if within is None and admission is None else 0, within=within
                 )
-                reasons = {name: str(error) for name, error in replies.refused.items()}
-                for name, answer in replies.items():
-                    reason = wrong(name, answer)
-                    if reason is None:
-                        answers[name] = answer
-                    else:
-                        reasons[name] = reason
-                for name, reason in reasons.items():
-                    left_out[name] = reason
-                    if admission is not None:
+                valid, invalid = check_replies(replies, wrong)
+                answers |= valid
+                left_out |= invalid
+                if admission is not None:
+                    for name, reason in invalid.items():
                         await admission.refuse(name, reason)
                 waiting = [name for name in participants if name not in answers and name not in left_out]
                 if len(answers) >= need:
@@ -294,37 +292,27 @@ async def server(
 
     async def pick(r: int, names: Sequence[str]) -> BestUpload:
         vectors_for, failed = down(r), dict[str, str]()
-        make_message = {
-            name: answer.score
-            for name, answer in (await ask(r, names, f"round {r}", Down, vectors_for, Score)).items()
-        }
-
-        def amiss(name: str, up: Upload) -> str | None:
-            return wrong(name, up) or unlike(make_message[name], up.vectors)
-
-        for turn, best in enumerate(rank(make_message, clients)):
-
-            def pick_best(r: int, vectors: Vectors, turn: int = turn) -> Message:
-                return Pick(r, turn, True)
-
+        replies = await ask(r, names, f"round {r}", Down, vectors_for, Score)
+        reported = {name: answer.score for name, answer in replies.items()}
+        for turn, best in enumerate(rank(reported, clients)):
             # without a deadline the server waits for the best; with one, it may ask the next best
             answers, left_out = await reach(
                 r,
                 [best],
                 f"best {r} {turn}",
-                pick_best,
+                lambda r, vectors, turn=turn: Pick(r, turn, True),  # type: ignore[misc]
                 vectors_for,
                 Upload,
                 int(within is None),
-                amiss,
+                lambda name, up: wrong(name, up) or unlike(reported[name], up.vectors),
                 after=Down,
             )
             if answers:
                 await me.send(
-                    [name for name in make_message if name != best and name not in failed],
+                    [name for name in reported if name != best and name not in failed],
                     Pick(r, turn, False),
                 )
-                return BestUpload(best, (answers[best].weight, answers[best].vectors), make_message)
+                return BestUpload(best, (answers[best].weight, answers[best].vectors), reported)
             failed |= left_out
             dropped(
                 r,
@@ -384,18 +372,7 @@ async def server(
         message: Callable[[Vectors], Down | Test],
         make: Callable[[], Vectors | ModelAssignment],
     ) -> SumResult:
-        participants = (
-            list(names)
-            if admission is None
-            else await admission.wait_for_free(
-                names, len(names) if at_least is None else min(at_least, len(names)), within
-            )
-        )
-        left_out = {
-            name: "it is not there, or still at work on an earlier round"
-            for name in names
-            if name not in participants
-        }
+        participants, left_out = await free(names, least(names))
         if len(participants) < add.enough:
             raise SumAborted(
                 f"a secure sum was not begun: {len(participants)} parties are there and {add.enough} are "
@@ -453,18 +430,19 @@ async def server(
     async def choose_participants(r: int) -> Sequence[str]:
         chosen, turn = choose(r), 0  # Poisson sampling may choose nobody
         while isinstance(chosen, Candidates):
-
-            def look(r: int, vectors: Vectors, turn: int = turn) -> Message:
-                return Look(r, turn, vectors)
-
-            answers = await ask(r, chosen.names, f"look {r} {turn}", look, chosen.vectors, Loss)
+            answers = await ask(
+                r,
+                chosen.names,
+                f"look {r} {turn}",
+                lambda r, vectors, turn=turn: Look(r, turn, vectors),  # type: ignore[misc]
+                chosen.vectors,
+                Loss,
+            )
             chosen, turn = chosen.settle({name: answer.loss for name, answer in answers.items()}), turn + 1
         return chosen
 
     if meet and admission is not None:
-        await admission.wait_for_free(
-            clients, len(clients) if at_least is None else min(at_least, len(clients)), within
-        )
+        await admission.wait_for_free(clients, least(clients), within)
     if pending is not None:
         await run_test(pending)
     for r in rounds:
@@ -508,7 +486,7 @@ async def client(
 ) -> None:
     """Answer the server's requests until Stop.
 
-    State between rounds is kept inside `local`. `done` is awaited after each answer. `hidden`, `counted` and
+    `local` keeps the state between rounds. `done` is awaited after each answer. `hidden`, `counted` and
     `scores` are called in every round, because over a network a client receives its job only then. `takes` is
     awaited before `local`: the simulated computing time. `look` returns the model's loss on this client's
     rows, for a server that chooses by losses. `consent` is consulted before every answer.
@@ -597,15 +575,24 @@ async def client(
             await done()
 
 
+def check_replies(
+    replies: Gathered[M], wrong: Callable[[str, M], str | None]
+) -> tuple[dict[str, M], dict[str, str]]:
+    """Return (valid answers, {party: why its answer is unreadable or invalid})."""
+    invalid = {name: str(error) for name, error in replies.refused.items()}
+    invalid |= {name: why for name, answer in replies.items() if (why := wrong(name, answer)) is not None}
+    return {name: answer for name, answer in replies.items() if name not in invalid}, invalid
+
+
 def _groups(names: Sequence[str], vectors_for: Vectors | ModelAssignment) -> list[tuple[list[str], Vectors]]:
     """Return the parties that receive each model."""
     if not isinstance(vectors_for, ModelAssignment):
         return [(list(names), vectors_for)]
-    groups = [
-        ([name for name in names if vectors_for.of[name] == i], vectors)
+    return [
+        (group, vectors)
         for i, vectors in enumerate(vectors_for.models)
+        if (group := [name for name in names if vectors_for.of[name] == i])
     ]
-    return [(group, vectors) for group, vectors in groups if group]
 
 
 async def run_sum(me: Party, server: str, work: Coroutine[Any, Any, None]) -> Message | None:

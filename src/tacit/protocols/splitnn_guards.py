@@ -91,15 +91,6 @@ class QuantizeRows:
 # --- gradients: what the holder of the labels sends back ----------------------------------------------------
 
 
-def _two(g: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return masks of the rarest class and of the others; None if a batch has one class."""
-    kinds, place = torch.unique(y, return_inverse=True)
-    if len(kinds) < 2:
-        return None
-    rare = place == torch.bincount(place).argmin()
-    return rare, ~rare
-
-
 @dataclass(frozen=True)
 class IsoNoise:
     """Isotropic Gaussian noise: the baseline `iso` of Li and others 2022."""
@@ -164,10 +155,11 @@ class Marvell:
     )
 
     def out(self, g: Tensor, y: Tensor, secret: Secret) -> Tensor:
-        two = _two(g, y)
-        if two is None:
+        kinds, place = torch.unique(y, return_inverse=True)
+        if len(kinds) < 2:
             return g
-        rare, other = two
+        rare = place == torch.bincount(place).argmin()
+        other = ~rare
         flat = _rows(g).double()
         d = flat.shape[1]
         delta = flat[rare].mean(0) - flat[other].mean(0)
@@ -179,9 +171,8 @@ class Marvell:
         across, along = self._levels(u, v, p, d, size**2)
         noise = torch.zeros_like(flat)
         for mask, k in ((other, 0), (rare, 1)):
-            n = int(mask.sum())
+            n, direction = int(mask.sum()), delta / size
             spread = normal(secret, (n, d)).double() * math.sqrt(across[k])
-            direction = delta / size
             spread += ((math.sqrt(along[k]) * normal(secret, (n,)).double()) - spread @ direction)[
                 :, None
             ] * direction
@@ -208,9 +199,9 @@ class Marvell:
         )
         divergence = (d - 1) * (a2 / b2 + b2 / a2) + a1 / b1 + b1 / a1 + delta2 * (1 / a1 + 1 / b1)
         i, j = divmod(int(divergence.argmin()), self.GRID)
-        across = [0.0, 0.0]
-        across[lower] = float(raised[i, 0])
-        return (across[0], across[1]), (float(a1[i, j]) - u, float(b1[i, j]) - v)
+        level = float(raised[i, 0])
+        across = (level, 0.0) if lower == 0 else (0.0, level)
+        return across, (float(a1[i, j]) - u, float(b1[i, j]) - v)
 
 
 ACTIVATIONS: dict[str, type] = {c.__name__: c for c in (ClipRows, NoiseRows, QuantizeRows)}

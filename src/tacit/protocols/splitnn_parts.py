@@ -7,6 +7,7 @@ sent to another process without any code in it.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 from collections.abc import Mapping, Sequence
@@ -73,10 +74,7 @@ class SumMerge(nn.Module):
     """Add activations of equal width."""
 
     def forward(self, values: Sequence[Tensor]) -> Tensor:
-        total = values[0]
-        for other in values[1:]:
-            total = total + other
-        return total
+        return functools.reduce(torch.add, values)
 
 
 class GatedMerge(nn.Module):
@@ -97,13 +95,9 @@ class GatedMerge(nn.Module):
 def make_merge(kind: str, holders: int, width: int) -> nn.Module:
     if kind not in MERGES:
         raise bad("splitnn", "merge", kind, f"one of {', '.join(map(repr, MERGES))}")
-    return (
-        ConcatMerge()
-        if kind == "concat" or holders == 1
-        else SumMerge()
-        if kind == "sum"
-        else GatedMerge(holders, width)
-    )
+    if kind == "concat" or holders == 1:
+        return ConcatMerge()
+    return SumMerge() if kind == "sum" else GatedMerge(holders, width)
 
 
 def cut(model: nn.Module, *at: int | str) -> tuple[nn.Module, ...]:
@@ -117,9 +111,9 @@ def cut(model: nn.Module, *at: int | str) -> tuple[nn.Module, ...]:
         raise bad("cut", "model", type(model).__name__, "a torch.nn.Module")
     if not at:
         raise bad("cut", "at", (), "at least one layer, by its index or its name")
-    layers = _flat(model) if isinstance(model, nn.Sequential) else None
-    if layers is None:
+    if not isinstance(model, nn.Sequential):
         return _cut_traced(model, at)
+    layers = _flat(model)
     names = [name for name, _ in layers]
     places = []
     for where in at:
@@ -147,12 +141,13 @@ def cut(model: nn.Module, *at: int | str) -> tuple[nn.Module, ...]:
 
 def _flat(model: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:
     """List the layers of nested Sequentials in order, by their dotted names."""
-    layers: list[tuple[str, nn.Module]] = []
-    for name, child in model.named_children():
-        layers += (
+    return [
+        layer
+        for name, child in model.named_children()
+        for layer in (
             _flat(child, f"{prefix}{name}.") if isinstance(child, nn.Sequential) else [(prefix + name, child)]
         )
-    return layers
+    ]
 
 
 def _cut_traced(model: nn.Module, at: Sequence[int | str]) -> tuple[nn.Module, ...]:
@@ -211,26 +206,15 @@ def describe(part: nn.Module) -> list[dict[str, Any]]:
 
     Raises BadParameter for other layers.
     """
-    layers = (
-        [("", part)]
-        if type(part).__name__ in KNOWN
-        else _flat(part)
-        if isinstance(part, nn.Sequential)
-        else None
-    )
-    for name, layer in layers or []:
+    layers = _flat(part) if isinstance(part, nn.Sequential) else [("", part)]
+    for name, layer in layers:
         if type(layer) is not KNOWN.get(type(layer).__name__):
-            layers = None
-            what = f"its layer {name!r} is a {type(layer).__name__}"
-            break
-    else:
-        what = f"it is a {type(part).__name__}"
-    if layers is None:
-        raise BadParameter(
-            f"a part of a split network cannot be serialized: {what}. Use nn.Sequential of "
-            f"{', '.join(sorted(KNOWN))}. To run any module in another process, give a module-level function "
-            "that builds it."
-        )
+            what = f"its layer {name!r}" if name else "it"
+            raise BadParameter(
+                f"a part of a split network cannot be serialized: {what} is a {type(layer).__name__}. Use "
+                f"nn.Sequential of {', '.join(sorted(KNOWN))}. To run any module in another process, give a "
+                "module-level function that builds it."
+            )
     return [_describe_layer(layer) for _, layer in layers]
 
 

@@ -54,8 +54,8 @@ class CutGradients(
 
 class HandedOn(
     Message,
-    reveals="the clients' part of the network as the sender leaves it, with what its optimiser remembers; "
-    "not the server's part",
+    reveals="the clients' part of the network as the sender leaves it, with the state of its optimizer; not "
+    "the server's part",
 ):
     vectors: dict[str, Tensor]
 
@@ -70,6 +70,10 @@ class Route:
     @property
     def parties(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*self.sources, *self.stops)))
+
+    def senders(self, depth: int) -> tuple[str, ...]:
+        """The parties whose activations a stop receives."""
+        return self.sources if depth == 0 else (self.stops[depth - 1],)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from ..parameters import bad
 from ..parties.clock import RealClock
 from ..parties.party import Party
 from .splitnn_guards import QuantizeRows
-from .splitnn_terms import Activations, CutGradients, SplitInputs, SplitTerms, compute_loss
+from .splitnn_terms import Activations, CutGradients, Route, SplitInputs, SplitTerms, compute_loss
 
 ASSUMES = (
     "SEMI-HONEST: every party follows its program. Activations and gradients cross the cut in the clear to "
@@ -43,11 +43,9 @@ class SplitWorker:
         self.threaded = isinstance(me.clock, RealClock)
         self.is_sending = False  # a message may still be in transit
         me.ledger.stamp(ASSUMES)
-        if mine.guards and isinstance(mine.guards[-1], QuantizeRows):
-            self.quantize: QuantizeRows | None = mine.guards[-1]
-            self.guards = mine.guards[:-1]
-        else:
-            self.quantize, self.guards = None, mine.guards
+        last = mine.guards[-1] if mine.guards else None
+        self.quantize = last if isinstance(last, QuantizeRows) else None
+        self.guards = mine.guards if self.quantize is None else mine.guards[:-1]
         if any(isinstance(g, QuantizeRows) for g in self.guards):
             raise bad(
                 "splitnn",
@@ -155,14 +153,9 @@ class SplitWorker:
         stop_inputs: dict[int, list[list[Tensor]]] = {}
         stop_outputs: dict[int, list[Tensor]] = {}
         for depth in (d for d, name in enumerate(route.stops) if name == me):
-            senders = route.sources if depth == 0 else (route.stops[depth - 1],)
             for i, piece in enumerate(pieces):
-                activations = [
-                    sources_out[i][0]
-                    if name == me and depth == 0
-                    else await self.recv(name, Activations, step, len(piece))
-                    for name in senders
-                ]
+                own = sources_out[i][0] if sources_out else None
+                activations = await self._inputs(route, depth, own, step, len(piece))
                 y = mine.y[turn][piece] if depth == last else None
                 inputs, out, loss = await self.compute(
                     self.forward_stop, depth, activations, y, len(piece) / len(rows), (turn, step, i)
@@ -171,34 +164,41 @@ class SplitWorker:
                 stop_outputs.setdefault(depth, []).append(out)
                 total += loss
                 if depth == last:
-                    await self._send_gradients(senders, depth, step, inputs, y)
+                    await self._send_gradients(route, depth, step, inputs, y)
                 else:
                     await self.send_message(route.stops[depth + 1], Activations(step, out.detach(), []))
         for depth in sorted(stop_inputs, reverse=True):
-            if depth == last:
-                continue
-            senders = route.sources if depth == 0 else (route.stops[depth - 1],)
-            for i, piece in enumerate(pieces):
+            for i, piece in enumerate(pieces if depth != last else ()):
                 await self.compute(
                     stop_outputs[depth][i].backward,
                     await self.recv(route.stops[depth + 1], CutGradients, step, len(piece)),
                 )
-                await self._send_gradients(senders, depth, step, stop_inputs[depth][i], None)
+                await self._send_gradients(route, depth, step, stop_inputs[depth][i], None)
         for i, piece in enumerate(pieces if sources_out else ()):
-            z, extra = sources_out[i]
-            gradient: Tensor | None
-            if route.stops[0] == me:
-                gradient = stop_inputs[0][i][route.sources.index(me)].grad
-            else:
-                gradient = await self.recv(route.stops[0], CutGradients, step, len(piece))
-            await self.compute(self._backward, z, extra, gradient, len(piece) / len(rows))
+            gradient = (
+                stop_inputs[0][i][route.sources.index(me)].grad
+                if route.stops[0] == me
+                else await self.recv(route.stops[0], CutGradients, step, len(piece))
+            )
+            await self.compute(self._backward, *sources_out[i], gradient, len(piece) / len(rows))
         await self.compute(self._step)
         return total
 
+    async def _inputs(
+        self, route: Route, depth: int, own: Tensor | None, step: int, rows: int
+    ) -> list[Tensor]:
+        """Return the activations a stop receives; `own` are those of this party as a source."""
+        return [
+            own
+            if own is not None and depth == 0 and name == self.me.name
+            else await self.recv(name, Activations, step, rows)
+            for name in route.senders(depth)
+        ]
+
     async def _send_gradients(
-        self, senders: Sequence[str], depth: int, step: int, inputs: list[Tensor], y: Tensor | None
+        self, route: Route, depth: int, step: int, inputs: list[Tensor], y: Tensor | None
     ) -> None:
-        for name, value in zip(senders, inputs):
+        for name, value in zip(route.senders(depth), inputs):
             if not (name == self.me.name and depth == 0):  # the own source reads it directly
                 await self.send_gradient(name, step, value.grad, y)
 
@@ -234,11 +234,7 @@ class SplitWorker:
                     if route.stops[0] != me:
                         await self.send(route.stops[0], step, z)
                 for depth in (d for d, name in enumerate(route.stops) if name == me):
-                    senders = route.sources if depth == 0 else (route.stops[depth - 1],)
-                    activations = [
-                        z if name == me and depth == 0 else await self.recv(name, Activations, step, n)
-                        for name in senders
-                    ]
+                    activations = await self._inputs(route, depth, z, step, n)
                     out = await self.compute(
                         self._without_grad, lambda d=depth, c=activations: self.mine.stops[d](c)
                     )

@@ -39,7 +39,7 @@ class RoundKeys(Message, reveals="who the party masks with in this round, and th
 
 class SealedShares(
     Message,
-    reveals="shares of a party's secrets of this round, sealed for its neighbours: the server passes them "
+    reveals="shares of a party's secrets of this round, sealed for its neighbors: the server passes them "
     "on and cannot open them",
 ):
     sealed: dict[str, bytes]
@@ -47,7 +47,7 @@ class SealedShares(
 
 class ForwardedShares(
     Message,
-    reveals="one share each of its neighbours' secrets of this round, which say nothing below the threshold",
+    reveals="one share each of its neighbors' secrets of this round, which say nothing below the threshold",
 ):
     sealed: dict[str, bytes]
 
@@ -196,7 +196,7 @@ def check_owner(
 ) -> None:
     if identity is not None and not identity.verify(name, bind(about, "keys", name, *keys), signature):
         raise ProtocolError(
-            f"party {me.name!r} was given keys of {name!r} that {name!r} did not sign. Another party may "
+            f"party {me.name!r} received keys of {name!r} that {name!r} did not sign. Another party may "
             "impersonate it; the party leaves the round."
         )
 

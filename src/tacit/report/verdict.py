@@ -32,8 +32,7 @@ NOTHING = 5e-4  # a difference that rounds to 0.0 points
 
 def comparison(data: Mapping[str, Any]) -> list[str]:
     """Return the sentences for compare.json; the first is the headline."""
-    winners = {skew: winner(data, skew) for skew in data["table"]["columns"]}
-    known = {skew: w for skew, w in winners.items() if w}
+    known = {skew: w for skew in data["table"]["columns"] if (w := winner(data, skew))}
     if not known:
         if _diverged(data):
             return ["Every federated algorithm diverged: no accuracy or loss can be compared.", *_rest(data)]

@@ -26,7 +26,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from ..errors import BadKit, SealBroken
 
 HUB_NAME = "tacit-hub"  # the name in the hub's certificate, independent of its address
-ROLES = ("hub", "server", "client")
 YEARS = 2  # validity of a certificate
 _EARLY = datetime.timedelta(minutes=5)  # allows for clock differences between organizations
 
@@ -44,10 +43,11 @@ class Authority:
     def new(cls, federation: str) -> Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         name = _name(f"authority of {federation}"[:64], federation, "authority")
-        builder = _builder(name, name, key.public_key(), 5 * YEARS).add_extension(
-            x509.BasicConstraints(True, 0), critical=True
+        builder = (
+            _builder(name, name, key.public_key(), 5 * YEARS)
+            .add_extension(x509.BasicConstraints(True, 0), critical=True)
+            .add_extension(_usage(signs_certificates=True), critical=True)
         )
-        builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
         return cls(builder.sign(key, hashes.SHA256()), key)
 
     @property
@@ -56,14 +56,14 @@ class Authority:
 
     def issue(self, party: str, role: str) -> tuple[x509.Certificate, Key]:
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(
-            _name(party, self.federation, role), self.certificate.subject, key.public_key(), YEARS
-        )
-        builder = builder.add_extension(x509.BasicConstraints(False, None), critical=True).add_extension(
-            _usage(), critical=True
-        )
+        name = _name(party, self.federation, role)
         purpose = ExtendedKeyUsageOID.SERVER_AUTH if role == "hub" else ExtendedKeyUsageOID.CLIENT_AUTH
-        builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        builder = (
+            _builder(name, self.certificate.subject, key.public_key(), YEARS)
+            .add_extension(x509.BasicConstraints(False, None), critical=True)
+            .add_extension(_usage(), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        )
         if role == "hub":
             builder = builder.add_extension(
                 x509.SubjectAlternativeName([x509.DNSName(HUB_NAME)]), critical=False
@@ -77,10 +77,10 @@ class Authority:
             x509.CertificateRevocationListBuilder()
             .issuer_name(self.certificate.subject)
             .last_update(now - _EARLY)
+            .next_update(now + datetime.timedelta(days=3650))
+            # two lists of the same second differ in their number: microseconds since 1970
+            .add_extension(x509.CRLNumber(int(now.timestamp() * 1_000_000)), critical=False)
         )
-        builder = builder.next_update(now + datetime.timedelta(days=3650))
-        # two lists of the same second differ in their number: microseconds since 1970
-        builder = builder.add_extension(x509.CRLNumber(int(now.timestamp() * 1_000_000)), critical=False)
         for serial in sorted(set(serials)):
             builder = builder.add_revoked_certificate(
                 x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
@@ -134,10 +134,6 @@ def attribute(certificate: x509.Certificate, oid: x509.ObjectIdentifier) -> str:
 
 def party_of(certificate: x509.Certificate) -> str:
     return attribute(certificate, NameOID.COMMON_NAME)
-
-
-def role_of(certificate: x509.Certificate) -> str:
-    return attribute(certificate, NameOID.ORGANIZATIONAL_UNIT_NAME)
 
 
 @dataclass(frozen=True)

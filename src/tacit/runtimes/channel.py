@@ -26,15 +26,10 @@ from .kits import Kit
 HELLO, WELCOMED, FINISH, RECORD, NO_SESSION = b"H", b"W", b"F", b"R", b"N"
 HEAD, BODY = 0, 1
 ACK, RESUME, PROBE, HOLD = 0, 1, 2, 3
-WINDOW = (
-    8 << 20
-    # bytes in flight without a confirmation: what the hub may have to hold for one pair
-)
+WINDOW = 8 << 20  # bytes in flight without a confirmation: what the hub may have to hold for one pair
 INLINE = 64 << 10  # bytes of a message that are sent with its head; smaller messages are one record
-ACK_BYTES, ACK_RECORDS = (
-    1 << 20,
-    64,
-)  # confirm at once after this much; otherwise the link confirms soon after
+# confirm at once after this much; otherwise the link confirms soon after
+ACK_BYTES, ACK_RECORDS = 1 << 20, 64
 QUIET = 2.0  # seconds without any confirmation after which the sender asks
 MANY = 1024  # unconfirmed records after which the sender waits
 TRIES = 5  # altered records after which the channel fails: the hub is hostile or broken
@@ -67,18 +62,9 @@ class Channel:
         reserve: Callable[[str, int], bool] = lambda scope, size: True,
         cancel: Callable[[], None] = lambda: None,
     ):
-        self.kit, self.life, self.peer, self.deliver, self.note, self.max_bytes = (
-            kit,
-            life,
-            peer,
-            deliver,
-            note,
-            max_bytes,
-        )
-        self.reserve, self.cancel = (
-            reserve,
-            cancel,
-        )  # reserve room for a message in a scope; release it
+        self.kit, self.life, self.peer, self.max_bytes = kit, life, peer, max_bytes
+        self.deliver, self.note = deliver, note
+        self.reserve, self.cancel = reserve, cancel  # reserve room for a message in a scope; release it
         self.refused: tuple[str, int] | None = None  # (scope, size) of a message without room
         self.refused_at = 0.0  # since when, in the time of `tick`; 0: not at the last tick
         self.has_noted = False
@@ -89,9 +75,8 @@ class Channel:
         # the envelope's head before every payload, joined here to save a copy
         self.front = b""
         self.greetings: dict[bytes, bytes] = {}  # handshake payloads to send, at most one of each kind
-        self.control: dict[
-            int, tuple[int, int]
-        ] = {}  # op: (value, number) to send, the latest of each op: many requests get one answer
+        # op: (value, number) to send, the latest of each op: many requests get one answer
+        self.control: dict[int, tuple[int, int]] = {}
         self.records: deque[SealedRecord] = deque()
         self.acked = self.cursor = 0  # counters of the first unconfirmed record, and of the next to send
         self.in_flight = self.kept_bytes = 0  # bytes in flight, and bytes not confirmed
@@ -99,9 +84,8 @@ class Channel:
         self.seal: Seal | None = None
         self.confirmed = False  # the other side has proved that it has the keys
         self.hello: Handshake | None = None
-        self.pending: tuple[Seal, bytes, bytes, object, bytes, bytes] | None = (
-            None  # as responder: (keys, T, their life, their key, my reply, their hello)
-        )
+        # as responder: (keys, T, their life, their key, my reply, their hello)
+        self.pending: tuple[Seal, bytes, bytes, object, bytes, bytes] | None = None
         self.finish = b""
         self.their_life = b""
         self.sent_control = self.seen_control = 0
@@ -142,10 +126,10 @@ class Channel:
         size = CHUNK if len(view) > FEW * CHUNK else SMALL_CHUNK
         starts = range(min(INLINE, len(view)), len(view), size)
         self.records.append(SealedRecord(HEAD, head, view[:INLINE], not len(starts), True))
-        for start in starts:
-            self.records.append(
-                SealedRecord(BODY, b"", view[start : start + size], start + size >= len(view), False)
-            )
+        self.records.extend(
+            SealedRecord(BODY, b"", view[start : start + size], start + size >= len(view), False)
+            for start in starts
+        )
         if self.seal is None and self.hello is None and self.pending is None:
             self._greet()
 
@@ -218,9 +202,8 @@ class Channel:
         if self.pending is not None and self.pending[5] == data:
             self._greeting(self.pending[4])  # the reply was lost
             return
-        if (
-            self.hello is not None and self.kit.name < self.peer
-        ):  # both started a handshake: the first by name continues, the other answers
+        # both started a handshake: the first by name continues, the other answers
+        if self.hello is not None and self.kit.name < self.peer:
             self._greeting(self.hello.payload)
             return
         their_life, theirs, certificate = data[1:17], data[17:49], data[49:]
@@ -241,10 +224,7 @@ class Channel:
         public = self.kit.trust.party(certificate, self.peer)
         t = self._transcript(True, self.hello.ephemeral.public, their_life, theirs, certificate)
         if not verify_transcript(b"responder", t, signature, public):
-            raise SealBroken(
-                f"the handshake of {self.peer!r} is not signed by its key for this session: it was "
-                "altered, or replayed from another."
-            )
+            raise self._unsigned()
         seal = Seal(self.hello.ephemeral.agree(theirs), t, True)
         self.finish = FINISH + seal.session + sign_transcript(b"initiator", t, self.kit.sign)
         self.hello = None
@@ -259,29 +239,28 @@ class Channel:
             return
         seal, t, their_life, public, _, _ = self.pending
         if data[1:9] != seal.session or not verify_transcript(b"initiator", t, data[9:], public):  # type: ignore[arg-type]
-            raise SealBroken(
-                f"the handshake of {self.peer!r} is not signed by its key for this session: it was "
-                "altered, or replayed from another."
-            )
+            raise self._unsigned()
         self.pending, self.finish = None, b""
         self._begin(seal, their_life)
         self.confirmed = True
         self._acknowledge()
 
+    def _unsigned(self) -> SealBroken:
+        return SealBroken(
+            f"the handshake of {self.peer!r} is not signed by its key for this session: it was altered, or "
+            "replayed from another."
+        )
+
     def _begin(self, seal: Seal, their_life: bytes) -> None:
-        again = (
-            self.their_life == their_life
-        )  # both processes are the same as before: nothing may be lost or repeated
-        if not again:
+        if self.their_life != their_life:  # else: nothing may be lost or repeated
             if self.their_life:
                 self.note(f"{self.peer!r} was restarted")
                 self.has_restarted = True
-            begun = (
-                self.cursor - self.acked
-            )  # messages that the old process received in part are not sent to the new one
-            while begun > 0 or (self.records and not self.records[0].starts):
+            # messages that the old process received in part are not sent to the new one
+            sent = self.cursor - self.acked
+            while sent > 0 or (self.records and not self.records[0].starts):
                 self.kept_bytes -= len(self.records.popleft().body)
-                begun -= 1
+                sent -= 1
             self.acked = self.expected = 0
             self._abandon()
         self.cursor, self.in_flight = self.acked, 0

@@ -137,11 +137,10 @@ class Cohort:
         chosen = [self._select(i, number) for i in range(len(self.runs))]
         run_of = np.concatenate([np.full(len(c), i) for i, c in enumerate(chosen)])
         who = np.concatenate(chosen)
-        sizes = np.concatenate([r.sizes[c] for r, c in zip(self.runs, chosen)])
         if not len(who) and not any(guard.noise for guard in self.guards):
             # Poisson sampling may select no party; with noise this must not be visible, so the round goes on
             return chosen
-        uploads = self._uploads(number, run_of, who, sizes) if len(who) else iter(())
+        uploads = self._uploads(number, run_of, who) if len(who) else iter(())
         if any(run.corrupt is not None for run in self.runs) and len(who):
             uploads = self._corrupt(number, run_of, who, uploads)
         if self.on_upload is not None:
@@ -196,11 +195,8 @@ class Cohort:
     ) -> Iterator[Any]:
         """The uploads, with those of malicious parties replaced; all at once, because these may collude."""
         weights, vectors, rows = zip(*uploads)
-        at, sent, down = (
-            np.concatenate(rows),
-            {k: torch.cat([v[k] for v in vectors]) for k in vectors[0]},
-            self.down(float(number)),
-        )
+        at, down = np.concatenate(rows), self.down(float(number))
+        sent = {k: torch.cat([v[k] for v in vectors]) for k in vectors[0]}
         for i, run in enumerate(self.runs):
             if run.corrupt is not None:
                 here = np.flatnonzero(run_of[at] == i)
@@ -316,24 +312,17 @@ class Cohort:
         `works` are the clients' own counts of work, which replace the round in their plans.
         """
         self._bind(number + 1)
-        sizes = self.runs[0].sizes[who]
-        for weights, vectors, rows in self._uploads(
-            number,
-            np.zeros(len(who), dtype=np.int64),
-            who,
-            sizes,
-            works,
-            {k: v[None] for k, v in down.items()},
-        ):
+        started = {k: v[None] for k, v in down.items()}
+        for weights, vectors, rows in self._uploads(number, np.zeros_like(who), who, works, started):
             for s, row in enumerate(rows):
                 yield int(row), float(weights[s]), {k: v[s] for k, v in vectors.items()}
 
     def train_separately(self, number: int, who: np.ndarray, works: np.ndarray, down: State) -> State:
         """The vectors [S, …] of clients that train from their own models [S, …], for gossip."""
         self._bind(number + 1)
-        sizes, out = self.runs[0].sizes[who], State()
+        out = State()
         for _, vectors, rows in self._uploads(
-            number, np.zeros(len(who), dtype=np.int64), who, sizes, works, down, np.arange(len(who))
+            number, np.zeros_like(who), who, works, down, np.arange(len(who))
         ):
             there = torch.from_numpy(rows).to(self.device)
             for k, v in vectors.items():
@@ -355,7 +344,6 @@ class Cohort:
         number: int,
         run_of: np.ndarray,
         who: np.ndarray,
-        sizes: np.ndarray,
         works: np.ndarray | None = None,
         down: State | None = None,
         whose: np.ndarray | None = None,
@@ -364,22 +352,25 @@ class Cohort:
 
         `whose` is the row of `down` from which each client starts; by default its run's.
         """
-        first = self.runs[0]
-        epochs = np.concatenate([r.local_epochs[who[run_of == i]] for i, r in enumerate(self.runs)])
+        first, members = self.runs[0], [who[run_of == i] for i in range(len(self.runs))]
+        sizes = np.concatenate([r.sizes[k] for r, k in zip(self.runs, members)])
+        epochs = np.concatenate([r.local_epochs[k] for r, k in zip(self.runs, members)])
         seeds = np.array([r.seed for r in self.runs], dtype=np.uint64)[run_of]
-        ids = np.concatenate([self.ids[i][who[run_of == i]] for i in range(len(self.runs))])
+        ids = np.concatenate([ids[k] for ids, k in zip(self.ids, members)])
         steps = count_steps(sizes, epochs, first.batch_size, first.local_steps)
         groups = (
             group_by_size(sizes)
             if first.batch_size is None and self.engine == "stack"
             else [np.arange(len(who))]
         )
-        # longest first, so that finished clients are at the end of the stack
-        parts = [part[np.argsort(-steps[part], kind="stable")] for part in groups]
         chunks = [
             chunk
-            for part in parts
-            for chunk in np.array_split(part, -(-len(part) // self._chunk(sizes[part], steps[part])))
+            for part in groups
+            # longest first, so that finished clients are at the end of the stack
+            for chunk in np.array_split(
+                part[np.argsort(-steps[part], kind="stable")],
+                -(-len(part) // self._chunk(sizes[part], steps[part])),
+            )
         ]
         sent = self.down(float(number)) if down is None else down
         works = np.full(len(who), number) if works is None else works
@@ -398,13 +389,11 @@ class Cohort:
             plans = self.task.redraw(
                 plans, self.runs[run_of[rows[0]]].fed.parties[who[rows[0]]], int(epochs[rows[0]])
             )
-            index = self._global_rows(plans.index, run_of[rows], who[rows])
-            plans = Plans(
-                self._to_device(index),
-                self._to_device(plans.live),
-                self._to_device(plans.key),
-                self._to_device(plans.size),
-                plans.steps,
+            plans = plans._replace(
+                index=self._to_device(self._global_rows(plans.index, run_of[rows], who[rows])),
+                live=self._to_device(plans.live),
+                key=self._to_device(plans.key),
+                size=self._to_device(plans.size),
             )
             with torch.no_grad():
                 return (self._stacked if self.engine == "stack" else self._one_by_one)(
@@ -494,10 +483,7 @@ class Cohort:
 
         hyper = {k: v[at] for k, v in self.hyper.items()}
         dims = (
-            0,
-            0,
-            0,
-            0,
+            *(0, 0, 0, 0),
             {k: 0 for k in hyper} or None,
             {k: None if shared else 0 for k in down},
             {k: 0 for k in mine} or None,
@@ -514,17 +500,18 @@ class Cohort:
             )
             for s, (i, j) in enumerate(zip(run_of, whose))
         ]
-        vectors = {k: torch.stack([upload.vectors[k] for upload, _ in done]) for k in done[0][0].vectors}
-        after = {k: torch.stack([state[k] for _, state in done]) for k in mine}
-        return torch.stack([upload.weight for upload, _ in done]), vectors, after
+        return (
+            torch.stack([upload.weight for upload, _ in done]),
+            {k: torch.stack([upload.vectors[k] for upload, _ in done]) for k in done[0][0].vectors},
+            {k: torch.stack([state[k] for _, state in done]) for k in mine},
+        )
 
     def _global_rows(self, index: Tensor, run_of: np.ndarray, who: np.ndarray) -> Tensor:
         """Indices of a client's own rows → rows of the common table."""
         own = index.numpy()
         out = np.empty_like(own)
         for i in np.unique(run_of):
-            here = np.flatnonzero(run_of == i)
-            train = self.runs[i].fed.train
+            here, train = np.flatnonzero(run_of == i), self.runs[i].fed.train
             first = train.start.numpy()[who[here]]
             out[here] = train.index.numpy()[first[:, None, None] + own[here]] + self.offset[i]
         return torch.from_numpy(out)

@@ -5,15 +5,15 @@ The programs are module-level functions, because a runtime may start them in ano
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import PartyFailed, ProtocolError
-from ..parties.conformance import demand
+from ..errors import ProtocolError
+from ..parties.conformance import demand, expect_failure, run_within
 from ..parties.ledger import Ledger
 from ..parties.message import Message
 from ..parties.party import Party, Program, Runtime
@@ -22,15 +22,15 @@ PATIENCE = 120.0  # seconds of real time for one check, process start-up include
 LATE = 1.0  # seconds a gather waits for a silent party
 
 
-class CheckNumber(Message, reveals="a number made for the check of a runtime"):
+class CheckNumber(Message, reveals="a number used to check a runtime"):
     value: int
 
 
-class CheckTensor(Message, reveals="a tensor made for the check of a runtime"):
+class CheckTensor(Message, reveals="a tensor used to check a runtime"):
     value: Tensor
 
 
-class CheckWord(Message, reveals="a word made for the check of a runtime"):
+class CheckWord(Message, reveals="a word used to check a runtime"):
     value: str
 
 
@@ -42,17 +42,7 @@ def check_runtime(runtime: Runtime) -> None:
 
 def _run(runtime: Runtime, programs: dict[str, Program]) -> tuple[dict[str, Any], Ledger]:
     ledger = Ledger()
-
-    async def patiently() -> dict[str, Any]:
-        async with asyncio.timeout(PATIENCE):
-            return await runtime.run(programs, ledger=ledger)
-
-    try:
-        return asyncio.run(patiently()), ledger
-    except TimeoutError:
-        raise AssertionError(
-            f"{runtime!r}: the run of {', '.join(map(repr, programs))} did not end within {PATIENCE:g} s."
-        ) from None
+    return run_within(runtime, programs, ledger, PATIENCE), ledger
 
 
 async def _serve(me: Party) -> int:
@@ -68,11 +58,8 @@ async def _return(me: Party) -> str:
 def ping_pong_is_answered_and_recorded(runtime: Runtime) -> None:
     results, ledger = _run(runtime, {"server": _serve, "returner": _return})
     demand(results == {"server": 42, "returner": "returner"}, f"{runtime!r}: ping-pong gave {results}.")
-    seen = {(line.party, line.sender, line.kind): (line.count, line.bytes > 0) for line in ledger.seen}
-    expected = {
-        ("server", "returner", "CheckNumber"): (1, True),
-        ("returner", "server", "CheckNumber"): (1, True),
-    }
+    seen = {(line.party, line.sender, line.kind, line.count, line.bytes > 0) for line in ledger.seen}
+    expected = {(*pair, "CheckNumber", 1, True) for pair in (("server", "returner"), ("returner", "server"))}
     demand(seen == expected, f"{runtime!r}: the ledger of a ping-pong is {seen}.")
 
 
@@ -87,18 +74,20 @@ async def _listen(me: Party) -> dict[str, list[int]]:
 
 def each_senders_messages_arrive_in_order(runtime: Runtime) -> None:
     results, _ = _run(runtime, {"first": _count, "second": _count, "listener": _listen})
-    in_order = all(values == list(range(100)) for values in results["listener"].values())
-    demand(in_order, f"{runtime!r} changes the order of one sender's messages.")
+    demand(
+        all(values == list(range(100)) for values in results["listener"].values()),
+        f"{runtime!r} changes the order of one sender's messages.",
+    )
 
 
 async def _send_word(me: Party) -> None:
     await me.send("server", CheckWord(me.name))
-    await me.scope("told").send("server", CheckWord(me.name))
+    await me.scope("arrived").send("server", CheckWord(me.name))
 
 
 async def _await_words(me: Party, *names: str) -> None:
     """Wait until these parties' messages have arrived: a process may take long to start."""
-    await me.scope("told").gather(names, CheckWord)
+    await me.scope("arrived").gather(names, CheckWord)
 
 
 async def _silent(me: Party) -> None:
@@ -126,17 +115,14 @@ def gather_goes_on_without_a_silent_party(runtime: Runtime) -> None:
         f"{runtime!r}: gather gave {words}, not c, a, b in the order asked.",
     )
     demand(tuple(missing) == ("silent",), f"{runtime!r}: gather names {missing} as missing.")
-    try:
-        _run(runtime, {"server": _collect_all, "a": _send_word, "silent": _silent})
-    except PartyFailed as failed:
-        demand(
-            failed.party == "server"
-            and isinstance(failed.error, ProtocolError)
-            and "'silent'" in str(failed),
-            f"{runtime!r}: {failed}",
-        )
-    else:
-        raise AssertionError(f"{runtime!r}: a gather that needs everyone came back without 'silent'.")
+    failed = expect_failure(
+        partial(_run, runtime, {"server": _collect_all, "a": _send_word, "silent": _silent}),
+        f"{runtime!r}: a gather that needs everyone came back without 'silent'.",
+    )
+    demand(
+        failed.party == "server" and isinstance(failed.error, ProtocolError) and "'silent'" in str(failed),
+        f"{runtime!r}: {failed}",
+    )
 
 
 async def _scoped_sender(me: Party) -> None:
@@ -200,15 +186,14 @@ async def _wait_forever(me: Party) -> None:
 
 
 def a_failing_party_is_named_and_ends_the_run(runtime: Runtime) -> None:
-    try:
-        _run(runtime, {"server": _wait_forever, "faulty": _fail})
-    except PartyFailed as failed:
-        demand(
-            failed.party == "faulty" and "made to fail" in str(failed),
-            f"{runtime!r}: 'faulty' failed, the error says: {failed}",
-        )
-    else:
-        raise AssertionError(f"{runtime!r}: a party failed and the run ended without an error.")
+    failed = expect_failure(
+        partial(_run, runtime, {"server": _wait_forever, "faulty": _fail}),
+        f"{runtime!r}: a party failed and the run ended without an error.",
+    )
+    demand(
+        failed.party == "faulty" and "made to fail" in str(failed),
+        f"{runtime!r}: 'faulty' failed, the error says: {failed}",
+    )
 
 
 async def _draw(me: Party) -> list[float]:

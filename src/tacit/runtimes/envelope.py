@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 from ..errors import BadFrame
 
-MAIL, ABSENT, PRESENT, WELCOME = range(
-    4
-)  # ABSENT and PRESENT: whether the party named as sender is connected
+# ABSENT and PRESENT: whether the party named as sender is connected
+MAIL, ABSENT, PRESENT, WELCOME = range(4)
 CHUNK = 1 << 19  # the most plaintext bytes in a record: each record has a fixed cost in all three processes
 SMALL_CHUNK = 1 << 18  # for messages of few records, so that parties and hub process them concurrently
 FEW = 8  # up to this many records of CHUNK, a message is sent in small ones
@@ -22,7 +21,6 @@ MAX_ENVELOPE = CHUNK + 4096  # including names, record header, certificate and t
 METHOD = "/tacit.Hub/Relay"
 CHECK = "/tacit.Hub/Check"
 VERSION = "tacit-version"  # in a connection's metadata: the party's version of tacit
-LONGEST_NAME = 255
 LONGEST_SCOPE = 1024  # bytes: equal to parties.quota.MAX_SCOPE, which this module does not import
 
 

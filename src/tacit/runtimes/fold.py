@@ -19,6 +19,8 @@ from torch import Tensor
 
 from ..algorithms.types import Batch, Batches
 
+Plan = tuple[Tensor, ...]  # (index, live, key) of a stack of clients, [S, T, …] each
+
 
 class Stacked(Batches):
     """A client's plan inside a stack: its `fold` is run by the engine."""
@@ -96,25 +98,17 @@ class _Parts:
         return f"{type(self.thing).__name__}{self.fields}"
 
 
+@dataclasses.dataclass
 class _Call:
     """One fold: the step and the structure of its arguments."""
 
-    def __init__(
-        self,
-        engine: FoldEngine,
-        function: Callable[..., Any],
-        shape_carry: Any,
-        shape_fixed: Any,
-        n_carry: int,
-        method: bool,
-    ):
-        self.engine, self.function, self.shape_carry, self.shape_fixed = (
-            engine,
-            function,
-            shape_carry,
-            shape_fixed,
-        )
-        self.n_carry, self.method = n_carry, method
+    engine: FoldEngine
+    function: Callable[..., Any]
+    shape_carry: Any
+    shape_fixed: Any
+    n_carry: int
+    method: bool
+    own: tuple[bool, ...] = ()  # whether each fixed tensor differs between clients; known inside the stack
 
     def one(self, index: Tensor, live: Tensor, key: Tensor, *leaves: Tensor) -> tuple[Tensor, ...]:
         """The step of one client as a function of tensors."""
@@ -129,6 +123,12 @@ class _Call:
                 f"of the form {shape}. A step must return a carry of the same form."
             )
         return tuple(out)
+
+    def stacked(self) -> Callable[..., tuple[Tensor, ...]]:
+        """The step of all clients of a stack."""
+        return torch.vmap(
+            self.one, in_dims=(0, 0, 0, *[0] * self.n_carry, *[0 if o else None for o in self.own])
+        )
 
     def signature(self) -> str:
         return (
@@ -148,21 +148,13 @@ class _Fold(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, call: _Call, *tensors: Tensor) -> Any:
         front = [t if d is None else t.movedim(d, 0) for t, d in zip(tensors, in_dims[1:])]
-        index, live, key, leaves = front[0], front[1], front[2], front[3:]
-        dims = list(in_dims[4:])
+        plan, leaves, dims = tuple(front[:3]), front[3:], list(in_dims[4:])
         for i in range(call.n_carry):  # after the first step every client has its own carry
             if dims[i] is None:
                 leaves[i] = leaves[i].expand(info.batch_size, *leaves[i].shape)
                 dims[i] = 0
-        out = call.engine.run(
-            call,
-            index,
-            live,
-            key,
-            leaves[: call.n_carry],
-            leaves[call.n_carry :],
-            [d is not None for d in dims[call.n_carry :]],
-        )
+        call.own = tuple(d is not None for d in dims[call.n_carry :])
+        out = call.engine.run(call, plan, leaves[: call.n_carry], leaves[call.n_carry :])
         return tuple(out), (0,) * len(out)
 
 
@@ -184,25 +176,14 @@ class FoldEngine:
             self.seen.clear()
             self.rows = rows
 
-    def run(
-        self,
-        call: _Call,
-        index: Tensor,
-        live: Tensor,
-        key: Tensor,
-        carry: list[Tensor],
-        fixed: list[Tensor],
-        own: list[bool],
-    ) -> list[Tensor]:
+    def run(self, call: _Call, plan: Plan, carry: list[Tensor], fixed: list[Tensor]) -> list[Tensor]:
         done: list[list[Tensor]] = []  # finished clients, shortest first
         t = 0
         while carry[0].shape[0]:
             s = carry[0].shape[0]
             until = self.lengths[s - 1]  # the steps of the shortest remaining client
-            mine = [f[:s] if o else f for f, o in zip(fixed, own)]
-            carry = self._steps(
-                call, index[:s, t:until], live[:s, t:until], key[:s, t:until], carry, mine, own
-            )
+            mine = [f[:s] if o else f for f, o in zip(fixed, call.own)]
+            carry = self._steps(call, tuple(x[:s, t:until] for x in plan), carry, mine)
             t = until
             stay = sum(length > t for length in self.lengths[:s])
             done.append([c[stay:] for c in carry])
@@ -213,42 +194,26 @@ class FoldEngine:
             else [torch.cat([part[i] for part in reversed(done)]) for i in range(call.n_carry)]
         )
 
-    def _steps(
-        self,
-        call: _Call,
-        index: Tensor,
-        live: Tensor,
-        key: Tensor,
-        carry: list[Tensor],
-        fixed: list[Tensor],
-        own: list[bool],
-    ) -> list[Tensor]:
+    def _steps(self, call: _Call, plan: Plan, carry: list[Tensor], fixed: list[Tensor]) -> list[Tensor]:
         if (
             self.graphs
             and self.lengths[0] > 1
-            and (after := self._replay(call, index, live, key, carry, fixed, own)) is not None
+            and (after := self._replay(call, plan, carry, fixed)) is not None
         ):
             return after
-        many = torch.vmap(call.one, in_dims=(0, 0, 0, *[0] * call.n_carry, *[0 if o else None for o in own]))
-        for t in range(index.shape[1]):
-            carry = list(many(index[:, t], live[:, t], key[:, t], *carry, *fixed))
+        step = call.stacked()
+        for t in range(plan[0].shape[1]):
+            carry = list(step(*(x[:, t] for x in plan), *carry, *fixed))
         return carry
 
     def _replay(
-        self,
-        call: _Call,
-        index: Tensor,
-        live: Tensor,
-        key: Tensor,
-        carry: list[Tensor],
-        fixed: list[Tensor],
-        own: list[bool],
+        self, call: _Call, plan: Plan, carry: list[Tensor], fixed: list[Tensor]
     ) -> list[Tensor] | None:
         """Run the steps as a graph; None the first time a stack has this shape.
 
         Recording takes three steps, and full batches of other clients have another shape in every round.
         """
-        s = len(index)
+        s = len(plan[0])
         # plans of similar length share a graph, and stacks of similar size, because ragged clients leave
         # one by one
         room = 1 << (self.lengths[0] - 1).bit_length()
@@ -257,21 +222,19 @@ class FoldEngine:
         def pad(t: Tensor) -> Tensor:
             return t if size == s else torch.cat([t, t[:1].expand(size - s, *t.shape[1:])])
 
-        index, live, key, carry = pad(index), pad(live), pad(key), [pad(c) for c in carry]
-        fixed = [pad(f) if o else f for f, o in zip(fixed, own)]
+        plan, carry = tuple(map(pad, plan)), [pad(c) for c in carry]
+        fixed = [pad(f) if o else f for f, o in zip(fixed, call.own)]
         shapes = tuple((tuple(x.shape), x.dtype) for x in (*carry, *fixed))
         # without the number of steps: a graph has room for all of them
-        name = (call.signature(), size, index.shape[2], room, shapes, tuple(own))
+        name = (call.signature(), size, plan[0].shape[2], room, shapes, call.own)
         if name not in self.seen:
             self.seen.add(name)
             return None
-        graph = self.graph_cache.pop(name, None) or _Graph(
-            self, call, index, live, key, room, carry, fixed, own
-        )
+        graph = self.graph_cache.pop(name, None) or _Graph(self, call, plan, room, carry, fixed)
         self.graph_cache[name] = graph
         if len(self.graph_cache) > GRAPHS:
             del self.graph_cache[next(iter(self.graph_cache))]
-        return [c[:s] for c in graph.replay(index, live, key, carry, fixed)]
+        return [c[:s] for c in graph.replay(plan, carry, fixed)]
 
 
 GRAPHS = 64  # cached graphs, each with a copy of its stack; 250 ragged clients need 48 sizes
@@ -302,38 +265,26 @@ class _Graph:
         self,
         engine: FoldEngine,
         call: _Call,
-        index: Tensor,
-        live: Tensor,
-        key: Tensor,
+        plan: Plan,
         room: int,
         carry: list[Tensor],
         fixed: list[Tensor],
-        own: list[bool],
     ):
-        s, steps, width = index.shape
-        self.index, self.live = index.new_zeros(s, room, width), live.new_zeros(s, room, width)
-        self.key = key.new_zeros(s, room)
-        self.t = torch.zeros(1, dtype=torch.int64, device=index.device)
+        self.plan = tuple(x.new_zeros(len(x), room, *x.shape[2:]) for x in plan)
+        self.t = torch.zeros(1, dtype=torch.int64, device=plan[0].device)
         self.carry, self.fixed = [c.clone() for c in carry], [f.clone() for f in fixed]
-        many = torch.vmap(call.one, in_dims=(0, 0, 0, *[0] * call.n_carry, *[0 if o else None for o in own]))
+        stacked = call.stacked()
 
         def step() -> None:
-            batch = (
-                self.index.index_select(1, self.t)[:, 0],
-                self.live.index_select(1, self.t)[:, 0],
-                self.key.index_select(1, self.t)[:, 0],
-            )
-            for old, new in zip(self.carry, many(*batch, *self.carry, *self.fixed)):
+            batch = (x.index_select(1, self.t)[:, 0] for x in self.plan)
+            for old, new in zip(self.carry, stacked(*batch, *self.carry, *self.fixed)):
                 old.copy_(new)
             self.t += 1
 
-        self.index[:, :steps].copy_(index)
-        self.live[:, :steps].copy_(live)
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._load(plan)
+        stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(
-            stream
-        ):  # libraries choose kernels and allocate workspaces before the recording
+        with torch.cuda.stream(stream):  # libraries choose kernels and allocate workspaces before recording
             for _ in range(2):
                 step()
                 self.t.zero_()
@@ -344,16 +295,15 @@ class _Graph:
         with _no_garbage_collection(), torch.cuda.graph(self.graph, pool=engine.pool):
             step()
 
-    def replay(
-        self, index: Tensor, live: Tensor, key: Tensor, carry: list[Tensor], fixed: list[Tensor]
-    ) -> list[Tensor]:
-        steps = index.shape[1]
-        self.index[:, :steps].copy_(index)
-        self.live[:, :steps].copy_(live)
-        self.key[:, :steps].copy_(key)
+    def _load(self, plan: Plan) -> None:
+        for buffer, value in zip(self.plan, plan):
+            buffer[:, : value.shape[1]].copy_(value)
+
+    def replay(self, plan: Plan, carry: list[Tensor], fixed: list[Tensor]) -> list[Tensor]:
+        self._load(plan)
         for buffer, value in zip((*self.carry, *self.fixed), (*carry, *fixed)):
             buffer.copy_(value)
         self.t.zero_()
-        for _ in range(steps):
+        for _ in range(plan[0].shape[1]):
             self.graph.replay()
         return [c.clone() for c in self.carry]

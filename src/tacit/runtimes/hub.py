@@ -54,11 +54,8 @@ class Connection:
     """A connected party, and the frames to write to it."""
 
     def __init__(self, name: str, certificate: x509.Certificate, version: str = ""):
-        self.name, self.certificate, self.version = (
-            name,
-            certificate,
-            version,
-        )  # the version is declared by the party, for preflight only
+        self.name, self.certificate = name, certificate
+        self.version = version  # declared by the party, for preflight only
         self.waiting: deque[QueuedFrame] = deque()
         self.notes: dict[str, int] = {}  # ABSENT or PRESENT: the latest for each party
         self.news, self.ended = asyncio.Event(), asyncio.Event()
@@ -109,12 +106,12 @@ class Hub:
                 ("grpc.so_reuseport", 0),
             ]
         )
-        handler = grpc.stream_stream_rpc_method_handler(self._relay)  # no serialisers: bytes in, bytes out
         _, service, method = METHOD.split("/")
-        look = grpc.unary_unary_rpc_method_handler(self._check)
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(service, {method: handler, CHECK.split("/")[2]: look}),)
-        )
+        handlers = {  # no serializers: bytes in, bytes out
+            method: grpc.stream_stream_rpc_method_handler(self._relay),
+            CHECK.split("/")[2]: grpc.unary_unary_rpc_method_handler(self._check),
+        }
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         credentials = grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
         try:
             self.port = self._server.add_secure_port(self.kit.listen, credentials)
@@ -145,7 +142,7 @@ class Hub:
     # --- one connection -------------------------------------------------------------------------------------
 
     async def _admit(self, context: Any) -> tuple[str, x509.Certificate]:
-        certificate = self._certificate(context)
+        certificate = x509.load_pem_x509_certificate(context.auth_context()["x509_pem_cert"][0])
         name = party_of(certificate)
         try:
             self.trust.check(certificate)
@@ -176,7 +173,7 @@ class Hub:
         log.info("%r is here (%s)", name, context.peer())
         connection.put(self._welcome(name))
         self._notify(name, PRESENT)
-        reader = asyncio.create_task(self._read(name, requests, context, connection))
+        reader = asyncio.create_task(self._read(requests, connection))
         writer = asyncio.create_task(self._write(connection, context, reader))
         ended = asyncio.create_task(connection.ended.wait())
         try:
@@ -210,13 +207,8 @@ class Hub:
             ),
         )
 
-    @staticmethod
-    def _certificate(context: Any) -> x509.Certificate:
-        return x509.load_pem_x509_certificate(context.auth_context()["x509_pem_cert"][0])
-
-    async def _read(
-        self, name: str, requests: AsyncIterator[bytes], context: Any, connection: Connection
-    ) -> None:
+    async def _read(self, requests: AsyncIterator[bytes], connection: Connection) -> None:
+        name = connection.name
         room = self.room.setdefault(name, asyncio.Event())
         try:
             async for data in requests:

@@ -158,9 +158,15 @@ class _Run:
         self.programs, self.ledger = dict(programs), ledger
         self.clock: Clock = VirtualClock(runtime.start) if runtime.clock == "virtual" else RealClock()
         self.boxes = {name: Mailbox(name, Ledger(), runtime.max_bytes) for name in self.programs}
+        seed = runtime.insecure_seed
         self.parties = {
             name: Party(
-                name, _Wire(name, self.boxes), box, self.clock, self._secret(runtime, name), runtime.seed
+                name,
+                _Wire(name, self.boxes),
+                box,
+                self.clock,
+                Secret() if seed is None else SeededSecret(f"{seed}/{name}"),
+                runtime.seed,
             )
             for name, box in self.boxes.items()
         }
@@ -168,10 +174,6 @@ class _Run:
         self.live = set(self.programs)
         self.stopped = False
         self.task: asyncio.Task[Any] | None = None
-
-    @staticmethod
-    def _secret(runtime: InProcess, name: str) -> Secret:
-        return Secret() if runtime.insecure_seed is None else SeededSecret(f"{runtime.insecure_seed}/{name}")
 
     def run_here(self) -> dict[str, Any]:
         """Run to the end in this thread."""

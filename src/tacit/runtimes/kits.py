@@ -124,7 +124,6 @@ def save(kit: Kit, directory: Path, extra: dict[str, Any] | None = None) -> None
     write_atomic(directory / "authority.crt", pem(kit.trust.authority))
     assert kit.trust.revoked is not None
     write_atomic(directory / "revoked.crl", pem(kit.trust.revoked))
-    listen = {"listen": kit.listen} if kit.role == "hub" else {}
     table = {
         "federation": kit.federation,
         "name": kit.name,
@@ -132,7 +131,7 @@ def save(kit: Kit, directory: Path, extra: dict[str, Any] | None = None) -> None
         "hub": kit.address,
         "server": kit.server,
         "parties": list(kit.parties),
-        **listen,
+        **({"listen": kit.listen} if kit.role == "hub" else {}),
         **(extra or {}),
     }
     write_atomic(directory / "party.toml", tomli_w.dumps(table))

@@ -37,10 +37,8 @@ log = logging.getLogger("tacit.party")
 # seconds until a separate confirmation is sent: longer than an answer usually takes, which confirms as well
 SOON = 0.02
 TICK = 0.5
-WAIT = (
-    0.05,
-    2.0,
-)  # seconds between attempts to connect: doubling, with jitter, so that parties do not reconnect at once
+# seconds between attempts to connect: doubling, with jitter, so that parties do not reconnect at once
+WAIT = (0.05, 2.0)
 LINGER = 10.0  # seconds a finished party waits for others to receive its messages
 CLIENT_OPTIONS = [
     *OPTIONS,
@@ -356,14 +354,13 @@ class Link:
 
     def _renew(self, payload: memoryview) -> None:
         try:
-            welcome = json.loads(bytes(payload))
-            if welcome.get("revoked"):
-                trust = self.kit.trust.update(welcome["revoked"].encode())
-                if trust is not self.kit.trust:
-                    self.kit = replace(self.kit, trust=trust)
-                    for channel in self.channels.values():
-                        channel.kit = self.kit
-                    keep_revocations(self.kit)
+            revoked = json.loads(bytes(payload)).get("revoked")
+            trust = self.kit.trust.update(revoked.encode()) if revoked else self.kit.trust
+            if trust is not self.kit.trust:
+                self.kit = replace(self.kit, trust=trust)
+                for channel in self.channels.values():
+                    channel.kit = self.kit
+                keep_revocations(self.kit)
         except OSError as error:
             self.note(
                 "the hub's newer revocation list is in use, but cannot be written to "

@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..files import write_atomic
+
 
 def main(reply: int, modules: list[str]) -> None:
     import importlib
@@ -91,14 +93,8 @@ async def _hub(order: dict[str, Any]) -> int:
     from . import hub, kits
 
     folder = Path(order["folder"])
-    await hub.serve(kits.load(folder / "kit"), lambda port: _write(folder / "port", str(port).encode()))
+    await hub.serve(kits.load(folder / "kit"), lambda port: write_atomic(folder / "port", str(port).encode()))
     return 0
-
-
-def _write(path: Path, content: bytes) -> None:
-    from ..files import write_atomic
-
-    write_atomic(path, content)
 
 
 async def _party(order: dict[str, Any]) -> int:
@@ -111,15 +107,7 @@ async def _party(order: dict[str, Any]) -> int:
     ledger: Any = None
     try:
         program = find_program(order["program"])
-        async with Link(
-            kit,
-            seed=order["seed"],
-            max_bytes=order["max_bytes"],
-            patience=order["patience"],
-            linger=order["linger"],
-            away=order["away"],
-            start_wait=order["start_wait"],
-        ) as link:
+        async with Link(kit, **order["link"]) as link:
             ledger = link.mailbox.ledger
             outcome = {"result": pack(await link.run(program), f"what the program of {kit.name!r} returned")}
     except Exception as error:
@@ -131,7 +119,7 @@ async def _party(order: dict[str, Any]) -> int:
                 [type(error).__module__, type(error).__name__, str(error), traceback_text], "an error"
             )
         }
-    _write(
+    write_atomic(
         folder / "result",
         pack({**outcome, "ledger": json.dumps(ledger.to_dict()) if ledger is not None else ""}, "a result"),
     )
@@ -158,7 +146,7 @@ def find_program(spec: dict[str, Any]) -> Any:
     target: Any = module
     for part in spec["qualname"].split("."):
         target = getattr(target, part)
-    args, kwargs = unpack(bytes.fromhex(spec["given"]))
+    args, kwargs = unpack(bytes.fromhex(spec["arguments"]))
     return partial(target, *args, **kwargs) if args or kwargs else target
 
 

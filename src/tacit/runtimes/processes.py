@@ -18,7 +18,7 @@ import sys
 import tempfile
 from collections.abc import Collection, Generator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -168,7 +168,7 @@ def specify_program(program: Any, name: str) -> dict[str, Any]:
         "module": module,
         "file": file,
         "qualname": qualname,
-        "given": pack((args, kwargs), f"an argument of the program of {name!r}").hex(),
+        "arguments": pack((args, kwargs), f"an argument of the program of {name!r}").hex(),
     }
 
 
@@ -192,10 +192,17 @@ class _ProcessRun:
             ledger,
         )
         self.may_leave = may_leave if runtime.deadline is not None else ()
-        # a killed party is reported at once; this limit is for a party that hangs
-        self.away = None if runtime.restart or self.may_leave else PATIENCE
-        # processes start at different speeds: a party that finishes early keeps its messages for slower ones
-        self.start_wait = 0.0 if self.may_leave else PATIENCE
+        self.link_options: dict[str, Any] = {
+            "seed": runtime.seed,
+            "max_bytes": runtime.max_bytes,
+            "patience": PATIENCE,
+            "linger": LINGER,
+            # a killed party is reported at once; this limit is for a party that hangs
+            "away": None if runtime.restart or self.may_leave else PATIENCE,
+            # processes start at different speeds: a party that finishes early keeps its messages for slower
+            # ones
+            "start_wait": 0.0 if self.may_leave else PATIENCE,
+        }
         self.results: dict[str, Any] = {}
         self.failed: PartyFailed | None = None
         self.pids: dict[str, int] = {}
@@ -208,18 +215,16 @@ class _ProcessRun:
 
         hub, self.kits = kits.temporary("run", tuple(self.programs))
         read, write = os.pipe()
-        command = [
+        modules = {s["module"] for s in self.specs.values() if s["module"].startswith("tacit.")}
+        self.nursery = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "tacit.runtimes.nursery",
             str(write),
             json.dumps(sys.path),
-            json.dumps(
-                sorted({s["module"] for s in self.specs.values() if s["module"].startswith("tacit.")})
-            ),
-        ]
-        self.nursery = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.PIPE, pass_fds=(write,)
+            json.dumps(sorted(modules)),
+            stdin=asyncio.subprocess.PIPE,
+            pass_fds=(write,),
         )
         os.close(write)
         reader = asyncio.StreamReader()
@@ -233,8 +238,6 @@ class _ProcessRun:
         }
         self._start("hub")
         port = await self._port()
-        from dataclasses import replace
-
         kits.save(
             replace(hub, listen=f"127.0.0.1:{port}"), self._folder("hub") / "again"
         )  # a restarted hub must listen on the same port
@@ -247,12 +250,7 @@ class _ProcessRun:
                 "role": "party",
                 "folder": str(self._folder(name)),
                 "program": spec,
-                "seed": self.runtime.seed,
-                "max_bytes": self.runtime.max_bytes,
-                "patience": PATIENCE,
-                "linger": LINGER,
-                "away": self.away,
-                "start_wait": self.start_wait,
+                "link": self.link_options,
             }
 
     def _folder(self, name: str) -> Path:
@@ -277,8 +275,9 @@ class _ProcessRun:
     async def play(self) -> dict[str, Any]:
         for name in self.specs:
             self._start(name)
-        here = [asyncio.create_task(self._run_here(name)) for name in self.programs if name not in self.specs]
-        self.tasks += here
+        self.tasks += [
+            asyncio.create_task(self._run_here(name)) for name in self.programs if name not in self.specs
+        ]
         while self.failed is None and len(self.results) < len(self.programs):
             self.news.clear()
             await self.news.wait()
@@ -290,16 +289,7 @@ class _ProcessRun:
         from .link import Link
 
         try:
-            async with Link(
-                self.kits[name],
-                seed=self.runtime.seed,
-                max_bytes=self.runtime.max_bytes,
-                patience=PATIENCE,
-                linger=LINGER,
-                away=self.away,
-                start_wait=self.start_wait,
-            ) as link:
-                self.link = link
+            async with Link(self.kits[name], **self.link_options) as link:
                 try:
                     self.results[name] = await link.run(self.programs[name])
                 finally:

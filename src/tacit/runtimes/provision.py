@@ -177,15 +177,14 @@ def _refresh(folder: Path, federation: FederationFile, trust: Trust, parties: tu
     write_atomic(folder / "authority.crt", pem(trust.authority))
     assert trust.revoked is not None
     write_atomic(folder / "revoked.crl", pem(trust.revoked))
-    kit = load(folder)
+    role = load(folder).role
     table = tomllib.loads((folder / "party.toml").read_text(encoding="utf-8"))
-    listen = {"listen": federation.listen} if kit.role == "hub" else {}
-    table |= {
+    table |= {  # other keys in the file stay
         "hub": federation.hub,
         "server": federation.server,
         "parties": list(parties),
-        **listen,
-    }  # other keys in the file stay
+        **({"listen": federation.listen} if role == "hub" else {}),
+    }
     write_atomic(folder / "party.toml", tomli_w.dumps(table))
 
 

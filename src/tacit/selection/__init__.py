@@ -6,11 +6,8 @@ Without `select`, `per_round` parties are drawn uniformly.
 """
 
 from ..parameters import Kind
-from .available import Available
-from .by_size import BySize
-from .fast import Fast
-from .power_of_choice import PowerOfChoice
 from .rule import LossesNeeded, PartyInfo, SelectionRule, select
+from .rules import Available, BySize, Fast, PowerOfChoice
 
 ALL: dict[str, type[SelectionRule]] = {
     "BySize": BySize,

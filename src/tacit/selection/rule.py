@@ -52,11 +52,3 @@ def select(rule: SelectionRule, seed: int, number: int, known: PartyInfo, per_ro
         [seed, number, 0x5E1]
     )  # 0x5E1 separates these draws from others with this seed
     return np.sort(rule.choose(known, per_round, rng))
-
-
-def draw_by_size(rng: np.random.Generator, sizes: np.ndarray, many: int) -> np.ndarray:
-    """`many` parties, drawn without replacement with probabilities proportional to their sizes."""
-    probabilities = sizes / sizes.sum()
-    return rng.choice(
-        len(probabilities), min(many, int((probabilities > 0).sum())), replace=False, p=probabilities
-    )

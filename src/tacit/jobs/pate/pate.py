@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,16 +14,20 @@ import torch
 from torch import Tensor, nn
 
 from ... import models
+from ...config.pate import PateSettings
 from ...data.federation import Dataset, Federation, Rows, check_one_label
 from ...engine.metrics import count, measure
-from ...errors import BadData, BadParameter
+from ...errors import BadData
 from ...files import write_atomic
-from ...parameters import bad, check, nearest, to_table
-from ...parties.ledger import Ledger, Spend
-from ...private.pate import AGGREGATOR, ALL, UNANSWERED, Aggregator, ConfidentGNMax, LNMax, VoteCost
+from ...parameters import bad, check, refuse, resolve, to_table
+from ...parties.ledger import Ledger
+from ...private.pate import AGGREGATOR, UNANSWERED, Aggregator, ConfidentGNMax, VoteCost
 from ...private.pate_student import Lessons, Student
-from ...runs import check_unused
+from ...results import JobResult
+from ...runs import check_unused, encode_model
+from ...runtimes.choose import SyncRuntime, choose_runtime
 from ..devices import device_for
+from .budget import Budget
 from .teachers import Ensemble, train
 
 CONFIDENTIAL = "computed from the votes, which it reveals: do not publish it"
@@ -35,7 +38,7 @@ class SmallDelta(UserWarning):
 
 
 @dataclass
-class PateResult:
+class PateResult(JobResult):
     """The result of `tacit.pate`.
 
     Everything except `confidential` and `teachers` may be published; those two contain what the noise
@@ -60,26 +63,27 @@ class PateResult:
     bound: float = 0.0  # upper bound on `price`, independent of the votes, from which `epsilon` is computed
     used: float = 0.0  # ε of the given answers, which depends on the votes: no guarantee
 
-    def report(self, path: str | Path | None = None) -> Path:
-        """Write the report, one self-contained HTML file without anything confidential."""
-        from ...private.pate_report import write
+    @property
+    def value(self) -> nn.Module:
+        return self.student
 
-        return write(self, Path(path) if path is not None else (self.directory or Path()) / "report.html")
+    def _page(self) -> str:
+        from ...private.pate_report import render
+
+        return render(self)
 
     def save(self, path: str | Path) -> Path:
         """Write job, result, labels, student and report; nothing confidential."""
         import tomli_w
-        from safetensors.torch import save
 
         directory = Path(path)
         directory.mkdir(parents=True, exist_ok=True)
         public = {k: v for k, v in self.to_dict().items() if k not in ("ledger", "job")}
         lines = [f"{r},{y}\n" for r, y in zip(self.questions, self.labels) if y != UNANSWERED]
-        weights = {k: v.detach().cpu().contiguous() for k, v in self.student.state_dict().items()}
         write_atomic(directory / "job.toml", tomli_w.dumps(self.config))
         write_atomic(directory / "result.json", json.dumps(public, indent=1))
         write_atomic(directory / "labels.csv", "row,label\n" + "".join(lines))
-        write_atomic(directory / "student.safetensors", save(weights))
+        write_atomic(directory / "student.safetensors", encode_model(self.student))
         self.report(directory / "report.html")
         return directory
 
@@ -116,7 +120,7 @@ def pate(
     delta: float = 1e-5,
     publish: bool = False,
     before: Sequence[Any] = (),
-    runtime: Any = None,
+    runtime: SyncRuntime | str | None = None,
     noise: str = "server",
     threshold: float = 0.6,
     within: float | None = None,
@@ -138,9 +142,9 @@ def pate(
     The cost of the given answers is `used`, which depends on the votes. `publish` also releases a
     data-dependent ε, with smooth-sensitivity noise.
 
-    With `runtime` (`tacit.InProcess()` or `tacit.Processes()`) each teacher is a party that trains by itself,
-    and votes are summed by secure aggregation. The noise is added by the "server", which then sees the
-    counts, or by the "teachers" together, so that it does not.
+    With `runtime` (as in `tacit.psi`) each teacher is a party that trains by itself, and votes are summed by
+    secure aggregation. The noise is added by the "server", which then sees the counts, or by the "teachers"
+    together, so that it does not.
 
     `seed` affects the partition, the queries and the training. The noise always comes from the operating
     system, so two runs with the same seed differ.
@@ -150,10 +154,10 @@ def pate(
     aggregator = _make_aggregator(aggregator, len(fed))
     device = device_for("pate", device)
     if runtime is not None:
-        from ...runtimes.choose import choose_runtime
-
         runtime = choose_runtime("pate", runtime)
-    split = _settings(fed, aggregator, queries, len(x), epsilon, delta, noise, runtime, seed, teachers)
+    settings = PateSettings(queries=queries, epsilon=epsilon, delta=delta, noise=noise, seed=seed)
+    _check_settings(fed, aggregator, check(settings, "pate"), len(x), runtime, teachers)
+    split = noise == "teachers"
     directory = None if out is None else check_unused(out, "ledger.json")
     notes = list(fed.notes)
     if isinstance(dataset, Dataset) and dataset.table is not None and dataset.table.reads_rows:
@@ -170,31 +174,40 @@ def pate(
         )  # shown to the holder of the rows only; their number is in no file
     priced = _effective_aggregator(aggregator, fed, threshold) if split else aggregator
     earlier, earlier_bound = sum(run.price for run in before), sum(run.bound for run in before)
-    affordable = _affordable_queries(priced, queries, epsilon, delta, earlier, split)
-    if publish and earlier:
-        raise bad(
-            "pate",
-            "publish",
-            publish,
-            "False if `before` lists earlier runs",
-            "Data-dependent costs of several runs are not added up.",
-        )
-    if publish and split:
-        raise bad(
-            "pate",
-            "publish",
-            publish,
-            "False if teachers add the noise",
-            "No party has the counts from which a data-dependent ε is computed.",
-        )
-    if publish and epsilon is not None:
-        raise bad(
-            "pate",
-            "publish",
-            publish,
-            "False with a budget",
-            "The budget does not cover the cost of publishing. Remove epsilon or publish.",
-        )
+    budget = Budget(priced, epsilon, delta, earlier, earlier_bound, split)
+    affordable = budget.affordable(queries)
+    refuse(
+        (
+            publish and earlier,
+            bad(
+                "pate",
+                "publish",
+                publish,
+                "False if `before` lists earlier runs",
+                "Data-dependent costs of several runs are not added up.",
+            ),
+        ),
+        (
+            publish and split,
+            bad(
+                "pate",
+                "publish",
+                publish,
+                "False if teachers add the noise",
+                "No party has the counts from which a data-dependent ε is computed.",
+            ),
+        ),
+        (
+            publish and epsilon is not None,
+            bad(
+                "pate",
+                "publish",
+                publish,
+                "False with a budget",
+                "The budget does not cover the cost of publishing. Remove epsilon or publish.",
+            ),
+        ),
+    )
     if affordable < queries:
         notes.append(
             f"the budget ε = {epsilon:g} allows {affordable:,} of {queries:,} queries if all are answered."
@@ -212,7 +225,7 @@ def pate(
     # if the server sees every noisy count.
     index = index[: queries if isinstance(priced, ConfidentGNMax) and not split else affordable]
     rows, ledger = x[torch.from_numpy(index)], Ledger()
-    bound, guaranteed = _guarantee(priced, len(index), epsilon, delta, earlier, earlier_bound, split)
+    bound, guaranteed = budget.guarantee(len(index))
     ensemble = None
     if runtime is None:
         ensemble = teachers if isinstance(teachers, Ensemble) else train(fed, model, lessons, seed, device)
@@ -232,21 +245,16 @@ def pate(
                 f"{len(fed) - len(outcome.included)} of {len(fed)} teachers dropped out before the count."
             )
     # With a budget, queries end where the next answer might exceed it; later labels are never released.
-    covered = _count_covered(priced, labels, epsilon, delta, earlier, split)
+    covered = budget.covered(labels)
     index, labels, counts = index[:covered], labels[:covered], None if counts is None else counts[:covered]
     spent = (
         VoteCost(covered, int((labels != UNANSWERED).sum()), delta, 0.0)
         if counts is None
         else aggregator.spent(counts, labels, delta, publish)
     )
-    price = priced.price(covered, spent.answers, split)
-    used = _total_epsilon(priced, covered, spent.answers, delta, earlier, split)
+    price, used = budget.price(covered, spent.answers), budget.total(covered, spent.answers)
     reported = guaranteed if spent.released is None else spent.epsilon
-    ledger.spend(
-        _spend_line(
-            aggregator, spent, reported, used, delta, split, runtime is not None, len(before), epsilon
-        )
-    )
+    ledger.spend(budget.spend_line(aggregator, spent, reported, used, runtime is not None, len(before)))
     job = _job(
         fed,
         data_job,
@@ -384,41 +392,17 @@ def _split_rows(
 def _make_aggregator(aggregator: Any, teachers: int) -> Aggregator:
     if aggregator is None:  # the ratios of ICLR 2018 for 250 teachers: T = 200, σ₁ = 150, σ₂ = 40
         return check(ConfidentGNMax(0.8 * teachers, 0.6 * teachers, 0.16 * teachers))
-    if isinstance(aggregator, str):
-        member = {k.lower(): v for k, v in ALL.items()}.get(aggregator.lower())
-        if member is None:
-            raise bad("pate", "aggregator", aggregator, str(AGGREGATOR), nearest(aggregator, list(ALL)))
-        aggregator = member()
-    if not isinstance(aggregator, Aggregator):
-        raise bad("pate", "aggregator", aggregator, str(AGGREGATOR))
-    return check(aggregator)
+    resolved: Aggregator = resolve(aggregator, AGGREGATOR, "pate", "aggregator")
+    return resolved
 
 
-def _settings(
-    fed: Federation,
-    aggregator: Aggregator,
-    queries: Any,
-    rows: int,
-    epsilon: Any,
-    delta: Any,
-    noise: Any,
-    runtime: Any,
-    seed: Any,
-    teachers: Any,
-) -> bool:
-    """Check all settings before a model is trained; return whether the teachers add the noise."""
-    if isinstance(queries, bool) or not isinstance(queries, int) or not 1 <= queries <= rows:
-        raise bad("pate", "queries", queries, f"a whole number from 1 to {rows:,}, the public rows")
-    if epsilon is not None and (
-        isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 < epsilon < math.inf
-    ):
-        raise bad("pate", "epsilon", epsilon, "a number above 0, or None (no budget)")
-    if isinstance(delta, bool) or not isinstance(delta, int | float) or not 0 < delta < 1:
-        raise bad("pate", "delta", delta, "a probability above 0 and below 1")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise bad("pate", "seed", seed, "a whole number of at least 0")
-    if noise not in ("server", "teachers"):
-        raise bad("pate", "noise", noise, "'server' or 'teachers'")
+def _check_settings(
+    fed: Federation, aggregator: Aggregator, settings: PateSettings, rows: int, runtime: Any, teachers: Any
+) -> None:
+    """Check all settings before a model is trained."""
+    if settings.queries > rows:
+        raise bad("pate", "queries", settings.queries, f"a whole number from 1 to {rows:,}, the public rows")
+    noise = settings.noise
     if noise == "teachers" and runtime is None:
         raise bad(
             "pate",
@@ -447,10 +431,6 @@ def _settings(
             f"at most {len(fed)}, the number of teachers",
             "There are never more votes; the paper's 200 is four fifths of its 250 teachers.",
         )
-    return noise == "teachers"
-
-
-# the budget -------------------------------------------------------------------------------------------------
 
 
 def _effective_aggregator(aggregator: Aggregator, fed: Federation, threshold: float) -> Aggregator:
@@ -460,96 +440,6 @@ def _effective_aggregator(aggregator: Aggregator, fed: Federation, threshold: fl
     return voting.effective_aggregator(
         aggregator, voting.make_terms(fed, aggregator, threshold, True), fed.classes or 1
     )
-
-
-def _total_epsilon(
-    aggregator: Aggregator, queries: int, answers: int, delta: float, earlier: float, split: bool
-) -> float:
-    """Return the data-independent ε, including earlier runs: prices add up."""
-    from ...accounting.votes import gaussian_votes_epsilon
-
-    return (
-        aggregator.epsilon(queries, answers, delta, split)
-        if not earlier
-        else gaussian_votes_epsilon(earlier + aggregator.price(queries, answers, split), delta)
-    )
-
-
-def _affordable_queries(
-    aggregator: Aggregator, queries: int, epsilon: float | None, delta: float, earlier: float, split: bool
-) -> int:
-    """Return how many queries the budget covers if all are answered; at least one, or raise."""
-    if epsilon is None:
-        return queries
-    low, high = 0, queries + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (
-            (middle, high)
-            if _total_epsilon(aggregator, middle, middle, delta, earlier, split) <= epsilon
-            else (low, middle)
-        )
-    if low:
-        return low
-    if earlier:
-        was, more = (_total_epsilon(aggregator, n, n, delta, earlier, split) for n in (0, 1))
-        raise BadParameter(
-            f"pate: the budget ε = {epsilon:g} is spent: earlier runs cost ε = {was:.4g} at δ = {delta:g}, "
-            f"and one more answer makes it {more:.4g}. These rows allow no further queries."
-        )
-    raise BadParameter(
-        f"pate: the budget ε = {epsilon:g} does not cover one answer of {aggregator}, which costs ε = "
-        f"{aggregator.epsilon(1, 1, delta, split):.4g} at δ = {delta:g}. Use a larger budget, or more noise "
-        "and more teachers."
-    )
-
-
-def _count_covered(
-    aggregator: Aggregator,
-    labels: np.ndarray,
-    epsilon: float | None,
-    delta: float,
-    earlier: float,
-    split: bool,
-) -> int:
-    """Return how many queries, in their order, the budget covers.
-
-    Each stop is decided by earlier answers, so the budget holds (a filter on zCDP).
-    """
-    if epsilon is None or not isinstance(aggregator, ConfidentGNMax):
-        return len(labels)
-    answered = 0
-    for i, label in enumerate(labels):
-        if _total_epsilon(aggregator, i + 1, answered + 1, delta, earlier, split) > epsilon:
-            return i
-        answered += label != UNANSWERED
-    return len(labels)
-
-
-def _guarantee(
-    aggregator: Aggregator,
-    queries: int,
-    epsilon: float | None,
-    delta: float,
-    earlier: float,
-    earlier_bound: float,
-    split: bool,
-) -> tuple[float, float]:
-    """Return (the largest possible price of this run, ε of all runs), before the first query.
-
-    How many queries ConfidentGNMax answers depends on the votes, so the ε of the given answers is no (ε, δ)
-    guarantee: it is not known in advance. What holds is the cost if all were answered, and the budget, since
-    queries stop before it (a filter: R. Rogers, A. Roth, J. Ullman, S. Vadhan, *Privacy Odometers and
-    Filters*, NeurIPS 2016; under zCDP costs may be chosen by earlier answers without loss).
-    """
-    all_answered = aggregator.price(queries, queries, split)
-    most = _total_epsilon(aggregator, queries, queries, delta, earlier_bound, split)
-    if epsilon is None or most <= epsilon:
-        return all_answered, most
-    within = (
-        math.sqrt(math.log(1 / delta) + epsilon) - math.sqrt(math.log(1 / delta))
-    ) ** 2  # the price whose ε is the budget
-    return min(all_answered, max(within - earlier, aggregator.price(1, 1, split))), epsilon
 
 
 # results ----------------------------------------------------------------------------------------------------
@@ -596,57 +486,6 @@ def _record_simulation(ledger: Ledger, fed: Federation, parties: bool) -> None:
         )
 
 
-def _spend_line(
-    aggregator: Aggregator,
-    spent: VoteCost,
-    reported: float,
-    used: float,
-    delta: float,
-    split: bool,
-    parties: bool,
-    earlier: int,
-    budget: float | None,
-) -> Spend:
-    noise = "discrete Laplace" if isinstance(aggregator, LNMax) else "discrete Gaussian"
-    whom = (
-        "whoever sees labels and student, including the server if enough teachers add their noise"
-        if split
-        else "whoever sees labels and student, but not the server, which sees the counts"
-        if parties
-        else "whoever sees labels and student"
-    )
-    released = spent.released is not None and reported == spent.released
-    if released:
-        basis = (
-            "data-dependent, published with smooth-sensitivity noise: a bound for these votes, known only "
-            "afterwards, not for all data."
-        )
-    elif spent.released is not None:
-        basis = (
-            "data-independent, including the cost of publishing a data-dependent one; known only afterwards."
-        )
-    elif not isinstance(aggregator, ConfidentGNMax):
-        basis = "data-independent."
-    else:
-        what = (
-            "as if every query were answered" if reported != budget else "the budget, at which queries stop"
-        )
-        basis = (
-            f"data-independent: {what}. The given answers cost ε = {used:.4g}, which depends on the votes "
-            "and is no guarantee."
-        )
-    return Spend(
-        f"{aggregator}: {spent.answers} answers to {spent.queries} queries, {noise} noise",
-        reported,
-        delta,
-        "teacher's whole data, and so each row",
-        whom,
-        "no",
-        f"{basis}{f' With {earlier} earlier runs.' if earlier else ''} The student only depends on the "
-        "labels and public rows.",
-    )
-
-
 def _job(
     fed: Federation,
     data_job: dict[str, Any] | None,
@@ -665,10 +504,6 @@ def _job(
     device: str,
     public: Any,
 ) -> dict[str, Any]:
-    def to_named_table(model: Any) -> dict[str, Any]:
-        known = next((k for k, v in models.ALL.items() if v is type(model)), None)
-        return {**to_table(model), "name": known} if known else {"name": models.name_of(model)}
-
     settings = {
         "teachers": teachers,
         "queries": queries,
@@ -680,10 +515,10 @@ def _job(
         "public": public if isinstance(public, float) else None,
         "runtime": None if runtime is None else type(runtime).__name__.lower(),
     }
-    of_student = {} if student_model is None else {"student_model": to_named_table(student_model)}
+    of_student = {} if student_model is None else {"student_model": models.table_of(student_model)}
     return {
         "data": data_job or {"made_in": "python", "name": fed.name},
-        "model": to_named_table(model),
+        "model": models.table_of(model),
         **of_student,
         "aggregator": to_table(aggregator),
         "lessons": _parameters(lessons),

@@ -25,8 +25,8 @@ class StudyResult(JobResult):
     """The tables of a study: our results next to the published ones."""
 
     summary: dict[str, Any] = field(repr=False)
-    directory: Path
-    files: list[Path] = field(repr=False)
+    directory: Path = Path()
+    files: list[Path] = field(default_factory=list, repr=False)
     ledger: Ledger = field(default_factory=Ledger, repr=False)  # simulations: nobody else saw anything
 
     @property
@@ -39,6 +39,10 @@ class StudyResult(JobResult):
             head, rows = table.text_table(one)
             found[one["name"]] = pandas.DataFrame(rows, columns=head).set_index(head[0])
         return found
+
+    @property
+    def value(self) -> dict[str, pandas.DataFrame]:
+        return self.tables
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as plain values."""

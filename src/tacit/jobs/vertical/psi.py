@@ -19,19 +19,23 @@ from ...parties.party import Party
 from ...protocols import psi as protocol
 from ...protocols import psi_agrawal, psi_many
 from ...protocols.psi_policy import PsiPolicy, Queries, check_policy
-from ...runtimes.choose import choose_runtime
+from ...results import JobResult
+from ...runtimes.choose import SyncRuntime, choose_runtime
 
 KEY = 32  # bytes of an OrderKey
 
 
 @dataclass
-class PsiResult:
+class PsiResult(JobResult):
     """The result of `tacit.psi` or `tacit.align`.
 
     `value`: the shared ids as the receiver wrote them; with reveal="size" their number, with "sum" the sum
     over them. `rows`: for each party that learns it, its shared rows in a common order. `size`: the number of
     shared ids. `notes`: duplicate, empty and mixed ids.
     """
+
+    title = "Private set intersection"
+    facts = ("value", "rows", "size", "sizes", "method", "notes")
 
     value: Any
     ledger: Ledger
@@ -52,7 +56,7 @@ def psi(
     limit: int = protocol.LIMIT,
     names: tuple[str, str] = ("receiver", "sender"),
     policy: PsiPolicy | None = None,
-    runtime: Any = None,
+    runtime: SyncRuntime | str | None = None,
     teaching: bool = False,
 ) -> PsiResult:
     """Compute the ids that two parties share.
@@ -125,7 +129,11 @@ def psi(
 
 
 def align(
-    ids: Mapping[str, Iterable[Any]], *, reveal: str = "all", method: str = "auto", runtime: Any = None
+    ids: Mapping[str, Iterable[Any]],
+    *,
+    reveal: str = "all",
+    method: str = "auto",
+    runtime: SyncRuntime | str | None = None,
 ) -> PsiResult:
     """Align two or more parties by their shared ids.
 
@@ -163,7 +171,7 @@ def align(
     programs[first] = functools.partial(
         psi_many.leader, digests=sets[first].digests, others=others, reveal=reveal
     )
-    results = choose_runtime("psi", runtime, all_stay=True).run_sync(programs, ledger=ledger)
+    results = choose_runtime("align", runtime, all_stay=True).run_sync(programs, ledger=ledger)
     sizes = {name: len(id_set) for name, id_set in sets.items()}
     rows = {
         name: sets[name].rows[np.asarray(results[name]["rows"])]

@@ -15,7 +15,8 @@ from torch import Tensor
 from ...mpc import regression, scoring
 from ...parameters import bad
 from ...parties.ledger import Ledger
-from ...runtimes.choose import choose_runtime
+from ...results import JobResult
+from ...runtimes.choose import SyncRuntime, choose_runtime
 from .split_layout import SplitRows, arrange_rows
 from .split_parts import measure_outputs
 
@@ -28,7 +29,7 @@ WITHDRAWN = (
 
 
 @dataclass
-class Regression:
+class Regression(JobResult):
     """The result of `tacit.regress`.
 
     `weights`: each party's own coefficients, in the order and the units of its columns; the intercept and the
@@ -36,12 +37,19 @@ class Regression:
     party has its own part.
     """
 
+    title = "Regression over columns of several parties"
+    facts = ("weights", "intercept", "columns", "metrics", "notes")
+
     weights: dict[str, Tensor]
     intercept: float
     metrics: dict[str, float]
     ledger: Ledger
     notes: tuple[str, ...] = ()
     columns: dict[str, tuple[str, ...]] = field(repr=False, default_factory=dict)
+
+    @property
+    def value(self) -> dict[str, Tensor]:
+        return self.weights
 
 
 def regress(
@@ -59,7 +67,7 @@ def regress(
     test_fraction: float = 0.2,
     test_scores: bool = False,
     seed: int = 0,
-    runtime: Any = None,
+    runtime: SyncRuntime | str | None = None,
 ) -> Regression:
     """Fit one regression over all parties' columns.
 

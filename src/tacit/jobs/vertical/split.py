@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from ...config.vertical import SplitSettings
 from ...data.federation import Dataset
 from ...data.vertical import Columns
 from ...errors import BadData, MissingFiles
@@ -25,7 +26,8 @@ from ...parties.ledger import Ledger
 from ...protocols import splitnn as protocol
 from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ...protocols.splitnn_terms import Route, SplitTerms
-from ...runtimes.choose import choose_runtime
+from ...results import JobResult
+from ...runtimes.choose import SyncRuntime, choose_runtime
 from ...runtimes.inprocess import InProcess
 from . import split_parts as parts
 from .split_layout import SplitRows, align_tables, arrange_rows, build_network
@@ -36,11 +38,13 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class SplitResult:
-    """A trained split network.
+class PartsResult(JobResult):
+    """A trained model in parts.
 
-    `metrics` are of the held-out rows; `shares` contain each party's part, as that party alone would have it.
+    `metrics` are of held-out rows; `shares` contain each party's part, as that party alone would have it.
     """
+
+    facts: ClassVar[tuple[str, ...]] = ("metrics", "history", "config", "notes")
 
     metrics: dict[str, float]
     history: list[dict[str, Any]] = field(repr=False)
@@ -49,19 +53,31 @@ class SplitResult:
     shares: dict[str, SplitShare] = field(repr=False)
     notes: tuple[str, ...] = ()
 
-    def predict(self, rows: Mapping[str, Any], runtime: Any = None, ledger: Ledger | None = None) -> Tensor:
+    @property
+    def value(self) -> dict[str, SplitShare]:
+        return self.shares
+
+    def save(self, path: str | Path) -> Path:
+        """Write a folder for each party: layers, settings and weights, but no rows."""
+        for k, share in enumerate(self.shares.values()):
+            share.write(Path(path) / folder_of(share.party, k))
+        return Path(path)
+
+
+class SplitResult(PartsResult):
+    """A trained split network."""
+
+    title = "A split network"
+
+    def predict(
+        self, rows: Mapping[str, Any], runtime: SyncRuntime | str | None = None, ledger: Ledger | None = None
+    ) -> Tensor:
         """Predict jointly: return class probabilities, or numbers.
 
         `rows` by party: tensors in the same order, as the bottoms accept them, or tables with ids
         (`data.from_csv(…, id=…)`), which are aligned and encoded as in training.
         """
         return predict(self.shares, rows, runtime, ledger)[0]
-
-    def save(self, folder: str | Path) -> Path:
-        """Write a folder for each party: layers, settings and weights, but no rows."""
-        for k, share in enumerate(self.shares.values()):
-            share.write(Path(folder) / folder_of(share.party, k))
-        return Path(folder)
 
     @classmethod
     def load(cls, folder: str | Path, makers: Mapping[str, Any] | None = None) -> SplitResult:
@@ -91,11 +107,12 @@ class SplitResult:
 
         return audit(self, rows, y, own, sample, seed)
 
-    def report(self, path: str | Path, audited: Audit | None = None) -> Path:
-        """Write a self-contained page with results, ledger and, if given, the audit; return its path."""
-        from .split_audit import write_report
+    def report(self, path: str | Path | None = None, audited: Audit | None = None) -> Path:
+        """Write the report; with `audited`, also what the attacks of `audit` found."""
+        from ...report.result import render
 
-        return write_report(Path(path), self, audited)
+        sections = () if audited is None else audited.sections()
+        return self._write_page(path, render(self.title, self.to_dict(), sections))
 
 
 def folder_of(party: str, k: int) -> str:
@@ -129,7 +146,7 @@ def splitnn(
     slices: int = 1,
     every: int = 1,
     seed: int = 0,
-    runtime: Any = None,
+    runtime: SyncRuntime | str | None = None,
     out: str | Path | None = None,
 ) -> SplitResult:
     """Train one network whose parts are held by different parties.
@@ -149,9 +166,11 @@ def splitnn(
     """
     parts.check_unused(out)
     ledger = Ledger()
-    settings = parts.optimizer_of(optimizer, lr, momentum, weight_decay)
+    checked = SplitSettings(
+        optimizer=optimizer, lr=lr, momentum=momentum, weight_decay=weight_decay, nopeek=nopeek, slices=slices
+    )
+    settings = check(checked, "splitnn").optimizer_settings()
     guards = check_cut_guards("splitnn", guard, protect)
-    parts.check_nopeek(nopeek, slices)
     if isinstance(width, bool) or not isinstance(width, int) or width < 1:
         raise bad("splitnn", "width", width, "a whole number of at least 1")
     rows = arrange_rows(parties, labels, configuration, test, test_fraction, seed, runtime, ledger)
@@ -334,7 +353,7 @@ def encode_rows(share: SplitShare, table: Columns, raw: Any = None) -> Tensor:
 def predict(
     shares: Mapping[str, SplitShare],
     rows: Mapping[str, Any],
-    runtime: Any = None,
+    runtime: SyncRuntime | str | None = None,
     ledger: Ledger | None = None,
 ) -> tuple[Tensor, Any]:
     """Return (class probabilities or numbers, their ids or None)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,10 +15,9 @@ from ...audit.reconstruction import Reconstruction
 from ...errors import BadData
 from ...parties.secret import Secret
 from ...protocols.splitnn_terms import Route, compute_loss
-from ...report.layout import Section, figure, table
+from ...report.layout import Section, table
 from ...report.markup import Safe, join, tag
 from ...report.page import assemble, write_page
-from ...report.svg import Axis, Series, plot
 from .split import route_of
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class Audit:
                 **(
                     {
                         "variance rebuilt": self.rebuilt[who].variance,
-                        "recognised": self.rebuilt[who].recognized,
+                        "recognized": self.rebuilt[who].recognized,
                     }
                     if who in self.rebuilt
                     else {}
@@ -189,59 +188,3 @@ def _gradients(
         for who, v in zip(route.sources, inputs[0])
         if who != route.stops[0] and v.grad is not None
     }
-
-
-def write_report(path: Path, run: SplitResult, audited: Audit | None = None) -> Path:
-    """Write the page of a run: results, ledger and audit."""
-    facts = [f"{len(run.shares)} parties", str(run.config.get("configuration")), f"{len(run.history)} epochs"]
-    return write_run_page(
-        path, "A split network", facts, run, "on held-out rows", () if audited is None else audited.sections()
-    )
-
-
-def write_run_page(
-    path: Path, title: str, facts: Sequence[str], run: Any, measured: str, more: Sequence[Section] = ()
-) -> Path:
-    """Write the page of any run with metrics, a history by epoch, notes and a ledger."""
-    epochs = [row["epoch"] for row in run.history]
-    numbers = [[k, f"{v:.4f}"] for k, v in run.metrics.items()]
-    curves = [
-        figure(
-            plot(
-                name.replace("_", " "),
-                [Series(name.replace("_", " "), epochs, [row.get(name) for row in run.history])],
-                Axis("epoch"),
-                Axis(name),
-            )
-        )
-        for name in ("train_loss", "auc", "accuracy", "r2")
-        if any(name in row for row in run.history)
-    ]
-    body = [
-        table(["metric", measured], numbers, caption="result", sortable=False),
-        *(tag("p", n) for n in run.notes),
-    ]
-    sections = [Section("result", "Result", join([*body, tag("div", curves, class_="figures")])), *more]
-    lines = [[s.party, s.sender, s.kind, str(s.count), str(s.bytes), s.reveals] for s in run.ledger.seen]
-    sections.append(
-        Section(
-            "ledger",
-            "Who saw what",
-            table(
-                ["party", "from", "message", "count", "bytes", "what it learns"],
-                lines,
-                caption="messages received",
-            ),
-        )
-    )
-    stamps = [tag("p", tag("strong", s), class_="stamp", role="alert") for s in run.ledger.stamps]
-    return write_page(
-        path,
-        assemble(
-            title,
-            join([tag("span", f) for f in facts]),
-            stamps,
-            sections,
-            "Made by tacit from the run's own records. This file makes no network request.",
-        ),
-    )

@@ -23,13 +23,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...config import toml
+from ...config.vertical import SplitParty, SplitSettings, read_parties
 from ...data.identifiers import normal
 from ...data.tables import from_csv
 from ...data.vertical import Columns, drop_repeated_ids, split_rows
-from ...errors import BadData, BadJob, BadKit, BadParameter, BadRun, MissingFiles
+from ...errors import BadData, BadJob, BadKit, BadRun, MissingFiles
 from ...files import check_new, write_atomic
-from ...parameters import bad, check, from_table, nearest
+from ...parameters import check, from_table, nearest
 from ...parties.ledger import Ledger
 from ...parties.party import Party
 from ...protocols import splitnn
@@ -47,91 +47,11 @@ from .split_parts import SplitShare, StopPart, check_writable
 if TYPE_CHECKING:
     from ...runtimes.kits import Kit
 
-SPLIT: dict[str, Any] = {
-    "labels": None,
-    "merge": "concat",
-    "top": [],
-    "epochs": 10,
-    "batch_size": 64,
-    "lr": 0.1,
-    "optimizer": "sgd",
-    "momentum": 0.0,
-    "weight_decay": 0.0,
-    "regression": False,
-    "test_fraction": 0.2,
-    "slices": 1,
-    "every": 1,
-    "seed": 0,
-    "nopeek": 0.0,
-    "guards": [],
-    "protect": None,
-}
-PARTY: dict[str, Any] = {
-    "file": str,
-    "id": str,
-    "label": str,
-    "bottom": list[int],
-    "middle": list[int],
-    "drop": list[str],
-    "categories": list[str],
-    "duplicates": str,
-}
-
-
-def tables_of(
-    path: str | Path, verb: str, defaults: Mapping[str, Any], party_keys: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Read a job file; return ([verb] with defaults, [parties.…]). Unknown keys and types are refused."""
-    file = Path(path)
-    try:
-        raw = toml.read(file)
-    except FileNotFoundError:
-        raise MissingFiles(f"there is no job file {file}. Check the path.") from None
-    except OSError as error:
-        raise BadJob(f"{file} cannot be read: {error.strerror}. Give a job file (TOML).") from None
-    for key in raw:
-        if key not in (verb, "parties"):
-            raise BadJob(
-                f"{file}: unknown table [{key}] in a job for `tacit {verb}`. "
-                f"{nearest(key, [verb, 'parties'])}"
-            )
-    settings, parties = (toml.table(str(file), key, raw.get(key, {})) for key in (verb, "parties"))
-    for key in settings:
-        if key not in defaults:
-            raise BadJob(f"{file}, {verb}: unknown key {key!r}. {nearest(key, list(defaults))}")
-    for name, entry in parties.items():
-        for key, value in toml.table(str(file), f"parties.{name}", entry).items():
-            if key not in party_keys:
-                raise BadJob(f"{file}, parties.{name}: unknown key {key!r}. {nearest(key, list(party_keys))}")
-            if key in ("bottom", "middle"):
-                _widths(f"{file}, parties.{name}", key, value, least=1)
-            toml.held(f"{file}, parties.{name}", key, value, party_keys[key])
-    return {**defaults, **settings}, {name: dict(entry) for name, entry in parties.items()}
-
-
-def _widths(where: str, key: str, value: Any, least: int = 0) -> None:
-    if (
-        not isinstance(value, list)
-        or len(value) < least
-        or not all(isinstance(w, int) and not isinstance(w, bool) and w >= 1 for w in value)
-    ):
-        raise BadJob(f"{where}: {key} is {value!r}; it must be a list of widths, like [16].")
-
-
-def check_guards(where: str, settings: Mapping[str, Any]) -> None:
-    """Check the guards of a job file."""
-    if not isinstance(settings["guards"], list):
-        raise BadJob(str(bad(where, "guards", settings["guards"], "a list of tables with a `name` each")))
-    for i, table in enumerate(settings["guards"]):
-        from_table(table, ACTIVATIONS, f"{where}, guards[{i}]")
-    if settings["protect"] is not None:
-        from_table(settings["protect"], GRADIENTS, f"{where}, protect")
-
 
 def read(path: str | Path) -> dict[str, Any]:
     """Read and check a job file: {"split": all settings, "parties": {name: …}}."""
     file = Path(path)
-    settings, parties = tables_of(path, "split", SPLIT, PARTY)
+    settings, parties = read_parties(path, "split", SplitSettings, SplitParty)
     if len(parties) < 2:
         raise BadJob(f"{file}: name at least two parties, as [parties.bank] and [parties.shop].")
     for name, table in parties.items():
@@ -141,45 +61,24 @@ def read(path: str | Path) -> dict[str, Any]:
                 "for one without."
             )
     holders = [name for name, table in parties.items() if "label" in table]
-    if len(holders) != 1 or settings["labels"] not in (None, holders[0]):
+    if len(holders) != 1 or settings["labels"] not in ("", holders[0]):
         raise BadJob(
             f"{file}: the parties with a label are {holders or 'none'}; exactly one is needed, and "
             "split.labels, if given, must name it."
         )
     settings["labels"] = holders[0]
-    _check(
-        f"{file}, split", settings, [table["bottom"][-1] for table in parties.values() if "bottom" in table]
-    )
-    return {"split": settings, "parties": parties}
-
-
-def _check(where: str, split: Mapping[str, Any], cuts: list[int]) -> None:
-    """Check the settings of [split] before a table is read; `cuts` are the output widths of the bottoms."""
+    cuts = [table["bottom"][-1] for table in parties.values() if "bottom" in table]
     if not cuts:
         raise BadJob(
-            f"{where}: no party has a bottom, so no columns enter the network. Give bottom = [16] to parties "
-            "with columns."
+            f"{file}, split: no party has a bottom, so no columns enter the network. Give bottom = [16] to "
+            "parties with columns."
         )
-    if split["merge"] not in parts.MERGES or (split["merge"] != "concat" and len(set(cuts)) > 1):
+    if settings["merge"] != "concat" and len(set(cuts)) > 1:
         raise BadJob(
-            f"{where}: merge is {split['merge']!r}, and the bottoms have output widths {cuts}. It must be "
-            f"one of {', '.join(parts.MERGES)}; the last two need equal widths."
+            f"{file}, split: merge is {settings['merge']!r}, and the bottoms have output widths {cuts}. It "
+            f"must be one of {', '.join(parts.MERGES)}; the last two need equal widths."
         )
-    _widths(where, "top", split["top"])
-    toml.held(where, "regression", split["regression"], bool)
-    check_guards(where, split)
-    try:
-        check(
-            SplitTerms(
-                (), (), (), **{k: split[k] for k in ("epochs", "batch_size", "slices", "seed", "every")}
-            ),
-            where,
-        )
-        parts.optimizer_of(split["optimizer"], split["lr"], split["momentum"], split["weight_decay"], where)
-        parts.check_nopeek(split["nopeek"], split["slices"], where)
-        split_rows(0, split["test_fraction"], split["seed"], where)
-    except BadParameter as error:
-        raise BadJob(str(error)) from None
+    return {"split": settings, "parties": parties}
 
 
 def job_digest(job: Mapping[str, Any]) -> str:
@@ -326,7 +225,7 @@ def _share(
     name: str, job: Mapping[str, Any], terms: SplitTerms, route: Route, table: Columns | None
 ) -> SplitShare:
     split, parties = job["split"], job["parties"]
-    settings = parts.optimizer_of(split["optimizer"], split["lr"], split["momentum"], split["weight_decay"])
+    settings = SplitSettings(**split).optimizer_settings()
     cuts = [parties[s]["bottom"][-1] for s in route.sources]
     wide = sum(cuts) if split["merge"] == "concat" else cuts[0]
     bottom = None

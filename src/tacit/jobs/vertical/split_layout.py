@@ -16,8 +16,8 @@ from ...data.federation import Dataset, Federation
 from ...data.identifiers import normal
 from ...data.recipe import Recipe
 from ...data.vertical import Columns, Vertical, drop_repeated_ids, split_rows
-from ...errors import BadData, BadParameter
-from ...parameters import bad, nearest
+from ...errors import BadData
+from ...parameters import bad, nearest, refuse
 from ...parties.ledger import Ledger
 from ...protocols.splitnn_parts import width_of
 from ...protocols.splitnn_terms import Route, fingerprint
@@ -412,16 +412,18 @@ def _build_network(
     }
     first = outs[sources[0]]
     holders = 1 if relay else len(sources)
-    if holders > 1 and merge != "concat" and len(set(outs.values())) > 1:
-        raise BadParameter(
+    refuse(
+        (
+            holders > 1 and merge != "concat" and len(set(outs.values())) > 1,
             f"splitnn: merge={merge!r} needs cuts of equal width, and these are {outs}. Make them equal, "
-            "or use merge='concat'."
-        )
-    if holders > 1 and (any(len(o) != 1 for o in outs.values()) if merge != "sum" else False):
-        raise BadParameter(
+            "or use merge='concat'.",
+        ),
+        (
+            holders > 1 and (any(len(o) != 1 for o in outs.values()) if merge != "sum" else False),
             f"splitnn: merge={merge!r} needs flat cuts, and these have shapes {outs}. End each bottom with "
-            "nn.Flatten()."
-        )
+            "nn.Flatten().",
+        ),
+    )
     wide: tuple[int, ...] = (
         (sum(o[0] for o in outs.values()),) if holders > 1 and merge == "concat" else first
     )
@@ -467,30 +469,38 @@ def _build_network(
 
 
 def _check_shape(configuration: str, sources: Sequence[str], holder: str, middle: Mapping[str, Any]) -> None:
-    if configuration in ("vanilla", "u") and len(sources) != 1:
-        raise bad(
-            "splitnn",
-            "parties",
-            list(sources),
-            f"one party with columns where configuration is {configuration!r}",
-            "Use configuration='vertical'.",
-        )
-    if configuration == "vanilla" and holder in sources:
-        raise bad(
-            "splitnn",
-            "labels",
-            holder,
-            "another party than the one with the columns",
-            "If one party has both, configuration='u' keeps them there and places the middle elsewhere.",
-        )
-    if configuration == "u" and holder not in sources:
-        raise bad(
-            "splitnn",
-            "labels",
-            holder,
-            f"{sources[0]!r}: in the U-shape labels stay with the columns",
-            "Or use configuration='vanilla'.",
-        )
+    refuse(
+        (
+            configuration in ("vanilla", "u") and len(sources) != 1,
+            bad(
+                "splitnn",
+                "parties",
+                list(sources),
+                f"one party with columns where configuration is {configuration!r}",
+                "Use configuration='vertical'.",
+            ),
+        ),
+        (
+            configuration == "vanilla" and holder in sources,
+            bad(
+                "splitnn",
+                "labels",
+                holder,
+                "another party than the one with the columns",
+                "If one party has both, configuration='u' keeps them there and places the middle elsewhere.",
+            ),
+        ),
+        (
+            configuration == "u" and holder not in sources,
+            bad(
+                "splitnn",
+                "labels",
+                holder,
+                f"{sources[0]!r}: in the U-shape labels stay with the columns",
+                "Or use configuration='vanilla'.",
+            ),
+        ),
+    )
     for name in middle:
         if name in sources or name == holder:
             raise bad("splitnn", "middles", name, "a party that holds neither columns nor labels")

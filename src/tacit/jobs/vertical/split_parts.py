@@ -23,7 +23,7 @@ from ...data.recipe import Recipe
 from ...engine.metrics import count, measure, measure_regression
 from ...errors import BadData, BadParameter, BadRun, MissingFiles
 from ...files import write_atomic
-from ...parameters import bad, from_table, to_table
+from ...parameters import from_table, to_table
 from ...parties.party import Party
 from ...protocols import splitnn
 from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
@@ -317,27 +317,3 @@ async def predict_from_folder(
     """Predict as a party whose share and rows are in a folder."""
     share, inputs = read_inputs(folder, makers or {})
     return await splitnn.predict(me, share.terms, inputs)
-
-
-def optimizer_of(
-    name: str, lr: float, momentum: float, weight_decay: float, owner: str = "splitnn"
-) -> dict[str, float]:
-    if name not in list(OPTIMIZERS):  # a list: the value may be unhashable
-        raise bad(owner, "optimizer", name, f"one of {', '.join(map(repr, OPTIMIZERS))}")
-    for what, value in (("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay)):
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not (value > 0 if what == "lr" else value >= 0)
-        ):
-            raise bad(owner, what, value, "a number above 0" if what == "lr" else "a number of at least 0")
-    if name == "adam" and momentum:
-        raise bad(owner, "momentum", momentum, "0 with adam, which has its own")
-    return {"lr": lr, "weight_decay": weight_decay} | ({"momentum": momentum} if name == "sgd" else {})
-
-
-def check_nopeek(nopeek: Any, slices: int, owner: str = "splitnn") -> None:
-    if isinstance(nopeek, bool) or not isinstance(nopeek, int | float) or not nopeek >= 0:
-        raise bad(owner, "nopeek", nopeek, "a number of at least 0")
-    if nopeek and slices != 1:
-        raise bad(owner, "slices", slices, "1 with nopeek, which needs the whole batch")

@@ -9,7 +9,7 @@ import functools
 import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
+from ...config.vertical import SECURE
 from ...data.federation import Dataset
 from ...data.identifiers import normal
 from ...data.recipe import Recipe
@@ -35,13 +36,12 @@ from ...protocols.splitnn import agree
 from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ...protocols.splitnn_parts import build, describe, width_of
 from ...protocols.splitnn_terms import Route, SplitInputs, compute_loss, fingerprint
-from ...runtimes.choose import choose_runtime
+from ...runtimes.choose import SyncRuntime, choose_runtime
 from .psi import align
-from .split import check_cut_guards, folder_of, predict
+from .split import PartsResult, check_cut_guards, predict
 from .split_parts import SplitShare, StopPart, check_unused, measure_outputs
 
 HELPER = "helper"
-SECURE = ("cut", "shared")
 
 
 class ClassNames(Message, reveals="what the source calls its classes"):
@@ -49,20 +49,17 @@ class ClassNames(Message, reveals="what the source calls its classes"):
 
 
 @dataclass
-class TransferResult:
+class TransferResult(PartsResult):
     """The result of `tacit.ftl`.
 
-    `shares`: each party's predictor, which works without the other party. `metrics` are of the target's rows
-    that are not shared, if its table has labels.
+    `shares`: each party's predictor, which works without the other party; `tacit predict` reads the target's.
+    `metrics` are of the target's rows that are not shared, if its table has labels.
     """
 
-    metrics: dict[str, float]
-    history: list[dict[str, Any]] = field(repr=False)
-    ledger: Ledger
-    config: dict[str, Any] = field(repr=False)
-    shares: dict[str, SplitShare] = field(repr=False)
-    shared: int
-    notes: tuple[str, ...] = ()
+    title = "Transfer between two feature spaces"
+    facts = (*PartsResult.facts, "shared")
+
+    shared: int = 0
 
     def predict(self, rows: Any) -> Tensor:
         """Predict with the target's model alone: the probability of the second class.
@@ -71,25 +68,6 @@ class TransferResult:
         """
         name = self.config["names"][1]
         return predict({name: self.shares[name]}, {name: rows})[0]
-
-    def save(self, folder: str | Path) -> Path:
-        """Write a folder for each party, as `tacit.splitnn` does; `tacit predict` reads the target's."""
-        for k, share in enumerate(self.shares.values()):
-            share.write(Path(folder) / folder_of(share.party, k))
-        return Path(folder)
-
-    def report(self, path: str | Path) -> Path:
-        """Write a self-contained page with results and ledger; return its path."""
-        from .split_audit import write_run_page
-
-        facts = [
-            f"{self.shared} shared rows",
-            f"secure: {self.config['secure']}",
-            f"{len(self.history)} epochs",
-        ]
-        return write_run_page(
-            Path(path), "Transfer between two feature spaces", facts, self, "of the target's other rows"
-        )
 
 
 def ftl(
@@ -111,7 +89,7 @@ def ftl(
     protect: Any = None,
     names: tuple[str, str] = ("source", "target"),
     seed: int = 0,
-    runtime: Any = None,
+    runtime: SyncRuntime | str | None = None,
     out: str | Path | None = None,
 ) -> TransferResult:
     """Train a model for the target's columns from the source's labels, with few shared ids.
@@ -195,8 +173,8 @@ def ftl(
             **{k: v for k, v in asdict(terms).items() if k != "routes"},
         },
         shares,
-        intersection.size,
         notes,
+        intersection.size,
     )
     if out is not None:
         run.save(out)

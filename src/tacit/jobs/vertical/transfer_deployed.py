@@ -16,12 +16,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...config.vertical import TransferParty, TransferSettings, read_parties
 from ...data.vertical import drop_repeated_ids
-from ...errors import BadJob, BadParameter
+from ...errors import BadJob
 from ...files import write_atomic
 from ...mpc import transfer as hidden
 from ...parameters import check, from_table
@@ -34,56 +35,23 @@ from . import transfer as job_of
 from .psi import align_rows
 from .split import to_predictions
 from .split_deployed import (
-    check_guards,
     check_same_job,
     job_digest,
     policy_in,
     run_everyone,
     run_with_party_kit,
     table_of,
-    tables_of,
     write_predictions,
 )
 
 if TYPE_CHECKING:
     from ...runtimes.kits import Kit
 
-FTL: dict[str, Any] = {
-    "secure": "cut",
-    "width": 8,
-    "epochs": 60,
-    "first_epochs": 100,
-    "batch_size": 64,
-    "lr": 0.01,
-    "weight_decay": 0.03,
-    "gamma": 1.0,
-    "own": 1.0,
-    "rebuild": 1.0,
-    "seed": 0,
-    "guards": [],
-    "protect": None,
-}
-PARTY: dict[str, Any] = {
-    "file": str,
-    "id": str,
-    "label": str,
-    "drop": list[str],
-    "categories": list[str],
-    "helper": bool,
-    "measure": str,
-    "duplicates": str,
-}
-
 
 def read(path: str | Path) -> dict[str, Any]:
     """Read and check a job file: {"ftl": all settings, "parties": {name: …}}."""
-    settings, parties = tables_of(path, "ftl", FTL, PARTY)
+    settings, parties = read_parties(path, "ftl", TransferSettings, TransferParty)
     sources, targets, helpers = _roles(parties)
-    if settings["secure"] not in job_of.SECURE:
-        raise BadJob(
-            f"{path}, ftl: secure is {settings['secure']!r}; it must be one of "
-            f"{', '.join(map(repr, job_of.SECURE))}."
-        )
     helpers_needed = 1 if settings["secure"] == "shared" else 0
     if (len(sources), len(targets), len(helpers), len(parties)) != (1, 1, helpers_needed, 2 + helpers_needed):
         raise BadJob(
@@ -96,15 +64,10 @@ def read(path: str | Path) -> dict[str, Any]:
             f"{path}, ftl: guards and protect apply to a cut, and with secure = 'shared' there is none. "
             "Remove them."
         )
-    check_guards(f"{path}, ftl", settings)
-    try:
-        _terms(settings, sources[0], targets[0], f"{path}, ftl")
-    except BadParameter as error:
-        raise BadJob(str(error)) from None
     return {"ftl": settings, "parties": parties}
 
 
-def _terms(settings: Mapping[str, Any], source: str, target: str, owner: str) -> TransferTerms:
+def _terms(settings: Mapping[str, Any], source: str, target: str) -> TransferTerms:
     terms = TransferTerms(
         (Route((target,), (source,)),),
         (0,),
@@ -118,7 +81,7 @@ def _terms(settings: Mapping[str, Any], source: str, target: str, owner: str) ->
             k: settings[k] for k in ("width", "first_epochs", "lr", "weight_decay", "gamma", "own", "rebuild")
         },
     )
-    return cast(TransferTerms, check(terms, owner))
+    return check(terms, "ftl")
 
 
 def _roles(parties: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
@@ -136,7 +99,7 @@ async def run_party(me: Party, job: Mapping[str, Any], file: str, out: str, kit:
     """
     settings, parties = job["ftl"], job["parties"]
     (source,), (target,), helpers = _roles(parties)
-    terms = _terms(settings, source, target, "ftl")
+    terms = _terms(settings, source, target)
     await check_same_job(me, parties, job_digest(job))
     if me.name in helpers:
         rows = (await me.recv(source, Asked)).rows

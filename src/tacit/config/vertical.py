@@ -1,0 +1,163 @@
+"""Job files of `tacit split` and `tacit ftl`: one table of settings, and one for each party.
+
+[split]                                       [parties.bank]            [parties.shop]
+labels = "bank"                               file = "bank.csv"         file = "shop.csv"
+epochs = 20                                   id = "id"                 id = "customer"
+top = [16]                                    label = "default"         bottom = [16]
+                                              bottom = [16]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadJob, BadParameter
+from ..parameters import bad, choice, component, from_fields, from_table, hold_to_type, real, whole
+from ..protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
+from ..protocols.splitnn_parts import MERGES
+from . import toml
+
+OPTIMIZERS = ("sgd", "adam")
+SECURE = ("cut", "shared")
+
+
+def _take(name: str, hint: Any) -> Any:
+    return lambda value, where: hold_to_type(where, name, value, hint)
+
+
+def _take_widths(name: str, least: int = 0) -> Any:
+    def take(value: Any, where: str) -> Any:
+        if (
+            not isinstance(value, list)
+            or len(value) < least
+            or not all(isinstance(w, int) and not isinstance(w, bool) and w >= 1 for w in value)
+        ):
+            raise bad(where, name, value, "a list of widths, like [16]")
+        return value
+
+    return take
+
+
+def _take_guards(value: Any, where: str) -> Any:
+    if not isinstance(value, list):
+        raise bad(where, "guards", value, "a list of tables with a `name` each")
+    for i, table in enumerate(value):
+        from_table(table, ACTIVATIONS, f"{where}, guards[{i}]")
+    return value
+
+
+def _take_protect(value: Any, where: str) -> Any:
+    from_table(value, GRADIENTS, f"{where}, protect")
+    return value
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CutSettings:
+    """What [split] and [ftl] have in common."""
+
+    batch_size: int = whole(64, least=1, doc="rows in a step")
+    seed: int = whole(0, least=0, doc="determines the order of the rows and the initial weights")
+    guards: Any = component((), _take_guards, doc="guards of activations: tables with a name each")
+    protect: Any = component(None, _take_protect, doc="guard of gradients: a table with a name")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SplitSettings(CutSettings):
+    """[split]: a network whose parts are held by different parties."""
+
+    labels: str = component("", _take("labels", str), doc="the party with labels, if it is to be stated")
+    merge: str = choice("concat", MERGES, doc="how the outputs of several bottoms are merged")
+    top: Any = component((), _take_widths("top"), doc="widths of the layers before the output")
+    epochs: int = whole(10, least=0, doc="passes over the rows")
+    lr: float = real(0.1, above=0, doc="learning rate")
+    optimizer: str = choice("sgd", OPTIMIZERS, doc="optimizer of every part")
+    momentum: float = real(0.0, least=0, doc="momentum of sgd")
+    weight_decay: float = real(0.0, least=0, doc="weight decay")
+    regression: bool = component(False, _take("regression", bool), doc="the label is a number")
+    test_fraction: float = real(0.2, least=0, below=1, doc="share of the rows held out")
+    slices: int = whole(1, least=1, doc="slices of a batch, so that parties compute concurrently")
+    every: int = whole(1, least=0, doc="epochs between evaluations; 0: only at the end")
+    nopeek: float = real(0.0, least=0, doc="weight of the distance correlation in the loss")
+
+    def check(self) -> None:
+        if self.optimizer == "adam" and self.momentum:
+            raise bad("splitnn", "momentum", self.momentum, "0 with adam, which has its own")
+        if self.nopeek and self.slices != 1:
+            raise bad("splitnn", "slices", self.slices, "1 with nopeek, which needs the whole batch")
+
+    def optimizer_settings(self) -> dict[str, float]:
+        """Return the arguments of the optimizer."""
+        momentum = {"momentum": self.momentum} if self.optimizer == "sgd" else {}
+        return {"lr": self.lr, "weight_decay": self.weight_decay, **momentum}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransferSettings(CutSettings):
+    """[ftl]: transfer between two parties with different columns."""
+
+    secure: str = choice("cut", SECURE, doc="what crosses between the parties")
+    width: int = whole(8, least=1, doc="numbers in a representation")
+    epochs: int = whole(60, least=0, doc="joint passes over the shared rows")
+    first_epochs: int = whole(100, least=0, doc="steps each party takes alone first")
+    lr: float = real(0.01, above=0, doc="learning rate of Adam")
+    weight_decay: float = real(0.03, least=0, doc="weight decay")
+    gamma: float = real(1.0, least=0, doc="weight of the agreement of two representations of a shared row")
+    own: float = real(1.0, least=0, doc="weight of the source's own labeled rows")
+    rebuild: float = real(1.0, least=0, doc="weight of the target's autoencoder")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableParty:
+    """[parties.NAME]: a party's own table."""
+
+    file: str = component("", _take("file", str), doc="its table, relative to the job file")
+    id: str = component("", _take("id", str), doc="the id column")
+    label: str = component("", _take("label", str), doc="the column to predict, at one party")
+    drop: Any = component((), _take("drop", list[str]), doc="columns to leave out")
+    categories: Any = component((), _take("categories", list[str]), doc="columns of codes, not numbers")
+    duplicates: str = choice("refuse", ("refuse", "first"), doc="rows with the id of an earlier row")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SplitParty(TableParty):
+    """A party of a split network: with a table, or only a middle part of the network."""
+
+    bottom: Any = component((), _take_widths("bottom", 1), doc="widths of the layers over its columns")
+    middle: Any = component((), _take_widths("middle", 1), doc="widths of its layers, without a table")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransferParty(TableParty):
+    """A party of a transfer."""
+
+    helper: bool = component(False, _take("helper", bool), doc="it has no table and deals randomness")
+    measure: str = component(
+        "", _take("measure", str), doc="the target's column of labels, used only for metrics"
+    )
+
+
+def read_parties(
+    path: str | Path, verb: str, settings: type[CutSettings], party: type[TableParty]
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Read a job file; return ([verb] with defaults, what each [parties.…] gives), as plain values.
+
+    One error names all unknown keys and bad values.
+    """
+    tables = toml.load(path, (), (verb, "parties"))
+    raw, parties = (toml.table(str(path), name, tables.get(name, {})) for name in (verb, "parties"))
+    problems, values = [], {}
+    sections: list[tuple[str, Any, type[Any], str]] = [(verb, raw, settings, "it has no key")]
+    sections += [(f"parties.{name}", entry, party, "a party has no key") for name, entry in parties.items()]
+    for place, table, cls, unknown in sections:
+        try:
+            entry = toml.table(str(path), place, table)
+            values[place] = from_fields(entry, cls, f"{path}, {place}", unknown)
+        except (BadJob, BadParameter) as error:
+            problems.append(str(error))
+    if problems:
+        raise BadJob("\n".join(problems))
+    # as JSON, because all parties compare it, and other processes receive it
+    return json.loads(json.dumps(dataclasses.asdict(values[verb]))), parties
