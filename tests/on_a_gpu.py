@@ -217,8 +217,7 @@ def generator(
     rows, and sampling on the CPU gives rows of the same distribution.
     """
     from tacit import synth
-    from tacit.synth.conditions import Conditions
-    from tacit.synth.encode import Layout
+    from tacit.synth.encode import Conditions, Layout
     from tacit.synth.generator import GeneratorState
 
     table = synth.Table.declare(

@@ -39,7 +39,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.transfer": ((), ("torch",)),
     "tacit.selection": ((), ("numpy",)),
     "tacit.topologies": (("tacit.graphs",), ("numpy",)),
-    "tacit.audit": (("tacit.data.federation", "tacit.report", "tacit.files"), NUMERIC),
+    "tacit.audit": (("tacit.data.federation", "tacit.report", "tacit.files", "tacit.numbers"), NUMERIC),
     "tacit.crypto": ((), NUMERIC),  # numbers only; `cryptography` where it is used, with the extra `secagg`
     "tacit.crypto.seal": ((), ("cryptography",)),
     "tacit.protocols": (("tacit.parties", "tacit.crypto"), NUMERIC),
@@ -77,7 +77,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.report": (("tacit.files", "tacit.numbers"), ()),  # reads run directories and nothing else
     "tacit.runs": (("tacit.files",), ()),
     "tacit.results": (("tacit.parties.ledger", "tacit.runs", "tacit.files"), ()),
-    "tacit.accounting": ((), NUMERIC),
+    "tacit.accounting": (("tacit.numbers",), NUMERIC),
     "tacit.pace": (("tacit.algorithms.plan",), NUMERIC),  # whom a server waits for: numbers only, no parties
     "tacit.speeds": (("tacit.algorithms.plan",), NUMERIC),
     "tacit.guard": (("tacit.accounting",), NUMERIC),
@@ -89,7 +89,8 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("tacit.accounting", "tacit.report"),
         ("numpy",),
     ),  # draws with the report room's pen
-    "tacit.synth.report": (("tacit.report", "tacit.files"), ()),  # draws with the report room's pen
+    "tacit.synth.report": (("tacit.report", "tacit.files"), ("numpy",)),  # draws with the report room's pen
+    # tables in, tables out
     "tacit.synth": (
         (
             "tacit.parties.ledger",
@@ -99,7 +100,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "tacit.private",
             "tacit.results",
         ),
-        NUMERIC,
+        (*NUMERIC, "pandas"),
     ),
     # those that compose
     "tacit.jobs": (ANYTHING, NUMERIC),

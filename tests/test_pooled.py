@@ -18,7 +18,7 @@ from tacit.engine.layers import CropFlip
 from tacit.engine.task import Task
 
 NETWORKS: dict[str, tuple[models.CNN, tuple[int, int, int]]] = {
-    "colour": (models.CNN(), (3, 32, 32)),  # 6 filters: tiles of half a row, then of whole rows
+    "color": (models.CNN(), (3, 32, 32)),  # 6 filters: tiles of half a row, then of whole rows
     "digits of 28": (
         models.CNN(),
         (1, 28, 28),

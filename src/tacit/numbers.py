@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeGuard
 
 NONE = "–"
@@ -18,6 +18,14 @@ def is_finite(value: Any) -> TypeGuard[float]:
         and math.isfinite(value)
         and abs(value) < LARGEST
     )
+
+
+def bisect(holds: Callable[[float], bool], low: float, high: float, steps: int = 100) -> tuple[float, float]:
+    """Halve [low, high] `steps` times around the point from which on `holds` is True; return its ends."""
+    for _ in range(steps):
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return low, high
 
 
 def size(value: Any) -> str:

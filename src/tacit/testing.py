@@ -24,8 +24,8 @@ import io
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -58,6 +58,7 @@ __all__ = [
     "check_stage",
 ]
 
+T = TypeVar("T")
 CLOSE = 1e-5  # float32 rounding over a few steps, for weights of about one
 # parties differ in rows and epochs, and one of them does not take part in each round
 SIZES, EPOCHS = (7, 12, 3, 9), (2, 1, 3, 1)
@@ -90,11 +91,13 @@ def check_algorithm(algorithm: Algorithm, messages: bool = True) -> None:
         _check_functions(algorithm, name, kind)
         stacked, each = (_train([algorithm], kind, engine)[0] for engine in ("stack", "each"))
         _check_equal(f"{name}, {kind} model: clients stacked and one by one", stacked, each)
-        moved = float((stacked["w"] - _task(kind).initial()["w"]).abs().max())
-        demand(moved > 0, f"{name}: {ROUNDS} rounds did not change the {kind} model.")
+        demand(
+            float((stacked["w"] - _task(kind).initial()["w"]).abs().max()) > 0,
+            f"{name}: {ROUNDS} rounds did not change the {kind} model.",
+        )
     _check_side_by_side(algorithm, name)
     if messages:
-        _check_messages(algorithm, name)
+        _check_runtimes(name, algorithm=algorithm, per_round=PER_ROUND)
 
 
 def _check_parameters(algorithm: Algorithm, name: str) -> None:
@@ -108,19 +111,23 @@ def _check_parameters(algorithm: Algorithm, name: str) -> None:
         f"{name} is not frozen: write @dataclass(frozen=True) above it.",
     )
     demand(isinstance(algorithm, Algorithm), f"{name} does not extend algorithms.Algorithm.")
-    for f in dataclasses.fields(algorithm):  # type: ignore[arg-type]
+    fields = {f.name: f.metadata for f in dataclasses.fields(algorithm)}  # type: ignore[arg-type]
+    for key, metadata in fields.items():
         demand(
-            bool(f.metadata),
-            f"{name}.{f.name} is not declared: use parameters.real, whole, choice, flag or part.",
+            bool(metadata),
+            f"{name}.{key} is not declared: use parameters.real, whole, choice, flag or part.",
         )
-    demand(
-        "lr" in {f.name for f in dataclasses.fields(algorithm)},  # type: ignore[arg-type]
-        f"{name} has no field `lr`, which the effective update and the baselines need.",
-    )
-    check(algorithm)
-    table = to_table(algorithm)
-    back = from_table(table, {**algorithms.PARTS, name: type(algorithm)}, "algorithm")
-    demand(back == algorithm, f"{name}: {algorithm} becomes {back} in a job file.")
+    demand("lr" in fields, f"{name} has no field `lr`, which the effective update and the baselines need.")
+    _check_job_file(algorithm, "algorithm", algorithms.PARTS)
+
+
+def _check_job_file(thing: Any, where: str, members: Mapping[str, type]) -> Any:
+    """Check the parameters, and that the thing can be written to a job file and read back; return that."""
+    name = type(thing).__name__
+    check(thing)
+    back = from_table(to_table(thing), {**members, name: type(thing)}, where)
+    demand(back == thing, f"{name}: {thing} becomes {back} in a job file.")
+    return back
 
 
 def _check_functions(algorithm: Algorithm, name: str, kind: str) -> None:
@@ -156,10 +163,10 @@ def _check_functions(algorithm: Algorithm, name: str, kind: str) -> None:
         demand(
             float(padded.weight) == float(upload.weight), f"{name}: padding rows change a client's weight."
         )
-    for upload in uploads:
-        demand(
-            upload.vectors.keys() == uploads[0].vectors.keys(), f"{name}: clients upload different vectors."
-        )
+    demand(
+        all(upload.vectors.keys() == uploads[0].vectors.keys() for upload in uploads),
+        f"{name}: clients upload different vectors.",
+    )
     total = sum(u.weight for u in uploads)
     mean = {
         k: sum((u.weight * u.vectors[k] for u in uploads), torch.zeros(())) / total
@@ -174,10 +181,9 @@ def _check_functions(algorithm: Algorithm, name: str, kind: str) -> None:
     )
     _check_shapes(f"{name}.merge: the server's state", state, server)
     # an object that has run no client
-    other = from_table(to_table(algorithm), {**algorithms.PARTS, name: type(algorithm)}, "algorithm")
-    same = torch.equal(other.merge(start["w"], server, mean, fraction)[0], w)
+    other = _check_job_file(algorithm, "algorithm", algorithms.PARTS)
     demand(
-        same,
+        torch.equal(other.merge(start["w"], server, mean, fraction)[0], w),
         f"{name}.merge depends on more than its arguments: an object that ran no client merges the same mean "
         "differently.",
     )
@@ -185,25 +191,22 @@ def _check_functions(algorithm: Algorithm, name: str, kind: str) -> None:
 
 def _check_upload(name: str, upload: Any, start: State) -> None:
     demand(isinstance(upload, Upload), f"{name}.local returns {type(upload).__name__}, not (Upload, state).")
-    is_weight = (
+    demand(
         isinstance(upload.weight, Tensor)
         and upload.weight.shape == ()
         and bool(upload.weight > 0)
-        and bool(torch.isfinite(upload.weight))
-    )
-    demand(
-        is_weight,
+        and bool(torch.isfinite(upload.weight)),
         f"{name}: an upload's weight is {upload.weight!r}; it must be a tensor of one positive number.",
     )
     demand(bool(upload.vectors), f"{name}: an upload has no vectors.")
     for key, value in upload.vectors.items():
-        is_vector = (
+        demand(
             isinstance(value, Tensor)
             and value.is_floating_point()
             and not value.requires_grad
-            and bool(torch.isfinite(value).all())
+            and bool(torch.isfinite(value).all()),
+            f"{name}: upload {key!r} is not a finite float tensor without gradient.",
         )
-        demand(is_vector, f"{name}: upload {key!r} is not a finite float tensor without gradient.")
     demand(
         ("buffers" in upload.vectors) == ("buffers" in start),
         f"{name}: a model's buffers must be uploaded as 'buffers', and only then: "
@@ -211,28 +214,29 @@ def _check_upload(name: str, upload: Any, start: State) -> None:
     )
 
 
-def _twice(what: str, function: Callable[..., Any], *inputs: Any) -> Any:
+def _twice(what: str, function: Callable[..., T], *inputs: Any) -> T:
     """The result of a call that must be pure, which is checked by a second call."""
-    before = copy.deepcopy([x for x in _tensors(inputs)])
-    generators = torch.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index,union-attr]
+    before = copy.deepcopy(list(_tensors(inputs)))
+    generators = torch.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index]
     with torch.no_grad():
         first = function(*inputs)
         printed = io.StringIO()
         with _no_io(what), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             second = function(*inputs)
     demand(not printed.getvalue(), f"{what} prints: {printed.getvalue()!r:.80}")
-    unchanged = all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(before, _tensors(inputs)))
-    demand(unchanged, f"{what} changes its inputs in place.")
-    drew = (
-        not torch.equal(generators[0], torch.get_rng_state())
-        or (generators[1] != np.random.get_state()[1]).any()  # type: ignore[index]
+    demand(
+        all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(before, _tensors(inputs))),
+        f"{what} changes its inputs in place.",
     )
     demand(
-        not drew,
+        torch.equal(generators[0], torch.get_rng_state())
+        and (generators[1] == np.random.get_state()[1]).all(),  # type: ignore[index]
         f"{what} uses a global random generator; use the keys of the batches, or its own generator.",
     )
-    same = all(torch.equal(a, b) for a, b in zip(_tensors(first), _tensors(second), strict=True))
-    demand(same, f"{what} is not pure: two calls with the same inputs differ.")
+    demand(
+        all(torch.equal(a, b) for a, b in zip(_tensors(first), _tensors(second), strict=True)),
+        f"{what} is not pure: two calls with the same inputs differ.",
+    )
     return first
 
 
@@ -242,11 +246,8 @@ def _tensors(thing: Any) -> Iterator[Tensor]:
         yield thing
     elif isinstance(thing, Task):
         yield from (thing.x, thing.y, *thing.module.state_dict().values())
-    elif isinstance(thing, dict):
-        for value in thing.values():
-            yield from _tensors(value)
-    elif isinstance(thing, list | tuple):
-        for value in thing:
+    elif isinstance(thing, dict | list | tuple):
+        for value in thing.values() if isinstance(thing, dict) else thing:
             yield from _tensors(value)
 
 
@@ -283,34 +284,32 @@ def _no_io(what: str) -> Iterator[None]:
 
 
 def _check_side_by_side(algorithm: Algorithm, name: str) -> None:
-    slower = dataclasses.replace(algorithm, lr=algorithm.lr / 2)  # type: ignore[attr-defined,type-var]
+    slower = dataclasses.replace(algorithm, lr=algorithm.lr / 2)  # type: ignore[type-var]
     together = _train([algorithm, slower], "tanh", "stack")
     for seed, (one, mine) in enumerate(zip((algorithm, slower), together)):
-        alone = _train([one], "tanh", "stack", seed)[0]
-        _check_equal(f"{name}: two runs side by side, and run {seed} alone", mine, alone)
+        _check_equal(
+            f"{name}: two runs side by side, and run {seed} alone",
+            mine,
+            _train([one], "tanh", "stack", seed)[0],
+        )
 
 
-def _check_messages(algorithm: Algorithm, name: str) -> None:
+def _check_runtimes(name: str, **options: Any) -> list[Any]:
+    """Train in a simulation, and with one program per party; return both results, which must be equal."""
     from .jobs.train.plan import make_plan
     from .jobs.train.train import train_side_by_side
 
     fed, module = _federation(), _task("tanh").module
-    weights = []
-    for runtime in ("cohort", "inprocess"):
-        p = make_plan(
-            fed,
-            model=module,
-            algorithm=algorithm,
-            rounds=2,
-            per_round=PER_ROUND,
-            local_epochs=EPOCHS,
-            batch_size=BATCH,
-            runtime=runtime,
-            evaluate_every=0,
-        )
-        model = train_side_by_side([p], [None])[0].model
-        weights.append({k: v.detach() for k, v in model.named_parameters()})
-    _check_equal(f"{name}: the simulation, and one program per party over messages", *weights)
+    same = {"rounds": 2, "local_epochs": EPOCHS, "batch_size": BATCH, "evaluate_every": 0, **options}
+    results = [
+        train_side_by_side([make_plan(fed, model=module, runtime=runtime, **same)], [None])[0]
+        for runtime in ("cohort", "inprocess")
+    ]
+    _check_equal(
+        f"{name}: the simulation, and one program per party over messages",
+        *({k: v.detach() for k, v in r.model.named_parameters()} for r in results),
+    )
+    return results
 
 
 # the federation and the models that algorithms are checked with ---------------------------------------------
@@ -404,32 +403,11 @@ def check_stage(stage: Stage, others: Sequence[Stage] = ()) -> None:
     must remain, and rejects what it cannot hide. 7. A simulation and one program per party over messages
     give the same model and the same number of bytes.
     """
-    from .jobs.train.plan import make_plan
-    from .jobs.train.train import train_side_by_side
-
     stages = check_form(stage, others)
-    fed, module, results = _federation(), _task("tanh").module, []
     active = any(s.adversary == "active" for s in stages)  # which is refused where clients keep state
     algorithm = algorithms.FedAvg(lr=0.1) if active else algorithms.Scaffold(lr=0.1)
-    for runtime in ("cohort", "inprocess"):
-        p = make_plan(
-            fed,
-            model=module,
-            algorithm=algorithm,
-            rounds=2,
-            local_epochs=EPOCHS,
-            batch_size=BATCH,
-            runtime=runtime,
-            guard=stages,
-            evaluate_every=0,
-            insecure_seed=1,
-        )
-        results.append(train_side_by_side([p], [None])[0])
     name = type(stage).__name__
-    _check_equal(
-        f"{name}: the simulation, and one program per party over messages",
-        *({k: v.detach() for k, v in f.model.named_parameters()} for f in results),
-    )
+    results = _check_runtimes(name, algorithm=algorithm, guard=stages, insecure_seed=1)
     up = [[e["bytes_up"] for e in f.history] for f in results]
     demand(
         all(abs(a - b) <= b // 100 for a, b in zip(*up, strict=True)),
@@ -457,35 +435,31 @@ def check_model(model: Any, x: Tensor, classes: int = 3) -> None:
     values = [torch.cat([p.detach().reshape(-1) for p in m.parameters()]) for m in (a, b, c)]
     demand(torch.equal(values[0], values[1]), f"{name}: the same seed gave different models.")
     demand(not torch.equal(values[0], values[2]), f"{name}: another seed gave the same model.")
-    y = torch.arange(len(x)) % classes
-    task = Task(a, x, y)
-    out = task.predict(task.initial()["w"], x, task.initial().get("buffers"))
+    task = Task(a, x, torch.arange(len(x)) % classes)
+    start = task.initial()
+    out = task.predict(start["w"], x, start.get("buffers"))
     demand(
         tuple(out.shape) == (len(x), classes) and bool(torch.isfinite(out).all()),
         f"{name}: the outputs for {len(x)} rows have shape {tuple(out.shape)}.",
     )
-    start = task.initial()
     buffers = {"buffers": start["buffers"]} if "buffers" in start else {}
     current = LocalState(start["w"], buffers, {}, start["w"][0])
     batch = Batch(torch.arange(len(x)), torch.ones(len(x)), torch.zeros((), dtype=torch.int64))
     g, _ = task.gradient(current, batch)
     idle = [s.name for s in task.parameters if not g[s.start : s.stop].any()]
     demand(not idle, f"{name}: the gradient of {', '.join(idle)} is zero.")
+    if buffers:
+        return
     stacked = task.for_stacking()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # torch warns if it loops over the clients
-            two = (
-                torch.vmap(lambda w: stacked.gradient(LocalState(w, {}, {}, w[0]), batch)[0])(
-                    start["w"].expand(2, -1)
-                )
-                if not buffers
-                else None
+            two = torch.vmap(lambda w: stacked.gradient(LocalState(w, {}, {}, w[0]), batch)[0])(
+                start["w"].expand(2, -1)
             )
     except (RuntimeError, UserWarning):
         return  # the engine runs the clients of such a model one by one, and says so
-    if two is not None:
-        _check_equal(f"{name}: a step alone and in a stack", {"g": two[0]}, {"g": g})
+    _check_equal(f"{name}: a step alone and in a stack", {"g": two[0]}, {"g": g})
 
 
 # aggregation rules ------------------------------------------------------------------------------------------
@@ -503,7 +477,7 @@ def check_aggregate(rule: Rule) -> None:
     """
     name = type(rule).__name__
     demand(
-        dataclasses.is_dataclass(rule) and rule.__dataclass_params__.frozen,  # type: ignore[union-attr]
+        dataclasses.is_dataclass(rule) and rule.__dataclass_params__.frozen,
         f"{name} is not a frozen dataclass.",
     )
     demand(isinstance(rule, Rule), f"{name} does not extend aggregate.Rule.")
@@ -511,9 +485,7 @@ def check_aggregate(rule: Rule) -> None:
         isinstance(rule.sees_each, bool),
         f"{name}.sees_each must be True or False: whether the rule sees single updates.",
     )
-    check(rule)
-    back = from_table(to_table(rule), {name: type(rule)}, "aggregate")
-    demand(back == rule, f"{name}: {rule} becomes {back} in a job file.")
+    _check_job_file(rule, "aggregate", {})
     rng = np.random.default_rng(0)
     n = 7
     shapes: dict[str, tuple[int, ...]] = {"w": (5,), "tau": (), "m": (2, 3), "score": ()}

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.accounting import Release, epsilon, gaussian_epsilon, noise_for
+from tacit.accounting.compose import most_steps
 from tacit.errors import BadParameter
 
 # (σ, q, T, δ, RDP, PLD): the figures of the issue, which two other accountants agree on
@@ -112,12 +113,16 @@ def test_noise_for_is_enough_and_hardly_more(eps, q, steps, accountant, sampling
     assert epsilon(noise_multiplier=0.98 * z, **asked) > eps
 
 
-def test_steps_within_is_the_last_step_that_fits():
+def test_most_steps_is_the_last_step_that_fits():
     release = Release(1.0, 0.1, "poisson", "rdp")
-    n = release.steps_within(3.0, 1e-5, 1000)
-    assert release.epsilon(n, 1e-5) <= 3.0 < release.epsilon(n + 1, 1e-5)
-    assert release.steps_within(1e9, 1e-5, 40) == 40
-    assert release.steps_within(1e-9, 1e-5, 40) == 0
+
+    def cost(steps: int) -> float:
+        return release.epsilon(steps, 1e-5)
+
+    n = most_steps(cost, 3.0, 1000)
+    assert cost(n) <= 3.0 < cost(n + 1)
+    assert most_steps(cost, 1e9, 40) == 40
+    assert most_steps(cost, 1e-9, 40) == 0
 
 
 def test_a_fixed_number_without_replacement_is_accounted_by_rdp_only():

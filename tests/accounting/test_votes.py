@@ -46,7 +46,7 @@ def renyi(a: np.ndarray, b: np.ndarray, order: float) -> float:
     return float((terms.max() + np.log(np.exp(terms - terms.max()).sum())) / (order - 1))
 
 
-def neighbours(counts: list[int]) -> list[list[int]]:
+def neighbors(counts: list[int]) -> list[list[int]]:
     """Counts after one teacher voted otherwise."""
     return [
         [c - (k == i) + (k == j) for k, c in enumerate(counts)]
@@ -121,7 +121,7 @@ def test_the_gaussian_cost_bounds_the_exact_divergence_to_every_neighbor(counts)
     price = votes.CostTable("gaussian", float(variance), votes.ORDERS)
     cost = price.of(votes.gaussian_gaps(Fraction(variance), 30).other(np.array([counts])))[0]
     here = outcome(counts, y, p)
-    for other in neighbours(counts):
+    for other in neighbors(counts):
         there = outcome(other, y, p)
         for k in range(0, len(votes.ORDERS), 20):
             assert renyi(here, there, votes.ORDERS[k]) <= cost[k] + 1e-9
@@ -134,7 +134,7 @@ def test_the_laplace_cost_bounds_the_exact_divergence_to_every_neighbor(counts):
     price = votes.CostTable("laplace", step / scale, votes.WHOLE_ORDERS)
     cost = price.of(votes.laplace_gaps(scale, step, 30).other(np.array([counts])))[0]
     here = outcome(counts, y, p, step)
-    for other in neighbours(counts):
+    for other in neighbors(counts):
         there = outcome(other, y, p, step)
         for k in range(0, len(votes.WHOLE_ORDERS), 15):
             assert renyi(here, there, votes.WHOLE_ORDERS[k]) <= cost[k] + 1e-9

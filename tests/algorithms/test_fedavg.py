@@ -110,10 +110,10 @@ def test_solvers_and_schedules_work_inside():
                 ends = []
                 for k in world.sampled(r):
                     mine = w.clone().requires_grad_()
-                    optimiser = make([mine])
+                    optimizer = make([mine])
                     for rows in world.batches(r, k):
                         mine.grad = torch.from_numpy(world.grad(mine.detach().numpy(), rows))
-                        optimiser.step()
+                        optimizer.step()
                     ends.append(world.n[k] * mine.detach())
                 w = sum(ends) / world.n[world.sampled(r)].sum()
                 yield w.numpy()

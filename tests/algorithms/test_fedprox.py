@@ -45,12 +45,12 @@ def test_the_proximal_term_is_part_of_the_gradient_that_momentum_accumulates():
             ends = []
             for k in world.sampled(r):
                 mine = w.clone().requires_grad_()
-                optimiser = torch.optim.SGD([mine], lr=0.1, momentum=0.9)
+                optimizer = torch.optim.SGD([mine], lr=0.1, momentum=0.9)
                 for rows in world.batches(r, k):
                     mine.grad = torch.from_numpy(world.grad(mine.detach().numpy(), rows)) + 0.5 * (
                         mine.detach() - w
                     )
-                    optimiser.step()
+                    optimizer.step()
                 ends.append(world.n[k] * mine.detach())
             w = sum(ends) / world.n[world.sampled(r)].sum()
             yield w.numpy()

@@ -41,11 +41,11 @@ def test_a_solver_is_torchs(ours, theirs):
     start = torch.linspace(-1, 1, DIM, dtype=torch.float64)
     current = ours.start({"w": start.float()})
     p = start.clone().requires_grad_()
-    optimiser = theirs([p])
+    optimizer = theirs([p])
     for t in range(STEPS):
         current = ours.step(current, gradient(current.w, t), ours.rate(0.1, {"round": torch.tensor(0.0)}))
         p.grad = gradient(p.detach(), t)
-        optimiser.step()
+        optimizer.step()
         np.testing.assert_allclose(current.w.numpy(), p.detach().numpy(), atol=1e-5, err_msg=f"step {t}")
     assert float(current.steps) == STEPS
 

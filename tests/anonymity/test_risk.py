@@ -102,6 +102,7 @@ def test_a_population_that_lacks_somebody_is_refused():
 
 
 @given(tables)
+@settings(deadline=None)
 def test_classes_are_those_of_brute_force(frame):
     found = classes_of(frame, ["p", "q", "r"])
     sizes = brute(frame, ["p", "q", "r"])
@@ -249,6 +250,7 @@ def test_l_and_t_by_hand():
 
 
 @given(tables)
+@settings(deadline=None)
 def test_l_and_t_are_those_of_brute_force(frame):
     found = measure_exposure(frame, ["p", "q"], ["s"]).sensitive[0]
     groups: dict[tuple, list[str]] = {}
@@ -275,7 +277,7 @@ def test_l_and_t_are_those_of_brute_force(frame):
 
 
 @given(tables)
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_minimal_uniques_are_those_of_brute_force(frame):
     columns = ["p", "q", "r", "s"]
     kept = frame[[s > 0 for s in brute(frame, columns)]]

@@ -144,7 +144,7 @@ def test_a_quick_study_says_that_its_figures_mean_nothing(
         (("heart-diseases",), "there is no study 'heart-diseases'. Did you mean 'heart-disease'?"),
         (
             ("absent.toml",),
-            "there is no study file absent.toml. Check the path, or begin one with `tacit study new "
+            "there is no study file absent.toml. Check the path, or start one with `tacit study new "
             "absent.toml`",
         ),
         (("broken.toml",), "broken.toml is not TOML: "),

@@ -52,11 +52,7 @@ def test_another_key_opens_nothing() -> None:
 
 
 def test_what_adds_up_holds_no_key() -> None:
-    made = ckks._context(
-        ckks._parameters().serialize(
-            save_public_key=False, save_secret_key=False, save_galois_keys=False, save_relin_keys=False
-        )
-    )
+    made = ckks._context(ckks._serialize(save_secret_key=False))
     assert not made.is_private()
     assert made.has_secret_key() is False
     assert ckks._context(KEY).has_secret_key()

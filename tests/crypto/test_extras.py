@@ -60,4 +60,4 @@ def test_without_aes_large_sets_say_what_they_need(monkeypatch: pytest.MonkeyPat
         match=r"private set intersection of large sets needs the package 'cryptography', .* pip install "
         r"'tacit\[psi\]'",
     ):
-        ot.aes()
+        ot.Columns([bytes(32)])

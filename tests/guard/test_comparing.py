@@ -73,7 +73,7 @@ def test_the_report_of_guarded_rows_draws_accuracy_against_epsilon(tmp_path: Any
     [
         ([], r"compare: guards is \[\]; it must be a list of guards such as"),
         ("Clip", "compare: guards is 'Clip'"),
-        ([[Clip(1.0)], [Clip(1.0)]], r"compare: the same guard stands twice among Clip\(norm=1\.0\)\."),
+        ([[Clip(1.0)], [Clip(1.0)]], r"compare: the same guard is listed twice: Clip\(norm=1\.0\)"),
         ([[Noise(multiplier=1.0)]], "guard: Noise needs a bound on each update"),
         ({1: [Clip(1.0)]}, "compare: guards is"),
     ],

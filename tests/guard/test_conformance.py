@@ -29,7 +29,7 @@ STAGES: list[tuple[Stage, tuple[Stage, ...]]] = [
     (Noise(multiplier=1.0, placement="distributed"), (*RING, SecAgg())),
     (Noise(multiplier=1.0, placement="distributed", distribution="skellam"), (*RING, LightSecAgg())),
     (SecAgg(), RING),
-    (SecAgg(neighbours=2), RING),
+    (SecAgg(neighbors=2), RING),
     (SecAgg(threshold=0.7, adversary="active"), RING),
     (LightSecAgg(), RING),
     (Encrypt(), RING),

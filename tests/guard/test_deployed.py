@@ -35,7 +35,7 @@ def test_a_weighted_signed_sum_between_organizations_survives_a_killed_server_an
     sum that the dead server began.
     """
     done = warm.run(
-        [sys.executable, "-m", "tests.guard.organisations", str(tmp_path)],
+        [sys.executable, "-m", "tests.guard.organizations", str(tmp_path)],
         cwd=ROOT,
         timeout=240,
     )

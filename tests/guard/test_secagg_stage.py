@@ -20,7 +20,7 @@ BITS = 28
 HIDING = {
     "secagg": guard.SecAgg(),
     "active": guard.SecAgg(threshold=0.75, adversary="active"),
-    "sparse": guard.SecAgg(neighbours=4),
+    "sparse": guard.SecAgg(neighbors=4),
     "light": guard.LightSecAgg(),
     "encrypt": guard.Encrypt(),
 }
@@ -204,8 +204,8 @@ def test_sampling_lowers_no_epsilon_if_the_clients_of_a_round_know_each_other(fe
             "LightSecAgg does the same as SecAgg before it",
         ),
         (
-            [guard.Clip(1.0), guard.Quantize(bits=16), guard.SecAgg(neighbours=3)],
-            "SecAgg: neighbours is 3; it must be even",
+            [guard.Clip(1.0), guard.Quantize(bits=16), guard.SecAgg(neighbors=3)],
+            "SecAgg: neighbors is 3; it must be even",
         ),
         (
             [guard.Clip(1.0), guard.Quantize(bits=16), guard.SecAgg(threshold=0.4)],
@@ -219,9 +219,9 @@ def test_sampling_lowers_no_epsilon_if_the_clients_of_a_round_know_each_other(fe
             [
                 guard.Clip(1.0),
                 guard.Quantize(bits=16),
-                guard.SecAgg(threshold=0.7, adversary="active", neighbours=4),
+                guard.SecAgg(threshold=0.7, adversary="active", neighbors=4),
             ],
-            "SecAgg: neighbours is 4; it must be None",
+            "SecAgg: neighbors is 4; it must be None",
         ),
         (
             [guard.Clip(1.0), guard.Quantize(bits=16), guard.LightSecAgg(threshold=0.6, colluding=0.7)],

@@ -46,7 +46,7 @@ def test_it_gives_student_labels_answered_fraction_and_epsilon(first, digits):
     assert (line.epsilon, line.delta, line.unit) == (
         first.epsilon,
         1e-5,
-        "teacher's whole data, and so each row",
+        "row of a teacher's data, or all of its rows, exchanged for others",
     )
     assert "discrete Gaussian" in line.mechanism
     assert "data-independent" in line.note

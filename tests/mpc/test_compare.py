@@ -5,11 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.mpc.compare import argmax, by_bits, sign
+from tacit.mpc.compare import argmax, sign
 from tacit.mpc.functions import largest
 from tacit.mpc.share import reconstruct
 
 from .at_table import play, value
+from .by_bits import by_bits
 
 VALUE = st.one_of(st.integers(-(2**48) + 1, 2**48 - 1), st.integers(-3, 3))
 

@@ -21,7 +21,7 @@ from tacit.crypto import group
 from tacit.errors import BadParameter, BadRun, MissingExtra, PartyFailed, ProtocolError
 from tacit.mpc import Residual, inference, pair
 from tacit.mpc.beaver import MATMUL, MUL, Bilinear, Square, Triple
-from tacit.mpc.compare import Bits, Comparison
+from tacit.mpc.compare import Comparison
 from tacit.mpc.context import RingContext
 from tacit.mpc.dealer import Mask, ReadyStock, dealer, fetch, open_stock, plan
 from tacit.mpc.extension import Correlations, Extended, OTChannel
@@ -35,6 +35,7 @@ from tacit.parties.secret import Secret
 from tacit.runtimes import InProcess
 
 from . import two
+from .by_bits import Bits
 from .test_model import images, made
 
 LINEAR, ROWS = made(nn.Flatten(), nn.Linear(8, 3), nn.BatchNorm1d(3)), images(3, 2, 2)

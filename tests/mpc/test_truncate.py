@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from tacit.errors import PartyFailed
 from tacit.mpc.share import split
-from tacit.mpc.truncate import truncate, truncate_locally
+from tacit.mpc.truncate import truncate
 from tacit.parties.secret import Secret
 
 from .at_table import play, value
+from .by_bits import truncate_locally
 
 
 @settings(deadline=None, max_examples=40)

@@ -92,5 +92,5 @@ def test_without_cryptography_the_operating_system_gives_all_of_it(monkeypatch):
     def absent(key):
         raise MissingExtra("secure aggregation", "secagg", "cryptography")
 
-    monkeypatch.setattr(noise.prg, "_encryptor", absent)
+    monkeypatch.setattr(noise.prg, "aes", absent)
     assert len(noise.keystream(Secret())(32)) == 32

@@ -237,7 +237,7 @@ def test_fewer_rows_than_the_sums_leave_room_for_are_refused():
 
 
 def test_sums_of_labels_alone_reveal_them_by_exhaustive_search_and_are_refused():
-    """14 people, 7 sums, twice as many rows as sums: with γ = 0 one of 2^14 labellings gives the sums, as
+    """14 people, 7 sums, twice as many rows as sums: with γ = 0 one of 2^14 labelings gives the sums, as
     precise as fixed point has them; the true one.
     """
     g = torch.Generator().manual_seed(0)

@@ -31,13 +31,13 @@ UPLOAD = 3  # a client that has sent so many messages is in the sum
 
 
 @pytest.mark.parametrize(
-    ("adversary", "threshold", "neighbours"),
+    ("adversary", "threshold", "neighbors"),
     [("curious", 0.6, None), ("active", 0.7, None), ("curious", 0.6, 4)],
 )
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_the_sum_is_exact_in_the_ring_whichever_party_drops_at_any_step(
-    adversary: str, threshold: float, neighbours: int | None, data: st.DataObject
+    adversary: str, threshold: float, neighbors: int | None, data: st.DataObject
 ) -> None:
     """A client leaves after any number of messages; up to the threshold the sum is that of those whose vector
     came, else there is none.
@@ -49,7 +49,7 @@ def test_the_sum_is_exact_in_the_ring_whichever_party_drops_at_any_step(
         data.draw(st.integers(1, 40)),
         data.draw(st.sampled_from([1, 100, 2**15, 2**27])),
         threshold,
-        neighbours,
+        neighbors,
         adversary,
     )
     leave = data.draw(
@@ -64,7 +64,7 @@ def test_the_sum_is_exact_in_the_ring_whichever_party_drops_at_any_step(
         words = (
             r"party 'server' failed: SumAborted: secure aggregation was aborted, and no update was opened\."
         )
-        words = words if neighbours is None else "party '(server|c.)' failed"
+        words = words if neighbors is None else "party '(server|c.)' failed"
         with pytest.raises(PartyFailed, match=words):
             aggregate(terms, values, leave)
         return
@@ -73,7 +73,7 @@ def test_the_sum_is_exact_in_the_ring_whichever_party_drops_at_any_step(
     except (
         PartyFailed
     ) as failed:  # on a sparse graph one neighborhood may have lost too many although enough stayed in all
-        if neighbours is None or not failed.error.args[0].startswith(
+        if neighbors is None or not failed.error.args[0].startswith(
             ("secure aggregation was aborted", "party 'c")
         ):
             raise
@@ -176,8 +176,8 @@ def test_packed_uploads_take_the_bits_of_the_ring() -> None:
             r"SecAgg: threshold is 0\.6; it must be above 2/3 against an active server",
         ),
         (
-            {"adversary": "active", "threshold": 0.7, "neighbours": 4},
-            r"SecAgg: neighbours is 4; it must be None against an active server",
+            {"adversary": "active", "threshold": 0.7, "neighbors": 4},
+            r"SecAgg: neighbors is 4; it must be None against an active server",
         ),
     ],
 )
@@ -200,7 +200,7 @@ def test_an_active_server_needs_signing_clients() -> None:
 
 def test_the_threshold_counts_the_parties_of_the_terms_not_those_that_came() -> None:
     assert SecAggTerms("fed", 10, 1, 1).enough == SecAggTerms("fed", 10, 1, 1).shares == 6
-    assert SecAggTerms("fed", 1000, 1, 1, neighbours=76).shares == math.ceil(0.6 * 77)
+    assert SecAggTerms("fed", 1000, 1, 1, neighbors=76).shares == math.ceil(0.6 * 77)
     assert SecAggTerms("fed", 2, 1, 1).enough == 2
 
 

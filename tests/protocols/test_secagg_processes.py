@@ -104,6 +104,6 @@ def test_a_server_that_poses_as_a_client_to_another_is_found_out_by_the_certific
     programs = {name: functools.partial(signing, values=VALUES[name], adversary=adversary) for name in NAMES}
     with pytest.raises(
         PartyFailed,
-        match="party 'c0' failed: ProtocolError: party 'c0' was given keys of 'c3' that 'c3' did not sign",
+        match="party 'c0' failed: ProtocolError: party 'c0' received keys of 'c3' that 'c3' did not sign",
     ):
         Processes().run_sync({"server": functools.partial(posing, adversary=adversary), **programs})

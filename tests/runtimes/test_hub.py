@@ -19,7 +19,7 @@ from tacit.runtimes.link import CLIENT_OPTIONS, Link
 from tacit.runtimes.preflight import reach
 from tacit.runtimes.provision import FederationFile, provision
 
-from .net import Net, NetBall, catch, throw
+from .net import DEADLINE, Net, NetBall, catch, throw
 
 
 async def raw(kit: Kit, envelopes: list[bytes]) -> tuple[grpc.StatusCode, str]:
@@ -36,7 +36,7 @@ async def raw(kit: Kit, envelopes: list[bytes]) -> tuple[grpc.StatusCode, str]:
             await call.read()  # the welcome
             for envelope in envelopes:
                 await call.write(envelope)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(DEADLINE):
                 while await call.read() is not grpc.aio.EOF:
                     pass
         except grpc.aio.AioRpcError:
@@ -183,10 +183,10 @@ def test_a_revoked_party_is_sent_away_while_connected_and_not_let_in_again(
             await asyncio.sleep(0.02)
         provision(federation, tmp_path, revoke=("c",))  # writes the hub's list anew
         with pytest.raises(NoHub, match="refused party 'c': the certificate of 'c' was revoked"):
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(DEADLINE):
                 await out
         with pytest.raises(NoHub, match="was revoked"):
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(DEADLINE):
                 await net.party("c", lambda me: me.recv("a", NetBall))
         assert (await game)["a"] == list(range(2000))
         await hub.stop()

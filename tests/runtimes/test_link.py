@@ -14,7 +14,7 @@ import pytest
 from tacit.errors import ProtocolError
 from tacit.runtimes.link import Link
 
-from .net import Net, NetBall, NetSecret, catch, throw
+from .net import DEADLINE, Net, NetBall, NetSecret, catch, throw
 
 
 async def counts(me: Any, to: str, n: int, sizes: list[int]) -> None:
@@ -98,7 +98,7 @@ def test_a_party_that_has_finished_keeps_its_messages_for_one_that_connects_late
             async def receives(me: Any) -> int:
                 return (await me.recv("a", NetBall)).x
 
-            early = asyncio.create_task(net.party("a", says, linger=0.1, start_wait=60.0))
+            early = asyncio.create_task(net.party("a", says, linger=0.1))
             await has_sent.wait()
             await until(lambda: "a" in net.hub.connections and not net.links["a"].channels["b"].present)
             got = await net.party("b", receives)
@@ -297,5 +297,5 @@ async def until(condition: Any) -> None:
 
 
 async def _soon(play: Any) -> Any:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(DEADLINE):
         return await play()

@@ -7,6 +7,7 @@ from typing import Any
 
 from tacit.parties import Mailbox
 from tacit.runtimes.link import Link
+from tests.runtimes.net import DEADLINE
 
 MB = 1 << 20
 
@@ -23,7 +24,7 @@ def unread(box: Mailbox) -> tuple[int, int, int]:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(DEADLINE):
         while not condition():
             await asyncio.sleep(0.01)
 

@@ -534,7 +534,7 @@ def frozen_norm():
     return model
 
 
-@pytest.mark.parametrize("learns", [False, True], ids=["frozen scale", "learnt scale"])
+@pytest.mark.parametrize("learns", [False, True], ids=["frozen scale", "learned scale"])
 def test_batch_norm_in_evaluation_mode_works(learns):
     x, y = table()
     model = frozen_norm()

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import tacit
-from tacit.mpc import compare, functions, inference
+from tacit.mpc import functions, inference
 from tacit.mpc.context import RingContext
 from tacit.mpc.dealer import Stock, TapeKey, dealer, plan
 from tacit.mpc.model import compile, to_text
@@ -24,6 +24,8 @@ from tacit.parties import decode
 from tacit.parties.conformance import Tap
 from tacit.parties.secret import Secret
 from tacit.runtimes import InProcess
+
+from ..mpc.by_bits import by_bits
 
 ROOM = Path(tacit.mpc.__file__).parent
 OPENINGS = (
@@ -103,7 +105,7 @@ SECRETS = {
 STEPS = {
     "relu": functions.relu,
     "mul": lambda ctx, x: functions.mul(ctx, x, x),
-    "bits": compare.by_bits,
+    "bits": by_bits,
     "sigmoid": functions.sigmoid,
 }
 
@@ -154,7 +156,7 @@ def inferred(model, batches):
 
 
 def test_neither_input_nor_weights_are_in_anybodys_view():
-    """A model and an input of recognisable words: no frame holds one of them, in the clear, encoded, or as
+    """A model and an input of recognizable words: no frame holds one of them, in the clear, encoded, or as
     differences between batches.
     """
     torch.manual_seed(0)
@@ -257,7 +259,7 @@ def test_replayable_secrets_are_stamped():
 
 
 def test_without_a_helper_neither_input_nor_weights_are_in_the_others_view():
-    """The same recognisable words, masks by oblivious transfer: all that is sent, offline and online, is
+    """The same recognizable words, masks by oblivious transfer: all that is sent, offline and online, is
     uniform. χ² limits as above.
     """
     torch.manual_seed(0)

@@ -357,7 +357,7 @@ def test_a_server_that_puts_its_own_key_in_anothers_place_is_found_out() -> None
             else m
         ),
     )
-    assert "party 'c0' was given keys of 'c4' that 'c4' did not sign" in str(failed.error)
+    assert "party 'c0' received keys of 'c4' that 'c4' did not sign" in str(failed.error)
     assert not handed_out(tap)
     assert not [f for s, _, _, f in tap.frames if s == "c0" and isinstance(decode(f), MaskedVector)]
 

@@ -24,7 +24,8 @@ from tacit.synth import (
     timestamp,
 )
 from tacit.synth.conformance import example
-from tacit.synth.encode import Layout
+from tacit.synth.encode import Discretizer, Layout
+from tacit.synth.marginals import Grid
 
 
 def kinds(frame: pd.DataFrame, **overrides) -> dict[str, str]:
@@ -165,10 +166,10 @@ def test_a_missing_value_in_a_column_declared_without_is_refused():
 def test_a_domain_read_off_the_data_is_not_declared_and_not_cut_without_it():
     frame = pd.DataFrame({"age": [20, 30, 70], "job": ["a", "b", "c"]})
     assert Table.infer(frame).undeclared == ["age", "job"]
-    with pytest.raises(BadData, match="the domain of 'job' was inferred from the data"):
-        Table.infer(frame, age=integer(0, 120)).discretize()
-    cells = Table.infer(frame, age=integer(0, 120), job=categorical(["a", "b", "c", "d"])).discretize(bins=12)
-    assert cells.sizes == [12, 4]
+    with pytest.raises(BadData, match="the column 'job' has no declared domain"):
+        Grid(Table.infer(frame, age=integer(0, 120)).modeled, 12)
+    table = Table.infer(frame, age=integer(0, 120), job=categorical(["a", "b", "c", "d"]))
+    assert Grid(table.modeled, 12).sizes == (12, 4)
 
 
 def test_free_text_can_be_faked_and_high_cardinality_stays_a_category():
@@ -236,8 +237,8 @@ def test_decoded_cells_stay_in_the_range_of_the_data_and_encode_to_themselves(va
         }
     )
     table = Table.infer(frame, a="continuous", b="categorical")
-    cells = table.discretize(frame, bins=bins)
     v = Layout(table).encode(table.to_numbers(frame))
+    cells = Discretizer.from_data(Layout(table).variables, v, bins)
     codes = cells.encode(v)
     assert (codes >= 0).all()
     assert (codes < cells.sizes).all()
@@ -252,7 +253,7 @@ def test_a_value_many_rows_share_comes_back_exactly_and_one_of_a_single_row_does
     x = np.concatenate([np.zeros(500), np.random.default_rng(0).normal(50, 3, 500)])
     frame = pd.DataFrame({"x": x})
     table = Table.infer(frame, x="continuous")
-    cells = table.discretize(frame, bins=50)
+    cells = Discretizer.from_data(Layout(table).variables, x[:, None], 50)
     back = cells.decode(cells.encode(x[:, None]), np.random.default_rng(1))[:, 0]
     assert (back[:500] == 0).all()
     assert np.isin(back[500:], x[500:]).mean() < 0.02

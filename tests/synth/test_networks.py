@@ -12,16 +12,15 @@ from tacit.errors import BadParameter
 from tacit.synth.adversarial import (
     Critic,
     EncodedRows,
-    GANTrainer,
     GeneratorNet,
     activate,
     get_weights,
     gradient_penalty,
     torch_seed,
 )
-from tacit.synth.conditions import Conditions
 from tacit.synth.ctgan import ConditionalRows
-from tacit.synth.encode import Layout
+from tacit.synth.encode import Conditions, Layout
+from tacit.synth.gan import GANTrainer
 from tacit.synth.modes import Encoding, fit_mixture
 
 
@@ -35,8 +34,8 @@ def test_the_mixture_finds_three_modes_and_drops_the_others():
     big = np.argsort(found.mean)[found.weight[np.argsort(found.mean)] > 0.05]
     assert found.weight[big].sum() > 0.95
     assert {round(float(m)) for m in found.mean[big]} == {-6, 0, 5}
-    for centre, weight in ((-6, 0.5), (0, 0.3), (5, 0.2)):
-        near = np.abs(found.mean - centre) < 2
+    for center, weight in ((-6, 0.5), (0, 0.3), (5, 0.2)):
+        near = np.abs(found.mean - center) < 2
         assert found.weight[near].sum() == pytest.approx(weight, abs=0.05)
 
 
@@ -108,8 +107,8 @@ def test_the_condition_loss_is_zero_only_when_the_maker_obeys():
     obeyed = torch.zeros(2, encoding.width)
     obeyed[0, encoding.discrete[0].indicators.start + 2] = 50
     obeyed[1, encoding.discrete[1].indicators.start] = 50
-    assert float(rows.condition_loss(obeyed, torch.zeros(2, 5), chosen)) < 1e-6
-    indifferent = float(rows.condition_loss(torch.zeros(2, encoding.width), torch.zeros(2, 5), chosen))
+    assert float(rows.condition_loss(obeyed, chosen)) < 1e-6
+    indifferent = float(rows.condition_loss(torch.zeros(2, encoding.width), chosen))
     assert indifferent == pytest.approx((np.log(3) + np.log(2)) / 2, rel=1e-5)
 
 
@@ -137,7 +136,7 @@ def separated(n: int = 1500) -> pd.DataFrame:
         {
             "kind": np.array(["old", "new"])[kind],
             "x": rng.normal(np.array([-4.0, 4.0])[kind], 1),
-            "colour": np.where(
+            "color": np.where(
                 rng.random(n) < 0.9, np.array(["red", "blue"])[kind], np.array(["blue", "red"])[kind]
             ),
         }
@@ -165,7 +164,7 @@ def holds_together(fitted: synth.Fitted) -> None:
     old = made[made["kind"] == "old"]
     assert 0.5 < len(old) / 2000 < 0.9
     assert (old["x"] < 0).mean() > 0.85
-    assert (old["colour"] == "red").mean() > 0.75
+    assert (old["color"] == "red").mean() > 0.75
     assert [row["epoch"] for row in fitted.history] == list(range(1, fitted.epochs + 1))
 
 
@@ -203,7 +202,7 @@ def test_rows_come_from_the_moving_mean_of_the_makers_weights():
     encoding = Encoding.fit(layout, v, 3)
     rows = ConditionalRows(encoding.encode(v, np.random.default_rng(0)), encoding)
     torch.manual_seed(0)
-    duel = GANTrainer(rows, synth.CTGAN(epochs=1, batch=100, width=16, noise=8, average=0.3).settings)
+    duel = GANTrainer(rows, synth.CTGAN(epochs=1, batch=100, width=16, noise=8, average=0.3))
     mean, steps, step = [p.detach().clone() for p in duel.generator.parameters()], 0, duel.optimizers[0].step
 
     def watched(*args):
@@ -241,7 +240,7 @@ def test_a_mean_of_nothing_is_the_maker_itself():
     with torch_seed(0, torch.device("cpu")):
         duel = GANTrainer(
             EncodedRows(encoding.encode(v, np.random.default_rng([0, 0])), encoding),
-            synth.GAN(epochs=2, average=0.0).settings,
+            synth.GAN(epochs=2, average=0.0),
         )
         duel.epoch()
         duel.epoch()

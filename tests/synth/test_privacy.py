@@ -145,7 +145,7 @@ def test_the_area_counts_ties_as_half_and_perfect_separation_keeps_some_doubt():
 
 
 def test_wilson_and_the_excess_risk_by_hand():
-    """Wilson for 0 of 10: centre z²/2n / (1 + z²/n) = .1388, from 0 to .2775. Excess: (.6 − .2)/(1 − .2) =
+    """Wilson for 0 of 10: center z²/2n / (1 + z²/n) = .1388, from 0 to .2775. Excess: (.6 − .2)/(1 − .2) =
     .5.
     """
     assert wilson_interval(0, 10) == pytest.approx((0.13877, 0.0, 0.27753), abs=1e-4)

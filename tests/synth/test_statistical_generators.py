@@ -11,8 +11,7 @@ import pytest
 from tacit import synth
 from tacit.errors import BadData
 from tacit.synth import bayes, cart
-from tacit.synth.conditions import Conditions
-from tacit.synth.encode import Discretizer, Layout, uniforms, uniforms_within
+from tacit.synth.encode import Conditions, Discretizer, Layout, uniforms, uniforms_within
 
 
 def normals(n: int = 1000, rho: float = 0.5, seed: int = 0) -> pd.DataFrame:

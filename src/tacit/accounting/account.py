@@ -138,11 +138,8 @@ class Account:
             )
         if self.budget is None or (release == self.release and self.spent < self.allowed):
             return
-        lines = self._mine()
         cost = (
-            self._epsilon(lines, 1)
-            if release == self.release
-            else mixed_epsilon([*self._groups(lines, self.delta), (release, 1)], self.delta)
+            self._epsilon(self._mine(), 1) if release == self.release else self.epsilon_with([(release, 1)])
         )
         if cost > self.budget * ROUNDING:
             raise BudgetSpent(
@@ -171,16 +168,9 @@ class Account:
         self.spent = self._known + (tail is not None and tail.key in (self.key, None))
 
     def _lines(self) -> list[AccountLine]:
-        account_file = self._file
-        return (
-            self._memory
-            if account_file is None
-            else [
-                *self._memory,
-                *account_file.lines,
-                *([account_file.tail] if account_file.tail is not None else []),
-            ]
-        )
+        if self._file is None:
+            return self._memory
+        return [*self._memory, *self._file.lines, *filter(None, [self._file.tail])]
 
     def _mine(self) -> list[AccountLine]:
         return [line for line in self._lines() if line.key in (self.key, None)]

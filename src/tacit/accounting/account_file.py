@@ -135,8 +135,9 @@ class AccountFile:
                 raise ValueError(f"line {number} lacks a key or a session")
             return AccountLine(key, session, check(cls(**{f.name: entry[f.name] for f in fields(cls)})))
         except (ValueError, KeyError, TypeError, TacitError) as error:
-            what = f"line {number} has no {error}" if isinstance(error, KeyError) else str(error)
-            raise self._unusable(what) from error
+            raise self._unusable(
+                f"line {number} has no {error}" if isinstance(error, KeyError) else str(error)
+            ) from error
 
     def _unusable(self, why: str) -> BadRun:
         return BadRun(

@@ -72,7 +72,10 @@ class Release:
 
     def epsilon(self, steps: int, delta: float, width: float | None = None) -> float:
         """ε of this number of steps at this δ."""
-        return _epsilon(self, steps, delta, 5e-4 if width is None else width)
+        if not steps:
+            return 0.0
+        release, times = self.plain(steps)
+        return _epsilon(release, times, delta, 5e-4 if width is None else width)
 
     @property
     def by_pass(self) -> bool:
@@ -82,10 +85,6 @@ class Release:
     def plain(self, steps: int) -> tuple[Release, int]:
         """An equivalent (release, steps) without training-specific settings, for `mixture.py`."""
         return self, steps
-
-    def steps_within(self, epsilon: float, delta: float, most: int) -> int:
-        """The largest number of steps, at most `most`, that costs no more than ε."""
-        return most_steps(lambda steps: self.epsilon(steps, delta), epsilon, most)
 
 
 def most_steps(cost: Callable[[int], float], epsilon: float, most: int) -> int:
@@ -102,8 +101,6 @@ def most_steps(cost: Callable[[int], float], epsilon: float, most: int) -> int:
 
 @lru_cache(maxsize=4096)
 def _epsilon(release: Release, steps: int, delta: float, width: float) -> float:
-    if not steps:
-        return 0.0
     z, q = release.multiplier, release.rate
     if release.accountant == "zcdp":
         return discrete.epsilon_of(steps / (2 * z * z), delta)

@@ -24,6 +24,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from ..numbers import bisect
 from ..parameters import bad
 
 Source = Callable[[int], bytes]
@@ -90,10 +91,8 @@ def laplace(scale: int, n: int, source: Source = os.urandom) -> np.ndarray:
     """`n` draws with P(y) ∝ exp(−|y| / scale). Algorithm 2 with s = 1."""
     if scale < 1:
         raise bad("laplace", "scale", scale, "a whole number of at least 1")
-    parts, have = [], 0
-    while have < n:
-        # about 63% of U uniform in 0 … t − 1 are accepted, so this is nearly always enough for one pass
-        size = int((n - have) * 1.8) + 16
+
+    def propose(size: int) -> np.ndarray:
         u = uniform(scale, size, source)
         u = u[bernoulli_exp(u, scale, source)]
         v = np.zeros(len(u), u.dtype)
@@ -103,12 +102,21 @@ def laplace(scale: int, n: int, source: Source = os.urandom) -> np.ndarray:
             v[busy] += 1
         size_of = u + scale * v
         negative = uniform(2, len(u), source).astype(bool)
-        drawn = np.where(negative, -size_of, size_of)[
-            ~(negative & (size_of == 0))
-        ]  # zero must not be counted twice
-        parts.append(drawn)
-        have += len(drawn)
-    return np.concatenate(parts)[:n]
+        # zero must not be counted twice
+        return np.asarray(np.where(negative, -size_of, size_of)[~(negative & (size_of == 0))])
+
+    # about 63% of U uniform in 0 … t − 1 are accepted, so this is nearly always enough for one pass
+    return until_enough(n, propose, 1.8)
+
+
+def until_enough(n: int, propose: Callable[[int], np.ndarray], excess: float) -> np.ndarray:
+    """`n` accepted samples of `propose(size)`, which is called with `excess` times as many as are missing."""
+    parts: list[np.ndarray] = []
+    have = 0
+    while have < n:
+        parts.append(propose(int((n - have) * excess) + 16))
+        have += len(parts[-1])
+    return np.concatenate(parts)[:n] if n else np.empty(0, np.int64)
 
 
 def gaussian(variance: Fraction | int, n: int, source: Source = os.urandom) -> np.ndarray:
@@ -118,18 +126,17 @@ def gaussian(variance: Fraction | int, n: int, source: Source = os.urandom) -> n
         raise bad("gaussian", "variance", variance, "a positive rational number")
     p, q = variance.numerator, variance.denominator
     t = math.isqrt(p // q) + 1  # ⌊σ⌋ + 1
-    parts, have = [], 0
-    while have < n:
-        y = laplace(t, int((n - have) * 1.4) + 16, source)
+
+    def propose(size: int) -> np.ndarray:
+        y = laplace(t, size, source)
         # accept with probability exp(−(|Y| − σ²/t)² / (2σ²)) = exp(−(|Y| q t − p)² / (2 p q t²))
         denominator = 2 * p * q * t * t
         largest = max(abs(int(y.max())), abs(int(y.min())), 1) * q * t + p
         if largest * largest >= _ROOM or denominator >= _ROOM:
             y = y.astype(object)
-        accepted = y[bernoulli_exp((abs(y) * (q * t) - p) ** 2, denominator, source)]
-        parts.append(accepted.astype(np.int64))
-        have += len(accepted)
-    return np.concatenate(parts)[:n] if n else np.empty(0, np.int64)
+        return np.asarray(y[bernoulli_exp((abs(y) * (q * t) - p) ** 2, denominator, source)], np.int64)
+
+    return until_enough(n, propose, 1.4)
 
 
 def gaussian_whole(sigma: int, n: int, source: Source = os.urandom) -> np.ndarray:
@@ -140,16 +147,15 @@ def gaussian_whole(sigma: int, n: int, source: Source = os.urandom) -> np.ndarra
     """
     if sigma < 1:
         raise bad("gaussian_whole", "sigma", sigma, "a whole number of at least 1")
-    parts, have = [], 0
-    while have < n:
-        y = laplace(sigma, int((n - have) * 1.4) + 16, source)  # about 76% are accepted
+
+    def propose(size: int) -> np.ndarray:
+        y = laplace(sigma, size, source)
         gap = abs(y) - sigma
         if sigma > 1 << 20 or (len(gap) and int(abs(gap).max()) > 1 << 30):
             gap = gap.astype(object)
-        accepted = y[bernoulli_exp(gap * gap, 2 * sigma * sigma, source)]
-        parts.append(accepted.astype(np.int64))
-        have += len(accepted)
-    return np.concatenate(parts)[:n] if n else np.empty(0, np.int64)
+        return np.asarray(y[bernoulli_exp(gap * gap, 2 * sigma * sigma, source)], np.int64)
+
+    return until_enough(n, propose, 1.4)  # about 76% are accepted
 
 
 def exponential(
@@ -237,24 +243,11 @@ def rho_of(epsilon: float, delta: float) -> float:
             "a probability above 0 and below 1",
             "zCDP implies no guarantee with δ = 0.",
         )
-    low, high = 0.0, epsilon + 1.0
-    for _ in range(80):
-        middle = (low + high) / 2
-        if delta_of(middle, epsilon) <= delta:
-            low = middle
-        else:
-            high = middle
-    return low
+    return bisect(lambda rho: delta_of(rho, epsilon) > delta, 0.0, epsilon + 1.0, 80)[0]
 
 
 def epsilon_of(rho: float, delta: float) -> float:
     """The smallest ε for which ρ-zCDP implies (ε, δ)-DP, approached from above."""
     # Bun, Steinke 2016, Proposition 1.3: an upper bound
-    low, high = 0.0, rho + 2 * math.sqrt(rho * math.log(1 / delta)) + 1e-12
-    for _ in range(80):
-        middle = (low + high) / 2
-        if delta_of(rho, middle) <= delta:
-            high = middle
-        else:
-            low = middle
-    return high
+    bound = rho + 2 * math.sqrt(rho * math.log(1 / delta)) + 1e-12
+    return bisect(lambda epsilon: delta_of(rho, epsilon) <= delta, 0.0, bound, 80)[1]

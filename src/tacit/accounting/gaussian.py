@@ -8,7 +8,9 @@ multiplier z/√T (J. Dong, A. Roth, W. J. Su, 2022, Corollary 3.3).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
+from ..numbers import bisect
 from ..parameters import bad
 
 
@@ -22,26 +24,22 @@ def gaussian_delta(multiplier: float, epsilon: float) -> float:
 
 def gaussian_epsilon(multiplier: float, delta: float) -> float:
     """The smallest ε, approached from above."""
-    low, high = 0.0, 1.0
-    while gaussian_delta(multiplier, high) > delta:
-        low, high = high, 2 * high
     if gaussian_delta(multiplier, 0.0) <= delta:
         return 0.0
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (low, middle) if gaussian_delta(multiplier, middle) <= delta else (middle, high)
-    return high
+    return _smallest(lambda epsilon: gaussian_delta(multiplier, epsilon) <= delta, 0.0)
 
 
 def gaussian_multiplier(epsilon: float, delta: float) -> float:
     """The smallest σ over sensitivity that is (ε, δ)-DP, approached from above."""
-    low, high = 1e-6, 1.0
-    while gaussian_delta(high, epsilon) > delta:
+    return _smallest(lambda multiplier: gaussian_delta(multiplier, epsilon) <= delta, 1e-6)
+
+
+def _smallest(holds: Callable[[float], bool], low: float) -> float:
+    """The smallest number above `low` from which on `holds` is True, approached from above."""
+    high = 1.0
+    while not holds(high):
         low, high = high, 2 * high
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (low, middle) if gaussian_delta(middle, epsilon) <= delta else (middle, high)
-    return high
+    return bisect(holds, low, high)[1]
 
 
 def laplace_scale(epsilon: float, sensitivity: float = 1.0, steps: int = 1) -> float:
@@ -73,8 +71,9 @@ def distributed_multiplier(multiplier: float, sigma: float, clients: int, dimens
     with ε = min(√(1/z² + τd/2), 1/z + τ√d), τ = 10 Σ_{k=1}^{n−1} exp(−2π²σ²·k/(k+1)).
     """
     tau = 10 * sum(math.exp(-2 * math.pi**2 * sigma**2 * k / (k + 1)) for k in range(1, clients))
-    eps = min(math.sqrt(multiplier**-2 + tau * dimension / 2), 1 / multiplier + tau * math.sqrt(dimension))
-    return 1 / eps
+    return 1 / min(
+        math.sqrt(multiplier**-2 + tau * dimension / 2), 1 / multiplier + tau * math.sqrt(dimension)
+    )
 
 
 def _log_cdf(x: float) -> float:

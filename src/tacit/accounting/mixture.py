@@ -98,7 +98,5 @@ def _by_divergence(groups: Groups, delta: float) -> float:
     )
     if any(r.rate < 1 for r, _ in groups):
         orders = orders[orders <= SAMPLED_ORDERS]
-    total = np.zeros(len(orders))
-    for r, n in groups:
-        total += n * divergence(r, orders)
+    total = sum((n * divergence(r, orders) for r, n in groups), np.zeros(len(orders)))
     return float(google.rdp.rdp_privacy_accountant.compute_epsilon(orders, total, delta)[0])

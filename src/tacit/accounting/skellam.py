@@ -39,8 +39,8 @@ def skellam(variance: Fraction | int, n: int, source: Source = os.urandom) -> np
     variance = Fraction(variance)
     if not 0 < variance <= 2 * MOST:
         raise bad("skellam", "variance", variance, f"a rational number above 0 and at most {2 * MOST}")
-    both = poisson(variance / 2, 2 * n, source)
-    return both[:n] - both[n:]
+    first, second = np.split(poisson(variance / 2, 2 * n, source), 2)
+    return np.asarray(first - second)
 
 
 def poisson(mean: Fraction | int, n: int, source: Source = os.urandom, doubt: float = 1.0) -> np.ndarray:
@@ -53,9 +53,9 @@ def poisson(mean: Fraction | int, n: int, source: Source = os.urandom, doubt: fl
         raise bad("poisson", "mean", mean, f"a rational number above 0 and at most {MOST}")
     middle, top = math.floor(mean), _peak(mean)
     scale = _scale(mean)
-    parts, have = [], 0
-    while have < n:
-        y = discrete.laplace(scale, int((n - have) * 1.5) + 16, source)  # about 76% are accepted
+
+    def propose(size: int) -> np.ndarray:
+        y = discrete.laplace(scale, size, source)
         k = middle + y[y >= -middle]
         gamma = (
             _log_poisson(np.array([top]), mean)
@@ -71,9 +71,9 @@ def poisson(mean: Fraction | int, n: int, source: Source = os.urandom, doubt: fl
         keep = u < chance
         for i in np.flatnonzero(abs(u - chance) <= margin):
             keep[i] = _decide(int(bits[i]), int(k[i]), top, mean, source)
-        parts.append(k[keep])
-        have += int(keep.sum())
-    return np.concatenate(parts)[:n] if n else np.empty(0, np.int64)
+        return np.asarray(k[keep])
+
+    return discrete.until_enough(n, propose, 1.5)  # about 76% are accepted
 
 
 def _scale(mean: Fraction) -> int:
@@ -91,7 +91,7 @@ def _log_poisson(k: np.ndarray, mean: Fraction) -> np.ndarray:
         stirling = 1 / (12 * large) - 1 / (360 * large**3) + 1 / (1260 * large**5) - 1 / (1680 * large**7)
         wide = -0.5 * np.log(2 * math.pi * large) - stirling - deviance
     narrow = np.minimum(k, _SMALL - 1)
-    return np.where(k >= _SMALL, wide, narrow * math.log(rate) - rate - _LOG_FACTORIAL[narrow])
+    return np.asarray(np.where(k >= _SMALL, wide, narrow * math.log(rate) - rate - _LOG_FACTORIAL[narrow]))
 
 
 @lru_cache(maxsize=256)
@@ -171,7 +171,7 @@ def _bernoulli(m: int) -> Fraction:
 
 def _pi(digits: int) -> Decimal:
     """Machin: π = 16 arctan(1/5) − 4 arctan(1/239), in integers."""
-    one = 10 ** (digits + 20)
+    one: int = 10 ** (digits + 20)
 
     def arctan(inverse: int) -> int:
         term = total = one // inverse

@@ -4,7 +4,7 @@ K. Nissim, S. Raskhodnikova, A. Smith: "Smooth Sensitivity and Sampling in Priva
 Definition 2.2; for votes, N. Papernot and others: "Scalable Private Learning with PATE", ICLR 2018, Section
 4.3 and Appendix B.
 
-    S(D) = max over d of exp(−β d) · the largest change from any D' at most d votes away to a neighbour of it
+    S(D) = max over d of exp(−β d) · the largest change from any D' at most d votes away to a neighbor of it
     published = C(D) + z·κ·S(D) + κ·S(D)·N(0, 1)
 
 z·κ·S shifts the mean, so that the published value is below C(D) with probability Φ(−z) only, which is part of
@@ -58,16 +58,16 @@ def change_of_votes(
     up = np.clip((classes - 1) * np.interp(upper / (classes - 1), t[:-2], t[2:]), FLOOR, 1.0)
     down = (classes - 1) * np.interp(lower / (classes - 1), t[2:], t[:-2])
     rise, fall = price.cell(up), price.cell(down)
-    jump = np.maximum(cost[rise] - cost, cost - cost[fall])
-    return _reach(jump, rise, fall, price.cell(q), steps)
+    return _reach(np.maximum(cost[rise] - cost, cost - cost[fall]), rise, fall, price.cell(q), steps)
 
 
 def change_of_check(cost: np.ndarray, largest: np.ndarray, steps: int) -> np.ndarray:
     """The same for a check of the largest count, which one vote changes by at most 1; `cost[c]` by count."""
     here = np.arange(len(cost))
     rise, fall = np.minimum(here + 1, len(cost) - 1), np.maximum(here - 1, 0)
-    jump = np.maximum(np.abs(cost[rise] - cost), np.abs(cost[fall] - cost))
-    return _reach(jump, rise, fall, largest, steps)
+    return _reach(
+        np.maximum(np.abs(cost[rise] - cost), np.abs(cost[fall] - cost)), rise, fall, largest, steps
+    )
 
 
 def _reach(jump: np.ndarray, rise: np.ndarray, fall: np.ndarray, start: np.ndarray, steps: int) -> np.ndarray:

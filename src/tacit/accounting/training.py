@@ -75,12 +75,6 @@ class Training(Release):
             "fixed" if self.sampling == "shuffle" else "everyone",
         ), 1
 
-    def epsilon(self, steps: int, delta: float, width: float | None = None) -> float:
-        if not steps:
-            return 0.0
-        release, times = self.plain(steps)
-        return release.epsilon(times, delta, width)
-
     def _sensitivity(self, steps: int) -> float:
         """The sensitivity of all releases together, in clipping norms: each pass of one row is a coordinate
         of one long vector.

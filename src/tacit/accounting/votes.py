@@ -70,17 +70,15 @@ class NoiseGaps:
     reach: int
 
     def of(self, gap: np.ndarray) -> np.ndarray:
-        return self.tail[np.clip(gap, -self.reach, self.reach) + self.reach]
+        return np.asarray(self.tail[np.clip(gap, -self.reach, self.reach) + self.reach])
 
     def other(self, votes: np.ndarray) -> np.ndarray:
         """q of each row of counts: a union bound on the probability of a class other than the plurality; ties
         count as another class.
         """
-        first = votes.argmax(1)
-        gaps = votes[np.arange(len(votes)), first][:, None] - votes
-        each = self.of(gaps)
-        each[np.arange(len(votes)), first] = 0.0
-        return np.clip(each.sum(1), FLOOR, 1.0)
+        each = self.of(votes.max(1, keepdims=True) - votes)
+        each[np.arange(len(votes)), votes.argmax(1)] = 0.0
+        return np.asarray(np.clip(each.sum(1), FLOOR, 1.0))
 
 
 def laplace_gaps(scale: int, step: int, reach: int) -> NoiseGaps:
@@ -106,15 +104,14 @@ def gaussian_gaps(variance: Fraction, reach: int) -> NoiseGaps:
     g).
     """
     y, law, survive = _gaussian_law(variance)
-    gaps = np.arange(-reach, reach + 1)
-    at = np.clip(y[None, :] + gaps[:, None] - y[0], 0, len(y))
+    at = np.clip(y[None, :] + np.arange(-reach, reach + 1)[:, None] - y[0], 0, len(y))
     return NoiseGaps((law[None, :] * survive[at]).sum(1) * ROUNDING, reach)
 
 
 def gaussian_above(variance: Fraction, margin: np.ndarray) -> np.ndarray:
     """P(X ≥ margin) for one discrete Gaussian variable and integer margins."""
     y, _, survive = _gaussian_law(variance)
-    return survive[np.clip(margin - y[0], 0, len(y))]
+    return np.asarray(survive[np.clip(margin - y[0], 0, len(y))])
 
 
 def _gaussian_law(variance: Fraction) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -178,10 +175,9 @@ class CostTable:
 
     def cell(self, q: np.ndarray) -> np.ndarray:
         """The index of the smallest grid value at least q."""
-        return np.minimum(
-            np.searchsorted(self.grid, np.log(np.clip(q, FLOOR, 1.0)), side="left"), len(self.grid) - 1
-        )
+        at = np.searchsorted(self.grid, np.log(np.clip(q, FLOOR, 1.0)), side="left")
+        return np.asarray(np.minimum(at, len(self.grid) - 1))
 
     def of(self, q: np.ndarray) -> np.ndarray:
         """[answers, order]."""
-        return self.table[self.cell(q)]
+        return np.asarray(self.table[self.cell(q)])

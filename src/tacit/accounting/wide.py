@@ -107,8 +107,7 @@ def _chunk(words: np.ndarray, source: Source) -> np.ndarray:
     ok = ~(negative & (x == 0))  # zero must not be counted twice
     doubt = np.flatnonzero(easy >= SURE)
     ok[doubt] &= _accept(j[doubt], r[doubt], easy[doubt], source)
-    x, negative = x[ok], negative[ok]
-    return np.where(negative, -x, x)
+    return np.asarray(np.where(negative, -x, x)[ok])
 
 
 def _accept(j: np.ndarray, r: np.ndarray, easy: np.ndarray, source: Source) -> np.ndarray:
@@ -124,7 +123,7 @@ def _accept(j: np.ndarray, r: np.ndarray, easy: np.ndarray, source: Source) -> n
     out = u < p
     for i in np.flatnonzero(abs(u - p) < 2.0**-45):
         out[i] = _decide(int(j[i]), int(r[i]), (int(easy[i]) << 45) + int(tail[i]), source)
-    return out
+    return np.asarray(out)
 
 
 def _decide(j: int, r: int, leading: int, source: Source) -> bool:

@@ -67,10 +67,9 @@ def measure_accuracy(
         return [AccuracyScore(name, math.nan, math.nan, math.nan) for name in models]
     y, labels = encode_used(before[target])
     if min(np.bincount(y)) < folds:
-        rare = labels[int(np.bincount(y).argmin())]
         raise BadData(
-            f"risk: {rare!r} occurs fewer than {folds} times in {target!r}, so it cannot be in every fold. "
-            "Use a target with few, frequent values."
+            f"risk: {labels[int(np.bincount(y).argmin())]!r} occurs fewer than {folds} times in {target!r}, "
+            "so it cannot be in every fold. Use a target with few, frequent values."
         )
     index = {w: i for i, w in enumerate(labels)}
     codes, words = encode_used(after[target])

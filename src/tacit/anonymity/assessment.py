@@ -48,9 +48,11 @@ class Risk(JobResult):
         """One row per measure, with columns before and after."""
         import pandas
 
-        before = self._figures(self.before, self._utility_before()).items()
-        after = self._figures(self.after, self.utility).values()
-        rows = {name: [a, b] for (name, a), b in zip(before, after)}
+        after = self._figures(self.after, self.utility)
+        rows = {
+            name: [value, after[name]]
+            for name, value in self._figures(self.before, self._utility_before()).items()
+        }
         if self.compatibility is not None:
             rows |= {
                 "fewest published rows compatible with an original": [
@@ -72,8 +74,14 @@ class Risk(JobResult):
 
     def _utility_before(self) -> Utility:
         e = self.before
-        charge = discernibility(e.sizes, e.suppressed, self.original_rows)
-        return Utility(charge, e.rows / e.classes if e.classes else math.nan, 0.0, 0.0, 1.0, e.suppressed)
+        return Utility(
+            discernibility(e.sizes, e.suppressed, self.original_rows),
+            e.rows / e.classes if e.classes else math.nan,
+            0.0,
+            0.0,
+            1.0,
+            e.suppressed,
+        )
 
     def _figures(self, e: Exposure, utility: Utility) -> dict[str, float]:
         figures: dict[str, float] = {

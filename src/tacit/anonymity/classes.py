@@ -60,14 +60,12 @@ class Histogram:
     @cached_property
     def share(self) -> np.ndarray:
         """The part of its class that has the value, per triple."""
-        share: np.ndarray = self.rows / self.sizes[self.group]
-        return share
+        return np.asarray(self.rows / self.sizes[self.group])
 
     @cached_property
     def overall(self) -> np.ndarray:
         """The part of the whole table that has each value."""
-        share: np.ndarray = self.column.overall / self.column.overall.sum()
-        return share
+        return np.asarray(self.column.overall / self.column.overall.sum())
 
     def count_distinct(self) -> np.ndarray:
         """Different values in each class."""
@@ -86,8 +84,7 @@ class Histogram:
         ½ Σ |p − q| over all values. A value that the class does not have contributes its q.
         """
         q = self.overall[self.value]
-        distance: np.ndarray = 0.5 * (self.sum_by_class(np.abs(self.share - q) - q) + 1)
-        return distance
+        return np.asarray(0.5 * (self.sum_by_class(np.abs(self.share - q) - q) + 1))
 
     def ordered_distance(self, order: np.ndarray) -> np.ndarray:
         """Earth mover's distance of each class to the whole table for m ordered values.
@@ -180,8 +177,9 @@ def classes_of(frame: DataFrame, quasi: Sequence[str], sensitive: Sequence[str] 
     columns = {}
     for name in sensitive:
         value, words = encode_used(frame[name])
-        overall = np.bincount(value[inside], minlength=len(words))
-        columns[name] = SensitiveColumn.from_rows(name, value, words, overall)
+        columns[name] = SensitiveColumn.from_rows(
+            name, value, words, np.bincount(value[inside], minlength=len(words))
+        )
     return Classes(label, number, sensitive=columns)
 
 

@@ -140,8 +140,7 @@ def _suppress_more(
     if not sizes.any():
         return
     can_spare = len(request.models) == 1 and sizes.max() >= request.k + missing
-    smallest = np.where(sizes > 0, sizes, np.iinfo(np.int64).max)
-    source = int(np.argmax(sizes)) if can_spare else int(np.argmin(smallest))
+    source = int(np.argmax(sizes) if can_spare else np.argmin(np.where(sizes > 0, sizes, np.inf)))
     rows = np.flatnonzero((release.record >= 0) & (label[release.record] == source))
     suppressed = rows[-missing:] if can_spare else rows
     number = len(suppressed)

@@ -111,14 +111,13 @@ def pairs(risk: Risk, after: bool = False) -> Figure | None:
         [f"{a} and {b}" * (a != b) + a * (a == b) + f": {t} rows are unique" for b, t in zip(columns, row)]
         for a, row in zip(columns, texts)
     ]
-    top = max((v for row in values for v in row), default=0.0)
     return heat(
         f"Unique rows by pair of columns, {'after' if after else 'before'}",
         columns,
         columns,
         values,
         texts,
-        top_value=top or 1.0,
+        top_value=max((v for row in values for v in row), default=0.0) or 1.0,
         words=words,
         caption="The number of rows that are unique on these two columns.",
     )
@@ -269,13 +268,12 @@ def lattice(result: AnonymizationResult) -> Figure | None:
             else "No single node was chosen: levels differ from cell to cell."
         )
     )
-    table = Table(("sum of levels", "evaluated", "anonymous"), rows)
     return Figure(
         "The generalization lattice",
         join(parts),
         WIDTH,
         top + step * (highest - lowest) + 24,
-        table,
+        Table(("sum of levels", "evaluated", "anonymous"), rows),
         caption,
     )
 
@@ -312,10 +310,9 @@ def _key(y: float) -> list[Safe]:
         ("alarm", "not anonymous"),
         ("alone", "not evaluated"),
     ):
-        square = style == "c1"
         mark = (
             tag("rect", x=x, y=y - 10, width=11, height=11, rx=2, class_="dot")
-            if square
+            if style == "c1"
             else tag("circle", cx=x + 5, cy=y - 4.5, r=4.2, class_="dot")
         )
         parts.append(tag("g", mark, tag("text", word, x=x + 16, y=y), class_=style))

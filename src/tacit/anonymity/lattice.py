@@ -129,9 +129,14 @@ class Evaluator:
             occupied = sizes > 0
             loss = self.metric.value(sizes[occupied], is_published[occupied])
             lower_bound = self.metric.lower_bound(sizes[occupied])
-        published = int((is_published & (sizes > 0)).sum())
         return NodeOutcome(
-            published, suppressed, loss, combinations, is_feasible, excludes_below, lower_bound
+            int((is_published & (sizes > 0)).sum()),
+            suppressed,
+            loss,
+            combinations,
+            is_feasible,
+            excludes_below,
+            lower_bound,
         )
 
     def charges_below(self, node: Node, suppressed: np.ndarray) -> list[np.ndarray]:

@@ -31,8 +31,7 @@ def lost_bits(group: np.ndarray, value: np.ndarray) -> np.ndarray:
     Gionis, Tassa: "k-Anonymization with Minimal Loss of Information", TKDE 2009 (non-uniform entropy).
     Values that do not occur cost nothing.
     """
-    bits: np.ndarray = np.log2(np.maximum(group, 1)) - np.log2(np.maximum(value, 1))
-    return bits
+    return np.asarray(np.log2(np.maximum(group, 1)) - np.log2(np.maximum(value, 1)))
 
 
 def discernibility(sizes: np.ndarray, suppressed: int, rows: int) -> float:

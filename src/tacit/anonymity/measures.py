@@ -164,8 +164,7 @@ def _mean_price(
     for c, price in zip(columns, prices):
         array = np.array([price.get(w, math.nan) for w in range(len(c.words))])
         total += float(array[c.published[inside]].sum())
-    suppressed = n - int(inside.sum())
-    return (total + suppressed * len(columns)) / (n * len(columns)) if n else math.nan
+    return (total + (n - int(inside.sum())) * len(columns)) / (n * len(columns)) if n else math.nan
 
 
 def _mean_entropy(

@@ -188,8 +188,9 @@ class TCloseness(SensitiveModel):
         if self.distance == "equal":
             return histogram.equal_distance()
         if self.distance == "ordered":
-            numbers = [_parse_number(w, column.name) for w in column.words]
-            return histogram.ordered_distance(np.argsort(numbers, kind="stable"))
+            return histogram.ordered_distance(
+                np.argsort([_parse_number(w, column.name) for w in column.words], kind="stable")
+            )
         hierarchy = as_hierarchy(self.hierarchy, column.name, list(column.words))
         distances = [
             _tree_distance(p - histogram.overall, hierarchy, column.words) for p in histogram.dense_shares()

@@ -187,8 +187,7 @@ def width(column: Column, codes: np.ndarray) -> float:
         if is_null.any():
             return 0.0 if is_null.all() else 1.0
         return float(values.max() - values.min()) / column.spread
-    level = lowest_level(column.paths[:, codes])
-    return float(column.share[level, codes[0]])
+    return float(column.share[lowest_level(column.paths[:, codes]), codes[0]])
 
 
 def _summarize(column: Column, codes: np.ndarray, vocabulary: dict[str, int]) -> tuple[int, float]:

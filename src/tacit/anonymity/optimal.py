@@ -107,8 +107,7 @@ class Search:
                 f"the privacy models and at most {self.evaluate.limit:,} may be suppressed. {RELAX}"
             )
         while True:
-            position = int(np.argmin(self.bound))
-            node: Node = tuple(int(x) for x in np.unravel_index(position, self.shape))
+            node: Node = tuple(int(x) for x in np.unravel_index(int(np.argmin(self.bound)), self.shape))
             if not self.bound[node] < self.cutoff:
                 break
             self.rule_out(node)

@@ -87,8 +87,7 @@ class Private:
             )
         score = NodeScore(table, max(private.k, request.k), private.rate)
         nodes = list(product(*ranges))
-        scores = [score(node) for node in nodes]
-        levels = nodes[exponential(scores, rational_below(self.epsilon), score.sensitivity)]
+        levels = nodes[exponential(list(map(score, nodes)), rational_below(self.epsilon), score.sensitivity)]
         words = ", ".join(f"{c.name} {level}" for c, level in zip(table.columns, levels))
         step = make_step(
             f"{words} was drawn from {format_count(len(nodes), 'node')} by the exponential mechanism, ε = "

@@ -160,10 +160,10 @@ def before_and_after(risk: Risk) -> Section:
         if basis.startswith("estimated")
         else risk.after.uniques_by
     )
-    uniques = f"Population uniques: {source}."
     note = tag(
         "p",
-        f"Journalist and marketer: {basis}. {uniques} Lower is better, except for precision and accuracy.",
+        f"Journalist and marketer: {basis}. Population uniques: {source}. Lower is better, except for "
+        "precision and accuracy.",
         class_="quiet",
     )
     body = table(

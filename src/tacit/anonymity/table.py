@@ -59,8 +59,7 @@ class Column:
     @cached_property
     def share(self) -> np.ndarray:
         """[levels, values]: the share of the domain a cell covers, 0 for a value itself and 1 for the top."""
-        leaves = np.stack([np.bincount(u)[u] for u in self.up])
-        return np.asarray(domain_share(leaves, len(self.hierarchy)))
+        return np.asarray(domain_share(np.stack([np.bincount(u)[u] for u in self.up]), len(self.hierarchy)))
 
     @cached_property
     def numbers(self) -> np.ndarray:

@@ -28,6 +28,7 @@ import torch.nn.functional as F
 
 from ..data.federation import Dataset, Rows, check_one_label
 from ..errors import BadParameter
+from ..numbers import bisect
 from ..parameters import bad
 
 SHARES = (0.1, 0.25, 0.5, 1.0)  # of the canaries that are guessed; each gets a quarter of the allowed error
@@ -171,8 +172,7 @@ def from_scores(
     for share in SHARES:
         k = max(1, int(share * m) // 2)
         right = int(included[order[-k:]].sum() + (~included[order[:k]]).sum())
-        bound = lower_bound(m, 2 * k, right, delta, (1 - confidence) / len(SHARES))
-        best = max(best, (bound, 2 * k, right))
+        best = max(best, (lower_bound(m, 2 * k, right, delta, (1 - confidence) / len(SHARES)), 2 * k, right))
     lower, guesses, right = best if best[1] else (0.0, 2 * k, right)
     return Audited(lower, claimed, delta, confidence, guesses, right, m)
 
@@ -204,10 +204,7 @@ def lower_bound(m: int, r: int, v: int, delta: float, error: float) -> float:
     low, high = 0.0, 1.0
     while p_value(m, r, v, high, delta) <= error and high < 64:
         low, high = high, 2 * high
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if p_value(m, r, v, middle, delta) <= error else (low, middle)
-    return low
+    return bisect(lambda epsilon: p_value(m, r, v, epsilon, delta) > error, low, high, 50)[0]
 
 
 def many_runs(
@@ -239,11 +236,8 @@ def many_runs(
 
 def _lower_limit(k: int, n: int, error: float) -> float:
     """The Clopper–Pearson lower confidence limit for k of n, with this error."""
-    if not k:
-        return 0.0
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        p = (low + high) / 2
-        tail = sum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k, n + 1))
-        low, high = (p, high) if tail < error else (low, p)
-    return low
+
+    def tail(p: float) -> float:
+        return sum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k, n + 1))
+
+    return bisect(lambda p: tail(p) >= error, 0.0, 1.0, 60)[0] if k else 0.0

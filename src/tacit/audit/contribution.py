@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..errors import BadParameter
+from ..numbers import bisect
 
 Coalition = frozenset[int]
 Utility = Callable[
@@ -135,15 +136,12 @@ def student(confidence: float, freedom: int) -> float:
         y = np.array([density(v) for v in x])
         return float(2 * (t / n / 3) * (y[0] + 4 * y[1:-1:2].sum() + 2 * y[2:-1:2].sum() + y[-1]))
 
-    low, high = 0.0, 1.0
+    high = 1.0
     while inside(high) < confidence:
         high *= 2
         if high > 1e6:
             return math.inf
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if inside(middle) < confidence else (low, middle)
-    return high
+    return bisect(lambda t: inside(t) >= confidence, 0.0, high, 60)[1]
 
 
 def payout(value: np.ndarray, total: float) -> np.ndarray:

@@ -32,11 +32,16 @@ def _read(gradients: Any, y: Any) -> tuple[Tensor, Tensor]:
     return g, label == kinds[-min(counts)[1]]  # the attack is on the minority class
 
 
+def _better_auc(score: Tensor, positive: Tensor) -> float:
+    """The AUC of a score or of its negative, whichever is larger."""
+    area = auc(score, positive)
+    return max(area, 1 - area)
+
+
 def norm_attack(gradients: Any, y: Any) -> float:
     """AUC of ‖g‖, in the better direction: class-dependent noise can make the majority's gradients longer."""
     g, positive = _read(gradients, y)
-    area = auc(g.norm(dim=1), positive)
-    return max(area, 1 - area)
+    return _better_auc(g.norm(dim=1), positive)
 
 
 def direction_attack(gradients: Any, y: Any, known: int | None = None) -> float:
@@ -51,13 +56,12 @@ def direction_attack(gradients: Any, y: Any, known: int | None = None) -> float:
                 "None."
             )
         rows = [known]
+    if int(positive.sum()) < 2:
+        raise BadData("direction_attack: there is one row of the minority class; at least two are needed.")
     areas = []
     for row in rows[:64]:  # the median of 64 rows is precise enough
         rest = torch.arange(len(g)) != row
-        if 0 < int(positive[rest].sum()) < int(rest.sum()):
-            areas.append(auc((unit @ unit[row])[rest], positive[rest]))
-    if not areas:
-        raise BadData("direction_attack: there is one row of the minority class; at least two are needed.")
+        areas.append(auc((unit @ unit[row])[rest], positive[rest]))
     return sorted(areas)[len(areas) // 2]
 
 
@@ -68,9 +72,7 @@ def spectral_attack(gradients: Any, y: Any) -> float:
     """
     g, positive = _read(gradients, y)
     centered = g - g.mean(0)
-    direction = torch.linalg.svd(centered, full_matrices=False).Vh[0]
-    area = auc(centered @ direction, positive)
-    return max(area, 1 - area)
+    return _better_auc(centered @ torch.linalg.svd(centered, full_matrices=False).Vh[0], positive)
 
 
 def attack(gradients: Any, y: Any) -> dict[str, float]:

@@ -30,10 +30,14 @@ from ..errors import BadData
 from ..parameters import bad
 
 
+def _rows(x: Any) -> Tensor:
+    """Rows of any shape as a matrix."""
+    v = torch.as_tensor(x)
+    return v.reshape(len(v), -1)
+
+
 def _pair(x: Any, z: Any) -> tuple[Tensor, Tensor]:
-    a, b = (torch.as_tensor(v) for v in (x, z))
-    a, b = (v.reshape(len(v), -1) if v.dim() > 1 else v[:, None] for v in (a, b))
-    a, b = (v if v.is_floating_point() else v.float() for v in (a, b))
+    a, b = (v if v.is_floating_point() else v.float() for v in (_rows(x), _rows(z)))
     if len(a) != len(b) or len(a) < 2:
         raise BadData(
             f"leakage: there are {len(a)} and {len(b)} rows; both must have the same rows, at least two."
@@ -43,19 +47,13 @@ def _pair(x: Any, z: Any) -> tuple[Tensor, Tensor]:
 
 def auc(score: Tensor, positive: Tensor) -> float:
     """The probability that a positive row scores above a negative one (Mann–Whitney); ties count half."""
-    rank = torch.empty(len(score), dtype=torch.float64)
-    order = score.double().argsort()
-    rank[order] = torch.arange(1, len(score) + 1, dtype=torch.float64)
-    values, place = torch.unique(score.double(), return_inverse=True)
-    mean = (
-        torch.zeros(len(values), dtype=torch.float64).index_add(0, place, rank)
-        / torch.bincount(place).double()
-    )
+    _, place, counts = torch.unique(score.double(), return_inverse=True, return_counts=True)
+    rank = counts.cumsum(0) - (counts.double() - 1) / 2  # equal scores share their mean rank
     yes = positive.bool()
     p, n = int(yes.sum()), int((~yes).sum())
     if not p or not n:
         raise BadData("auc: all rows are of one class; two are needed.")
-    return float((mean[place][yes].sum() - p * (p + 1) / 2) / (p * n))
+    return float((rank[place][yes].sum() - p * (p + 1) / 2) / (p * n))
 
 
 def _distances(x: Tensor) -> Tensor:
@@ -97,12 +95,16 @@ def _kernel(x: Tensor, other: Tensor | None = None, width: float | None = None) 
     return torch.exp(-gap / (2 * w * w))
 
 
-def hsic(x: Any, z: Any) -> float:
-    """⟨HKH, HLH⟩ / (‖HKH‖·‖HLH‖) with Gaussian kernels of median width: between 0 and 1."""
-    a, b = (v.double() for v in _pair(x, z))
-    K, L = _center(_kernel(a)), _center(_kernel(b))
+def _alignment(K: Tensor, L: Tensor) -> float:
+    """⟨HKH, HLH⟩ / (‖HKH‖·‖HLH‖)."""
+    K, L = _center(K), _center(L)
     scale = float(K.norm() * L.norm())
     return float((K * L).sum()) / scale if scale else 0.0
+
+
+def hsic(x: Any, z: Any) -> float:
+    """⟨HKH, HLH⟩ / (‖HKH‖·‖HLH‖) with Gaussian kernels of median width: between 0 and 1."""
+    return _alignment(*(_kernel(v.double()) for v in _pair(x, z)))
 
 
 def constrained_covariance(x: Any, z: Any) -> float:
@@ -110,17 +112,15 @@ def constrained_covariance(x: Any, z: Any) -> float:
 
     It is the largest covariance between functions of x and of z in the unit balls of the kernels.
     """
-    a, b = (v.double() for v in _pair(x, z))
-    K, L = _center(_kernel(a)), _center(_kernel(b))
+    K, L = (_center(_kernel(v.double())) for v in _pair(x, z))
     value, vectors = torch.linalg.eigh(K)
     half = (vectors * value.clamp(min=0).sqrt()) @ vectors.T
-    return math.sqrt(max(float(torch.linalg.eigvalsh(half @ L @ half)[-1]), 0.0)) / len(a)
+    return math.sqrt(max(float(torch.linalg.eigvalsh(half @ L @ half)[-1]), 0.0)) / len(K)
 
 
 def mmd(a: Any, b: Any, width: float | None = None) -> float:
     """The maximum mean discrepancy of two samples: the biased estimate with a Gaussian kernel."""
-    x, y = (torch.as_tensor(v).double() for v in (a, b))
-    x, y = (v.reshape(len(v), -1) if v.dim() > 1 else v[:, None] for v in (x, y))
+    x, y = _rows(a).double(), _rows(b).double()
     if x.shape[1] != y.shape[1] or not len(x) or not len(y):
         raise BadData(
             f"mmd: the samples have {len(x)} rows of {x.shape[1]} numbers and {len(y)} rows of {y.shape[1]}; "
@@ -138,10 +138,7 @@ def kernel_target_alignment(z: Any, y: Any) -> float:
     if len(kinds) < 2:
         raise BadData("kernel_target_alignment: all rows are of one class; two are needed.")
     same = (place[:, None] == place[None]).double()
-    target = _center(same - (1 - same) / (len(kinds) - 1))
-    K = _center(_kernel(a.double()))
-    scale = float(K.norm() * target.norm())
-    return float((K * target).sum()) / scale if scale else 0.0
+    return _alignment(_kernel(a.double()), same - (1 - same) / (len(kinds) - 1))
 
 
 def maximal_information(x: Any, z: Any, alpha: float = 0.6, clumps: int = 15) -> float:
@@ -209,8 +206,7 @@ def _best_cuts(x: Tensor, q: Tensor, columns: int, clumps: int) -> dict[int, flo
     # −n·H(q | column) of the column (from, to]
     cost = torch.special.xlogy(inside, inside / size.clamp(min=1)[..., None]).sum(-1)
     cost = torch.where(size > 0, cost, -math.inf)
-    best = cost[0].clone()  # one column up to each index
-    information = {}
+    best, information = cost[0].clone(), {}  # one column up to each index
     whole = torch.special.xlogy(upto[-1], upto[-1] / n).sum()
     for k in range(2, columns + 1):
         best = torch.maximum(best, (best[:, None] + cost).max(0).values) if k <= c else best

@@ -22,10 +22,9 @@ def png(gray: Tensor) -> bytes:
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    head = struct.pack(">IIBBBBB", wide, high, 8, 0, 0, 0, 0)
     return (
         b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", head)
+        + chunk(b"IHDR", struct.pack(">IIBBBBB", wide, high, 8, 0, 0, 0, 0))
         + chunk(b"IDAT", zlib.compress(lines, 9))
         + chunk(b"IEND", b"")
     )
@@ -36,12 +35,12 @@ def image(gray: Tensor, alt: str, size: int = 84) -> Safe:
     return Safe(f'<img src="data:image/png;base64,{data}" alt="{text(alt)}" width="{size}" height="{size}"/>')
 
 
-def show_pairs(found: Reconstruction, most: int = 8) -> Safe | None:
+def show_pairs(result: Reconstruction, most: int = 8) -> Safe | None:
     """Original rows above their reconstructions; None if rows are not images."""
-    shape = picture_shape(found.original[0])
+    shape = picture_shape(result.original[0])
     if shape is None:
         return None
-    low, high = float(found.original.min()), float(found.original.max())
+    low, high = float(result.original.min()), float(result.original.max())
 
     def row(name: str, values: Tensor) -> Safe:
         scaled = (values[:most].reshape(-1, *shape) - low) / ((high - low) or 1.0)
@@ -53,7 +52,7 @@ def show_pairs(found: Reconstruction, most: int = 8) -> Safe | None:
 
     return tag(
         "div",
-        tag("table", tag("tbody", row("original", found.original), row("rebuilt", found.rebuilt))),
+        tag("table", tag("tbody", row("original", result.original), row("rebuilt", result.rebuilt))),
         class_="scroll",
         tabindex=0,
         role="region",

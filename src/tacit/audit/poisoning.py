@@ -23,12 +23,13 @@ from ..parameters import bad, check, nearest, real, whole
 State = dict[str, Tensor]
 
 
+@dataclass(frozen=True)
 class Attack:
     """An attack by a share of the parties."""
 
     needs_classes: ClassVar[bool] = False  # whether it changes labels
     sees_all: ClassVar[bool] = False  # whether the attackers know the updates of honest parties too
-    share: float
+    share: float = real(0.2, above=0, below=1, doc="the share of malicious parties")
 
     def rows(self, fed: Federation, who: np.ndarray) -> Federation:
         """The federation with the poisoned rows of the parties `who`."""
@@ -51,7 +52,6 @@ class LabelFlip(Attack):
     """
 
     needs_classes: ClassVar[bool] = True
-    share: float = real(0.2, above=0, below=1, doc="the share of malicious parties")
 
     def rows(self, fed: Federation, who: np.ndarray) -> Federation:
         y, at = fed.rows.y.clone(), _rows_of(fed, who)
@@ -63,7 +63,6 @@ class LabelFlip(Attack):
 class SignFlip(Attack):
     """Send the negative update, scaled up."""
 
-    share: float = real(0.2, above=0, below=1, doc="the share of malicious parties")
     factor: float = real(4.0, above=0, doc="the factor on the update")
 
     def updates(self, own: State, everyone: State, generator: torch.Generator) -> State:
@@ -77,7 +76,6 @@ class Scale(Attack):
     E. Bagdasaryan et al., AISTATS 2020.
     """
 
-    share: float = real(0.2, above=0, below=1, doc="the share of malicious parties")
     factor: float = real(
         100.0,
         above=0,
@@ -92,7 +90,6 @@ class Scale(Attack):
 class Gaussian(Attack):
     """Send Gaussian noise. P. Blanchard et al., NIPS 2017."""
 
-    share: float = real(0.2, above=0, below=1, doc="the share of malicious parties")
     deviation: float = real(1.0, above=0, doc="σ of each coordinate")
 
     def updates(self, own: State, everyone: State, generator: torch.Generator) -> State:
@@ -107,7 +104,6 @@ class LittleIsEnough(Attack):
     attackers' honest updates.
     """
 
-    share: float = real(0.2, above=0, below=1, doc="the share of malicious parties")
     z: float | None = real(
         None,
         above=0,
@@ -135,7 +131,6 @@ class InnerProduct(Attack):
     """
 
     sees_all: ClassVar[bool] = True
-    share: float = real(0.2, above=0, below=1, doc="the share of malicious parties")
     epsilon: float = real(0.5, above=0, doc="ε, the factor on the negative mean")
 
     def updates(self, own: State, everyone: State, generator: torch.Generator) -> State:
@@ -176,12 +171,8 @@ class Backdoor(Attack):
                 "Backdoor: the rows are tokens, and the trigger is defined for images and numbers. Use "
                 "another attack."
             )
-        top = x.amax()
-        x[
-            (..., slice(-self.size, None), slice(-self.size, None))
-            if x.dim() > 2
-            else (..., slice(-self.size, None))
-        ] = top
+        last = slice(-self.size, None)
+        x[(..., last, last) if x.dim() > 2 else (..., last)] = x.amax()
         return x
 
     def updates(self, own: State, everyone: State, generator: torch.Generator) -> State:
@@ -203,7 +194,6 @@ class FreeRide(Attack):
     Y. Fraboni, R. Vidal, M. Lorenzi: AISTATS 2021.
     """
 
-    share: float = real(0.2, above=0, below=1, doc="the share of malicious parties")
     noise: float = real(
         0.0,
         least=0,
@@ -211,14 +201,14 @@ class FreeRide(Attack):
     )
 
     def updates(self, own: State, everyone: State, generator: torch.Generator) -> State:
-        out = {}
-        for k, v in own.items():
-            flat = v.reshape(len(v), -1)
-            noise = torch.randn(flat.shape, generator=generator).to(v)
-            out[k] = (
-                self.noise * flat.norm(dim=1, keepdim=True) * noise / max(1, flat.shape[1]) ** 0.5
-            ).view(v.shape)
-        return out
+        flat = {k: v.reshape(len(v), -1) for k, v in own.items()}
+        noise = {k: torch.randn(v.shape, generator=generator).to(v) for k, v in flat.items()}
+        return {
+            k: (self.noise * v.norm(dim=1, keepdim=True) * noise[k] / max(1, v.shape[1]) ** 0.5).view_as(
+                own[k]
+            )
+            for k, v in flat.items()
+        }
 
 
 ALL = {

@@ -105,7 +105,7 @@ def train_decoder(
         )
         step = torch.optim.Adam(decoder.parameters(), lr=lr)
         for _ in range(epochs):
-            for rows in torch.randperm(len(z)).split(batch):
+            for rows in torch.split(torch.randperm(len(z)), batch):
                 step.zero_grad()
                 ((decoder((z[rows] - mean) / std) + center - target[rows]) ** 2).mean().backward()
                 step.step()
@@ -142,7 +142,7 @@ def optimize_rows(
         loss = ((part(x) - z) ** 2).reshape(len(z), -1).sum(1).mean()
         if smooth and x.dim() > 2:
             loss = loss + smooth * ((x.diff(dim=-1) ** 2).sum() + (x.diff(dim=-2) ** 2).sum()) / len(x)
-        loss.backward()
+        torch.autograd.backward(loss)
         step.step()
     return _score(theirs, x.detach(), center, "fitted")
 

@@ -292,7 +292,7 @@ def _check_names(frame: DataFrame, table: Table | None, args: argparse.Namespace
 
 def parse_conditions(table: Table, texts: list[str]) -> dict[str, Any]:
     """Parse --condition options, and check them against the table."""
-    from ..synth.conditions import Conditions
+    from ..synth.encode import Conditions
 
     conditions = dict(_parse_condition(table, text) for text in texts)
     Conditions.parse(table, conditions)

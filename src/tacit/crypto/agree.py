@@ -39,7 +39,7 @@ def bind(*parts: str | bytes | int) -> bytes:
 
 
 def public_of(private: bytes) -> bytes:
-    return _primitives().X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+    return bytes(_primitives().X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw())
 
 
 def agree(private: bytes, public: bytes, about: bytes) -> bytes:
@@ -98,7 +98,7 @@ class Identity:
         return {name: cls(key, known) for name, key in private.items()}
 
     def sign(self, message: bytes) -> bytes:
-        return _ed25519().from_private_bytes(self.private).sign(message)
+        return bytes(_ed25519().from_private_bytes(self.private).sign(message))
 
     def verify(self, name: str, message: bytes, signature: bytes) -> bool:
         """Whether `name` signed this message; False for unknown names."""

@@ -39,20 +39,26 @@ def _tenseal() -> Any:
     return tenseal
 
 
-def _parameters() -> Any:
+def _serialize(save_secret_key: bool) -> bytes:
+    """The parameters, with or without a fresh secret key."""
     ts = _tenseal()
     context = ts.context(
         ts.SCHEME_TYPE.CKKS, DIMENSION, -1, list(MODULI), encryption_type=ts.ENCRYPTION_TYPE.SYMMETRIC
     )
     context.global_scale = SCALE
-    return context
+    return bytes(
+        context.serialize(
+            save_public_key=False,
+            save_secret_key=save_secret_key,
+            save_galois_keys=False,
+            save_relin_keys=False,
+        )
+    )
 
 
 def secret() -> bytes:
     """A fresh secret key with its parameters. SEAL draws it from the operating system."""
-    return _parameters().serialize(
-        save_public_key=False, save_secret_key=True, save_galois_keys=False, save_relin_keys=False
-    )
+    return _serialize(save_secret_key=True)
 
 
 def per_slot(bits: int) -> int:
@@ -85,11 +91,7 @@ def encrypt(key: bytes, values: np.ndarray, bits: int) -> list[bytes]:
 def add(rows: Iterable[Sequence[bytes]]) -> list[bytes]:
     """Add several parties' ciphertexts, block by block, without a key."""
     ts = _tenseal()
-    context = _context(
-        _parameters().serialize(
-            save_public_key=False, save_secret_key=False, save_galois_keys=False, save_relin_keys=False
-        )
-    )
+    context = _context(_serialize(save_secret_key=False))
     total: list[Any] = []
     for ciphertexts in rows:
         try:

@@ -23,7 +23,7 @@ ROUNDS = 3000  # ten million items take a few hundred
 
 def places_for(n: int) -> int:
     """Places in each of the three tables, a multiple of 8 because bits of a column are packed in bytes."""
-    small = (820.0 * max(n, 1) ** 4 * 2.0**44) ** (1 / 9)
+    small = math.pow(820.0 * max(n, 1) ** 4 * 2.0**44, 1 / 9)
     return 8 * math.ceil(max(SPACE * n, small) / FUNCTIONS / 8)
 
 

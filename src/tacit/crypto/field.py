@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..errors import BadData
 from .prg import stream
+from .ring import check_bound
 
 Q = (1 << 32) - 5
 _Q = np.uint64(Q)
@@ -28,12 +28,7 @@ def uniform(key: bytes, count: int) -> np.ndarray:
 
 def encode(values: np.ndarray, bound: int) -> np.ndarray:
     """Encode signed integers of at most ±bound as field elements."""
-    outside = int(np.count_nonzero((values > bound) | (values < -bound)))
-    if outside:
-        raise BadData(
-            f"{outside} of {len(values)} numbers are outside ±{bound}, the range agreed for this sum. Clip "
-            "before quantizing, or agree on more bits."
-        )
+    check_bound(values, bound)
     return (values.astype(np.int64) % Q).astype(np.uint64)
 
 
@@ -44,7 +39,7 @@ def decode(elements: np.ndarray) -> np.ndarray:
 
 
 def add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return (a + b) % _Q
+    return np.asarray((a + b) % _Q)
 
 
 def subtract(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -63,13 +58,13 @@ def combine(weights: Sequence[int], rows: np.ndarray) -> np.ndarray:
     return (low + ((high % _Q) << SPLIT)) % _Q  # low < 2^64 − 2^48 for up to 65,535 rows
 
 
-def lagrange(points: Sequence[int], at: int) -> list[int]:
-    """Weights that give a polynomial's value at `at` from its values at `points`."""
+def lagrange(points: Sequence[int], at: int, prime: int = Q) -> list[int]:
+    """Weights that give a polynomial's value at `at` from its values at `points`, modulo a prime."""
     weights = []
-    for i, a in enumerate(points):
+    for a in points:
         above, below = 1, 1
-        for j, b in enumerate(points):
-            if j != i:
-                above, below = above * (at - b) % Q, below * (a - b) % Q
-        weights.append(above * pow(below, -1, Q) % Q)
+        for b in points:
+            if b != a:
+                above, below = above * (at - b) % prime, below * (a - b) % prime
+        weights.append(above * pow(below, -1, prime) % prime)
     return weights

@@ -44,7 +44,7 @@ def ready() -> None:
 
 def scalar(draw: Draw) -> bytes:
     """A uniform scalar, up to 2^-256: 512 random bits, reduced."""
-    return _sodium().crypto_core_ristretto255_scalar_reduce(draw(64))
+    return bytes(_sodium().crypto_core_ristretto255_scalar_reduce(draw(64)))
 
 
 def scalar_from_int(value: int) -> bytes:
@@ -53,30 +53,30 @@ def scalar_from_int(value: int) -> bytes:
 
 
 def scalar_sum(a: bytes, b: bytes) -> bytes:
-    return _sodium().crypto_core_ristretto255_scalar_add(a, b)
+    return bytes(_sodium().crypto_core_ristretto255_scalar_add(a, b))
 
 
 def scalar_product(a: bytes, b: bytes) -> bytes:
-    return _sodium().crypto_core_ristretto255_scalar_mul(a, b)
+    return bytes(_sodium().crypto_core_ristretto255_scalar_mul(a, b))
 
 
 def inverse(s: bytes) -> bytes:
-    return _sodium().crypto_core_ristretto255_scalar_invert(s)
+    return bytes(_sodium().crypto_core_ristretto255_scalar_invert(s))
 
 
 def element(data: bytes, about: bytes) -> bytes:
     """Hash `data` to the group, for the purpose `about` only."""
-    return _sodium().crypto_core_ristretto255_from_hash(hashlib.sha512(about + data).digest())
+    return bytes(_sodium().crypto_core_ristretto255_from_hash(hashlib.sha512(about + data).digest()))
 
 
 def times_base(s: bytes) -> bytes:
-    return _sodium().crypto_scalarmult_ristretto255_base(s)
+    return bytes(_sodium().crypto_scalarmult_ristretto255_base(s))
 
 
 def times(s: bytes, point: bytes) -> bytes:
     """s·point; raises ProtocolError if the bytes are not an element, or the neutral one."""
     try:
-        return _sodium().crypto_scalarmult_ristretto255(s, point)
+        return bytes(_sodium().crypto_scalarmult_ristretto255(s, point))
     except (RuntimeError, TypeError, ValueError):
         raise ProtocolError(refusal(point)) from None
 
@@ -84,13 +84,13 @@ def times(s: bytes, point: bytes) -> bytes:
 def plus(a: bytes, b: bytes) -> bytes:
     _check_point(a)
     _check_point(b)
-    return _sodium().crypto_core_ristretto255_add(a, b)
+    return bytes(_sodium().crypto_core_ristretto255_add(a, b))
 
 
 def minus(a: bytes, b: bytes) -> bytes:
     _check_point(a)
     _check_point(b)
-    return _sodium().crypto_core_ristretto255_sub(a, b)
+    return bytes(_sodium().crypto_core_ristretto255_sub(a, b))
 
 
 def _check_point(point: bytes) -> None:

@@ -56,10 +56,15 @@ def _dense(subsets: np.ndarray, table: np.ndarray) -> np.ndarray:
     return out
 
 
+def _three(table: np.ndarray, sparse: np.ndarray) -> np.ndarray:
+    """The exclusive or of each key's three entries."""
+    return np.asarray(table[sparse[:, 0]] ^ table[sparse[:, 1]] ^ table[sparse[:, 2]])
+
+
 def decode(table: np.ndarray, keys: np.ndarray, salt: bytes) -> np.ndarray:
     """The value of each key; random for other keys."""
     sparse, subsets = _where(keys, (len(table) - DENSE) // FUNCTIONS, salt)
-    return table[sparse[:, 0]] ^ table[sparse[:, 1]] ^ table[sparse[:, 2]] ^ _dense(subsets, table)
+    return np.asarray(_three(table, sparse) ^ _dense(subsets, table))
 
 
 def encode(keys: np.ndarray, values: np.ndarray, salt: bytes, draw: Callable[[int], bytes]) -> np.ndarray:
@@ -72,10 +77,7 @@ def encode(keys: np.ndarray, values: np.ndarray, salt: bytes, draw: Callable[[in
         _eliminate(table, sparse[core], subsets[core], values[core])
     rest = values ^ _dense(subsets, table)
     for peeled, own in reversed(rounds):
-        three = sparse[peeled]
-        # its own entry cancels
-        others = table[three[:, 0]] ^ table[three[:, 1]] ^ table[three[:, 2]] ^ table[own]
-        table[own] = rest[peeled] ^ others
+        table[own] ^= rest[peeled] ^ _three(table, sparse[peeled])  # its own entry cancels
     return table
 
 

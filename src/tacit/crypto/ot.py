@@ -11,15 +11,15 @@ Petrank 2003: key i is the seed of column i of a matrix, and each row is one tra
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import numpy as np
 
-from ..errors import MissingExtra, ProtocolError
+from ..errors import ProtocolError
 from . import group
 from .agree import bind
+from .prg import aes
 
-KEY = 32
+EXTRA = ("private set intersection of large sets", "psi")  # what needs AES here, and its extra
 
 
 def offer(draw: group.Draw) -> tuple[bytes, bytes]:
@@ -60,20 +60,11 @@ def _key(about: bytes, i: int, offer: bytes, point: bytes, shared: bytes) -> byt
     return hashlib.sha256(bind("tacit base transfer 1", about, i, offer, point, shared)).digest()
 
 
-def aes() -> Any:
-    try:
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-    except ImportError:
-        raise MissingExtra("private set intersection of large sets", "psi", "cryptography") from None
-    return Cipher, algorithms.AES, modes
-
-
 class Columns:
     """Expands keys: `take(n)` returns the next n bytes of each key's AES-256 stream, one row per key."""
 
     def __init__(self, keys: list[bytes]):
-        cipher, kind, modes = aes()
-        self._streams = [cipher(kind(key), modes.CTR(bytes(16))).encryptor() for key in keys]
+        self._streams = [aes(key, *EXTRA) for key in keys]
 
     def take(self, n: int) -> np.ndarray:
         out, zeros = np.empty((len(self._streams), n), np.uint8), bytes(n)
@@ -84,7 +75,5 @@ class Columns:
 
 def encrypt_blocks(blocks: np.ndarray, key: bytes) -> np.ndarray:
     """AES of every row of 16 bytes under one key."""
-    cipher, kind, modes = aes()
-    return np.frombuffer(
-        cipher(kind(key), modes.ECB()).encryptor().update(np.ascontiguousarray(blocks).data), np.uint8
-    ).reshape(blocks.shape)
+    encrypted = aes(key, *EXTRA, mode="ECB").update(np.ascontiguousarray(blocks).data)
+    return np.frombuffer(encrypted, np.uint8).reshape(blocks.shape)

@@ -20,21 +20,25 @@ BLOCK = 1 << 18  # bytes: keystream and the part of the vector it is added to fi
 KEY = 32  # bytes
 
 
-def _encryptor(key: bytes) -> Any:
+def aes(key: bytes, feature: str = "secure aggregation", extra: str = "secagg", mode: str = "CTR") -> Any:
+    """An AES-256 encryptor: a keystream from counter 0, or (mode "ECB") single blocks.
+
+    `feature` and `extra` are named if the package is missing.
+    """
     try:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
     except ImportError:
-        raise MissingExtra("secure aggregation", "secagg", "cryptography") from None
+        raise MissingExtra(feature, extra, "cryptography") from None
     if len(key) != KEY:
-        raise bad("prg", "the length of a key", len(key), f"{KEY} bytes")
-    return Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+        raise bad("AES", "the length of a key", len(key), f"{KEY} bytes")
+    return Cipher(algorithms.AES(key), modes.CTR(bytes(16)) if mode == "CTR" else modes.ECB()).encryptor()
 
 
 def _blocks(
     key: bytes, count: int, kind: np.dtype, zeros: bytes, room: np.ndarray
 ) -> Iterator[tuple[int, np.ndarray]]:
     """(start, words of keystream) of each block; each overwrites the one before."""
-    stream, view, each = _encryptor(key), room.data, BLOCK // kind.itemsize
+    stream, view, each = aes(key), room.data, BLOCK // kind.itemsize
     for start in range(0, count, each):
         n = min(each, count - start)
         size = n * kind.itemsize

@@ -51,13 +51,17 @@ def encode(values: np.ndarray, width: int, bound: int) -> np.ndarray:
             f"expected a vector of integers, got {values.dtype} with {values.ndim} dimensions. "
             "Quantize first."
         )
+    check_bound(values, bound)
+    return truncate(values.astype(word(width)), width)  # two's complement: casting down is the residue
+
+
+def check_bound(values: np.ndarray, bound: int) -> None:
     outside = int(np.count_nonzero((values > bound) | (values < -bound)))
     if outside:
         raise BadData(
             f"{outside} of {len(values)} numbers are outside ±{bound}, the range agreed for this sum. Clip "
             "before quantizing, or agree on more bits."
         )
-    return truncate(values.astype(word(width)), width)  # two's complement: casting down is the residue
 
 
 def decode(words: np.ndarray, width: int) -> np.ndarray:

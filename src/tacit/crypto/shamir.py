@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from ..errors import ProtocolError
 from ..parameters import bad
+from .field import lagrange
 
 SECRET = 32  # bytes
 P = (1 << 256) + 297
@@ -53,11 +54,4 @@ def join(shares: Mapping[int, bytes], threshold: int) -> bytes:
 @lru_cache(1024)  # in one round the same parties answer for almost every secret
 def _at_zero(places: tuple[int, ...]) -> tuple[int, ...]:
     """Lagrange weights for the value at 0 from the values at place + 1."""
-    weights = []
-    for i in places:
-        above, below = 1, 1
-        for j in places:
-            if j != i:
-                above, below = above * (j + 1) % P, below * (j - i) % P
-        weights.append(above * pow(below, -1, P) % P)
-    return tuple(weights)
+    return tuple(lagrange([i + 1 for i in places], 0, P))

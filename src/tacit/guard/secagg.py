@@ -1,4 +1,4 @@
-"""Secure aggregation: Bonawitz et al., CCS 2017, or with `neighbours`, Bell et al., CCS 2020.
+"""Secure aggregation: Bonawitz et al., CCS 2017, or with `neighbors`, Bell et al., CCS 2020.
 
 The stage declares what the sum needs; the messages are in protocols/secagg.py. A simulation adds
 the integers in one place, which is what the protocol computes, and records this in its ledger.
@@ -25,7 +25,7 @@ class SecAgg(HidingStage):
         ("curious", "active"),
         doc="curious: the server follows the protocol; active: it may deviate from it",
     )
-    neighbours: int | None = whole(
+    neighbors: int | None = whole(
         None,
         least=2,
         none=True,
@@ -33,18 +33,18 @@ class SecAgg(HidingStage):
     )
 
     def check(self) -> None:
-        if self.neighbours is not None and self.neighbours % 2:
+        if self.neighbors is not None and self.neighbors % 2:
             raise BadParameter(
-                f"SecAgg: neighbours is {self.neighbours!r}; it must be even, because a party has as many on "
-                f"either side. Use {self.neighbours + 1}."
+                f"SecAgg: neighbors is {self.neighbors!r}; it must be even, because a party has as many on "
+                f"either side. Use {self.neighbors + 1}."
             )
         if self.adversary == "active" and not self.threshold > 2 / 3:
             raise BadParameter(
                 f"SecAgg: threshold is {self.threshold!r}; it must be above 2/3 against an active server, "
                 "which may send different messages to two halves of the parties."
             )
-        if self.adversary == "active" and self.neighbours is not None:
+        if self.adversary == "active" and self.neighbors is not None:
             raise BadParameter(
-                f"SecAgg: neighbours is {self.neighbours!r}; it must be None against an active server, "
+                f"SecAgg: neighbors is {self.neighbors!r}; it must be None against an active server, "
                 "which could choose a party's neighbors."
             )

@@ -2,5 +2,5 @@
 and gives a result.
 
 One job, one file; `tacit` itself is where users find them. Nothing is imported here, so that a table can be
-anonymised without torch.
+anonymized without torch.
 """

@@ -18,8 +18,8 @@ and comparing the public c with the shared r:
             |<-- MaskedSigns(t) ---->|
 
 A digit's table takes 8 bits and no round, less than two levels of a tree of single bits. Function secret
-sharing would take one round, and about 1,000 bytes of key per value. `by_bits` is the readable reference, bit
-by bit; tests compare both with the sign.
+sharing would take one round, and about 1,000 bytes of key per value. `tests/mpc/by_bits.py` is the readable
+reference, bit by bit.
 """
 
 from __future__ import annotations
@@ -139,55 +139,3 @@ async def argmax(ctx: RingContext, x: Tensor) -> Tensor:
         x = torch.cat([b + result.positive, x[..., 2 * pairs :]], -1)
         index = torch.cat([j + await product(ctx, result.bit, i - j), index[..., 2 * pairs :]], -1)
     return index[..., 0]
-
-
-@dataclass(frozen=True)
-class Bits(Request):
-    """For `by_bits`: all bits of r, and an AND triple for each."""
-
-    shape: tuple[int, ...]
-
-    def uniform(self) -> Parts:
-        size = (math.prod(self.shape) + 7) // 8
-        return {
-            "r": (self.shape, torch.int64),
-            "β bits": ((size,), torch.uint8),
-            "a": ((SIGN, size), torch.uint8),
-            "b": ((SIGN, size), torch.uint8),
-        }
-
-    def derived(self) -> Parts:
-        size = (math.prod(self.shape) + 7) // 8
-        return {
-            "bits": ((SIGN + 1, size), torch.uint8),
-            "β": (self.shape, torch.int64),
-            "ab": ((SIGN, size), torch.uint8),
-        }
-
-    def derive(self, uniform: Values, masks: Values) -> Values:
-        r = uniform["r"].flatten()
-        return {
-            "bits": torch.stack([pack(_bit(r, i)) for i in range(SIGN + 1)]),
-            "β": unpack(uniform["β bits"], len(r)).long(),
-            "ab": uniform["a"] & uniform["b"],
-        }
-
-
-async def by_bits(ctx: RingContext, x: Tensor) -> Tensor:
-    """[x ≥ 0] in 50 rounds: the reference for `sign`, with single bits from the top down."""
-    one = 1 if ctx.first else 0
-    t = await ctx.stock.take(Bits(tuple(x.shape)))
-    (c,) = await ctx.open(MaskedValues, x + t["r"])
-    flat, bits = c.flatten(), t["bits"]
-    lt, eq = torch.zeros_like(bits[0]), torch.full_like(bits[0], 255 * one)
-    for i in reversed(range(SIGN)):
-        public = pack(_bit(flat, i))
-        d, e = await ctx.open(MaskedBits, eq ^ t["a"][i], bits[i] ^ t["b"][i])
-        # equal so far, and r has a 1 here
-        both = t["ab"][i] ^ d & t["b"][i] ^ e & t["a"][i] ^ (d & e if one else 0)
-        lt = lt ^ both & ~public  # where c has a 0: c < r
-        eq = both & public ^ (eq ^ both) & ~public
-    b = bits[SIGN] ^ lt ^ (pack(_bit(flat, SIGN)) ^ 255 if one else 0)
-    (opened,) = await ctx.open(MaskedSigns, b ^ t["β bits"])
-    flip = unpack(opened, x.numel()).reshape(x.shape).bool()
-    return torch.where(flip, one - t["β"], t["β"])

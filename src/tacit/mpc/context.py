@@ -29,6 +29,7 @@ DEBUGGED = (
     "in this run was hidden."
 )
 Step = Callable[..., Awaitable[Any]]
+Share = Any  # a Tensor, or a TaggedShare: `functions.py` and `model.py` are written for both
 
 
 class DebugShare(

@@ -28,11 +28,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..crypto.prg import KEY
 from ..errors import BadRun, ProtocolError
 from ..files import write_atomic
 from ..parties.message import Message
 from ..parties.party import Party
-from .tape import KEY, Tape
+from .tape import Tape
 
 if TYPE_CHECKING:
     from .context import RingContext
@@ -214,8 +215,7 @@ class Stock:
         async def receive() -> list[Tensor]:
             return (await me.recv(dealer, Corrections)).values
 
-        tape = Tape(message.key)
-        return cls(tape, rank, parties, receive, device, message.session, arithmetic=arithmetic)
+        return cls(Tape(message.key), rank, parties, receive, device, message.session, arithmetic=arithmetic)
 
     def _check_next(self, request: Request) -> None:
         """Refuse a request that is not the next one of the plan."""

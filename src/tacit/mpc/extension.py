@@ -24,11 +24,12 @@ import torch
 from ..crypto import group, ot
 from ..crypto.agree import bind
 from ..crypto.bits import pack, transpose
+from ..crypto.prg import KEY
 from ..errors import BadParameter, ProtocolError
 from ..parties.message import Message
 from ..parties.party import Party
 from .context import Cost
-from .tape import KEY, Tape
+from .tape import Tape
 
 BASE = 128  # base transfers: the security parameter κ
 _FIXED = hashlib.sha256(b"tacit transfer hash 1").digest()  # a public AES key
@@ -63,7 +64,7 @@ def pads(rows: np.ndarray, first: int, length: int) -> np.ndarray:
     words = tweak.view(np.uint8).reshape(-1, 16)
     words ^= inner
     words = ot.encrypt_blocks(words, _FIXED) ^ inner
-    return words.view(np.uint64).reshape(len(rows), 2 * blocks)[:, :length]
+    return np.asarray(words.view(np.uint64).reshape(len(rows), 2 * blocks)[:, :length])
 
 
 class OTReceiver:

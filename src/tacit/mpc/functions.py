@@ -30,13 +30,14 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .beaver import MATMUL, MUL, Bilinear
-from .context import Context
+from .context import Context, Share
 from .ring import ROOM
 
 LOW, HIGH = -10, 15  # numbers between these powers of two are scaled into one octave
@@ -48,7 +49,7 @@ EXP_LOW, EXP_HIGH, EXP_SQUARES = -16.0, 10.0, 4
 GELU_END = 4.0  # beyond, x·(1 − Φ(x)) is below 2^-12
 
 
-async def largest(ctx: Context, x: Tensor) -> Tensor:
+async def largest(ctx: Context, x: Share) -> Share:
     """The maximum along the last dimension, by a tournament of ⌈log₂ n⌉ comparisons: y + max(x − y, 0)."""
     while x.shape[-1] > 1:
         half = x.shape[-1] // 2
@@ -57,17 +58,17 @@ async def largest(ctx: Context, x: Tensor) -> Tensor:
     return x[..., 0]
 
 
-async def mul(ctx: Context, x: Tensor, y: Tensor, op: Bilinear = MUL, bits: int | None = None) -> Tensor:
+async def mul(ctx: Context, x: Share, y: Share, op: Bilinear = MUL, bits: int | None = None) -> Share:
     """[x ∘ y], truncated by `bits` bits."""
     return await ctx.truncate(await ctx.product(x, y, op), bits)
 
 
-async def mul_public(ctx: Context, x: Tensor, public: Tensor, op: Bilinear = MUL) -> Tensor:
+async def mul_public(ctx: Context, x: Share, public: Tensor, op: Bilinear = MUL) -> Share:
     """[x] ∘ public encoded numbers, truncated."""
     return await ctx.truncate(await ctx.product_public(x, public, op))
 
 
-async def mul_scalar(ctx: Context, x: Tensor, factor: float) -> Tensor:
+async def mul_scalar(ctx: Context, x: Share, factor: float) -> Share:
     """[x] times one public number, for |x · factor| < 2^(40−f), normally 2^24; exact for 2^-k.
 
     The factor has 22 fractional bits. If their error would exceed 2^-15 of it (1/n for n in the thousands), x
@@ -86,15 +87,15 @@ async def mul_scalar(ctx: Context, x: Tensor, factor: float) -> Tensor:
     return await ctx.truncate(x * round(factor * 2**FINE), FINE)
 
 
-def add_scalar(ctx: Context, x: Tensor, number: float, bits: int | None = None) -> Tensor:
+def add_scalar(ctx: Context, x: Share, number: float, bits: int | None = None) -> Share:
     return x + ctx.public(round(number * 2 ** (ctx.fixed.fraction if bits is None else bits)), x)
 
 
-async def relu(ctx: Context, x: Tensor) -> Tensor:
+async def relu(ctx: Context, x: Share) -> Share:
     return (await ctx.sign(x)).positive
 
 
-async def polynomial(ctx: Context, x: Tensor, coefficients: tuple[float, ...], bits: int) -> Tensor:
+async def polynomial(ctx: Context, x: Share, coefficients: tuple[float, ...], bits: int) -> Share:
     """Σ c_k x^k, |x| ≤ 1, with `bits` fractional bits: powers in ⌈log₂ degree⌉ steps, then one truncation."""
     powers, degree = x.unsqueeze(0), len(coefficients) - 1
     while len(powers) < degree:
@@ -108,12 +109,12 @@ async def polynomial(ctx: Context, x: Tensor, coefficients: tuple[float, ...], b
     return add_scalar(ctx, await ctx.truncate((powers * codes).sum(0), bits), coefficients[0], bits)
 
 
-async def compare_to_powers(ctx: Context, x: Tensor, edges: list[int]) -> Tensor:
+async def compare_to_powers(ctx: Context, x: Share, edges: list[int]) -> Share:
     """[x ≥ 2^e] for each exponent e, in one comparison."""
     return (await ctx.sign(torch.stack([add_scalar(ctx, x, -(2.0**e)) for e in edges]))).bit
 
 
-def look_up(ctx: Context, bits: Tensor, table: list[float]) -> Tensor:
+def look_up(ctx: Context, bits: Share, table: list[float]) -> Share:
     """table[k] where the first k + 1 bits are 1 (table[0] if none is), with 22 fractional bits.
 
     It is linear in the bits, so nothing is sent.
@@ -126,8 +127,8 @@ def look_up(ctx: Context, bits: Tensor, table: list[float]) -> Tensor:
 
 
 async def reciprocal(
-    ctx: Context, x: Tensor, low: int = LOW, high: int = HIGH, positive: bool = False
-) -> Tensor:
+    ctx: Context, x: Share, low: int = LOW, high: int = HIGH, positive: bool = False
+) -> Share:
     """1. |x| · 2^-k in [1/2, 1);  2. its inverse;  3. times 2^-k, and x's sign."""
     sign_of_x = None
     if not positive:
@@ -141,7 +142,7 @@ async def reciprocal(
     return y if sign_of_x is None else await ctx.product(y, sign_of_x)
 
 
-async def inverse(ctx: Context, x: Tensor, bits: int) -> Tensor:
+async def inverse(ctx: Context, x: Share, bits: int) -> Share:
     """1/x for x in [1/2, 1] by Newton-Raphson, y ← y(2 − xy).
 
     The start 2.9142 − 2x is within 9%; each step squares the error, and three leave 2^-33.
@@ -152,7 +153,7 @@ async def inverse(ctx: Context, x: Tensor, bits: int) -> Tensor:
     return y
 
 
-async def _roots(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor, Tensor, list[int]]:
+async def _roots(ctx: Context, x: Share) -> tuple[Share, Share, Share, list[int]]:
     """Scale x to x · 4^-k in [1/4, 1) and compute its 1/√ (y ← y(3 − xy²)/2, two steps from a polynomial).
 
     Returns (the scaled x, its 1/√, the comparison bits, their exponents).
@@ -167,7 +168,7 @@ async def _roots(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor, Tensor, list[
     return near, y, bits, edges
 
 
-async def rsqrt(ctx: Context, x: Tensor, extra: int = 0) -> Tensor:
+async def rsqrt(ctx: Context, x: Share, extra: int = 0) -> Share:
     """1/√x, with `extra` more fractional bits than the format has."""
     await ctx.expect(x, 2.0**LOW, 2.0**HIGH, "rsqrt")
     _, y, bits, edges = await _roots(ctx, x)
@@ -175,7 +176,7 @@ async def rsqrt(ctx: Context, x: Tensor, extra: int = 0) -> Tensor:
     return await mul(ctx, y, back, bits=2 * FINE - ctx.fixed.fraction - extra)
 
 
-async def sqrt(ctx: Context, x: Tensor) -> Tensor:
+async def sqrt(ctx: Context, x: Share) -> Share:
     await ctx.expect(x, 0.0, 2.0**HIGH, "sqrt")
     near, y, bits, edges = await _roots(ctx, x)
     root = await mul(ctx, near, y, bits=FINE)
@@ -187,7 +188,7 @@ async def sqrt(ctx: Context, x: Tensor) -> Tensor:
     )
 
 
-async def log(ctx: Context, x: Tensor) -> Tensor:
+async def log(ctx: Context, x: Share) -> Share:
     """ln x = ln(x · 2^-k) + k ln 2."""
     await ctx.expect(x, 2.0**LOW, 2.0**HIGH, "log")
     f, edges = ctx.fixed.fraction, list(range(LOW, HIGH + 1))
@@ -198,7 +199,7 @@ async def log(ctx: Context, x: Tensor) -> Tensor:
     return await ctx.truncate(fine + look_up(ctx, bits, [(e + 1) * math.log(2) for e in edges]), FINE - f)
 
 
-async def _exp(ctx: Context, x: Tensor) -> Tensor:
+async def _exp(ctx: Context, x: Share) -> Share:
     """e^x with 22 fractional bits: the 16th power of a polynomial at max(x, −16) / 16 in [−1, 5/8]."""
     x = add_scalar(ctx, await relu(ctx, add_scalar(ctx, x, -EXP_LOW)), EXP_LOW)
     y = await polynomial(ctx, x * 2 ** (FINE - ctx.fixed.fraction - EXP_SQUARES), _fit("exp"), FINE)
@@ -207,12 +208,12 @@ async def _exp(ctx: Context, x: Tensor) -> Tensor:
     return y
 
 
-async def exp(ctx: Context, x: Tensor) -> Tensor:
+async def exp(ctx: Context, x: Share) -> Share:
     await ctx.expect(x, -math.inf, EXP_HIGH, "exp")
     return await ctx.truncate(await _exp(ctx, x), FINE - ctx.fixed.fraction)
 
 
-async def sigmoid(ctx: Context, x: Tensor) -> Tensor:
+async def sigmoid(ctx: Context, x: Share) -> Share:
     """s = 1 / (1 + e^−|x|) lies in [1/2, 1); σ(x) = 1 − s + [x ≥ 0](2s − 1)."""
     result = await ctx.sign(x)
     e = await _exp(ctx, x - 2 * result.positive)  # −|x|
@@ -222,12 +223,12 @@ async def sigmoid(ctx: Context, x: Tensor) -> Tensor:
     return add_scalar(ctx, -s, 1.0) + await ctx.product(result.bit, add_scalar(ctx, 2 * s, -1.0))
 
 
-async def tanh(ctx: Context, x: Tensor) -> Tensor:
+async def tanh(ctx: Context, x: Share) -> Share:
     """2σ(2x) − 1."""
     return add_scalar(ctx, 2 * await sigmoid(ctx, 2 * x), -1.0)
 
 
-async def softmax(ctx: Context, x: Tensor, dim: int = -1) -> Tensor:
+async def softmax(ctx: Context, x: Share, dim: int = -1) -> Share:
     x = x.movedim(dim, -1)
     e = await _exp(ctx, x - (await largest(ctx, x)).unsqueeze(-1))
     # at least 1, the largest term
@@ -236,7 +237,7 @@ async def softmax(ctx: Context, x: Tensor, dim: int = -1) -> Tensor:
     return (await mul(ctx, e, over.expand_as(e), bits=FINE)).movedim(-1, dim)
 
 
-async def gelu(ctx: Context, x: Tensor) -> Tensor:
+async def gelu(ctx: Context, x: Share) -> Share:
     """x·Φ(x) = max(x, 0) − u(1 − Φ(u)) with u = |x|, cut at 4."""
     positive = await relu(ctx, x)
     u = x - 2 * positive  # −|x|
@@ -246,7 +247,7 @@ async def gelu(ctx: Context, x: Tensor) -> Tensor:
     return positive - await ctx.truncate(tail, FINE - ctx.fixed.fraction)
 
 
-async def layer_norm(ctx: Context, x: Tensor, dims: int, eps: float) -> Tensor:
+async def layer_norm(ctx: Context, x: Share, dims: int, eps: float) -> Share:
     """(x − mean) / √(variance + ε) over the last `dims` dimensions."""
     flat = x.flatten(-dims)
     n = flat.shape[-1]
@@ -261,27 +262,26 @@ async def layer_norm(ctx: Context, x: Tensor, dims: int, eps: float) -> Tensor:
     return (await mul(ctx, centered, over.expand_as(centered), bits=FINE)).reshape(x.shape)
 
 
+# (function, ends of its domain, degree) of the polynomials
+FITS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], float, float, int]] = {
+    "rsqrt": (lambda v: np.asarray(v**-0.5), 0.25, 1.0, 5),
+    "log": (lambda v: np.asarray(np.log((v + 3) / 4)), -1.0, 1.0, 9),
+    "exp": (lambda v: np.asarray(np.exp(v)), -1.0, 0.625, 7),
+    "gelu": (
+        lambda v: np.array([(u := 2 * (w + 1)) * 0.5 * math.erfc(u / math.sqrt(2)) for w in v]),
+        -1.0,
+        1.0,
+        12,
+    ),
+}
+
+
 @functools.cache
 def _fit(name: str) -> tuple[float, ...]:
     """The coefficients of the interpolation at Chebyshev nodes.
 
     The degree is the least with an error below 2^-18 (rsqrt: below 1%).
     """
-    low, high, degree = {
-        "rsqrt": (0.25, 1.0, 5),
-        "log": (-1.0, 1.0, 9),
-        "exp": (-1.0, 0.625, 7),
-        "gelu": (-1.0, 1.0, 12),
-    }[name]
-    fit = np.polynomial.Chebyshev.interpolate(lambda v: _exact(name, v), degree, domain=[low, high])
+    function, low, high, degree = FITS[name]
+    fit = np.polynomial.Chebyshev.interpolate(function, degree, domain=[low, high])
     return tuple(float(c) for c in fit.convert(kind=np.polynomial.Polynomial).coef)
-
-
-def _exact(name: str, v: np.ndarray) -> np.ndarray:
-    if name == "rsqrt":
-        return v**-0.5
-    if name == "log":
-        return np.log((v + 3) / 4)
-    if name == "exp":
-        return np.exp(v)
-    return np.array([(u := 2 * (w + 1)) * 0.5 * math.erfc(u / math.sqrt(2)) for w in v])

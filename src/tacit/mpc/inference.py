@@ -313,7 +313,7 @@ def ideal(network: torch.nn.Module, x: Tensor, reveal: str = "logits") -> Tensor
     modes = {part: part.training for part in network.modules()}
     try:
         with torch.no_grad():
-            y = network.eval()(x.clone())  # a layer may overwrite its input
+            y: Tensor = network.eval()(x.clone())  # a layer may overwrite its input
     finally:
         for part, training in modes.items():
             part.training = training

@@ -201,7 +201,7 @@ def _send_words(
 def _digit(bits: np.ndarray) -> np.ndarray:
     """[48, n] bits → [16, n] digits, the lowest place first."""
     three = bits[:SIGN].reshape(DIGITS, DIGIT, -1)
-    return three[:, 0] | three[:, 1] << 1 | three[:, 2] << 2
+    return np.asarray(three[:, 0] | three[:, 1] << 1 | three[:, 2] << 2)
 
 
 def _tables(
@@ -216,7 +216,7 @@ def _tables(
 
 def _look_up(tables: np.ndarray, pad: np.ndarray, x: np.ndarray) -> np.ndarray:
     word = tables ^ pad[0::DIGIT] ^ pad[1::DIGIT] ^ pad[2::DIGIT]
-    return (word >> (_digit(x).astype(np.uint64) << np.uint64(3))).astype(np.uint8)
+    return np.asarray(word >> (_digit(x).astype(np.uint64) << np.uint64(3))).astype(np.uint8)
 
 
 def _send_product(
@@ -229,7 +229,7 @@ def _send_product(
 
 def _sum(words: np.ndarray) -> np.ndarray:
     """Σ 2^i words_i."""
-    total = words[0].copy()
+    total: np.ndarray = words[0].copy()
     for i, word in enumerate(words[1:], 1):
         total += word << np.uint64(i)
     return total

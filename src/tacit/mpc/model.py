@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from ..errors import BadData, BadParameter, ProtocolError
 from . import functions, trace
 from .beaver import MATMUL, MUL, Bilinear, MaskedFactor
-from .context import Context
+from .context import Context, Share, Step
 
 Layer = dict[str, Any]
 ALLOWED = (
@@ -42,6 +42,13 @@ LIMITS: dict[type[nn.Module], str] = {
     nn.Softmax: "a dim",
 }  # options that a supported layer must have
 ACTIVATIONS = {nn.ReLU: "relu", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh", nn.GELU: "gelu"}
+ELEMENTWISE: dict[str, Step] = {
+    "relu": functions.relu,
+    "sigmoid": functions.sigmoid,
+    "tanh": functions.tanh,
+    "gelu": functions.gelu,
+}
+KINDS = {"linear", "conv2d", "affine", "maxpool", "avgpool", "meanpool", "flatten", "softmax", "layernorm"}
 
 
 class Residual(nn.Module):
@@ -52,7 +59,8 @@ class Residual(nn.Module):
         self.body, self.shortcut = body, shortcut if shortcut is not None else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.body(x) + self.shortcut(x)
+        y: Tensor = self.body(x) + self.shortcut(x)
+        return y
 
 
 def compile(model: nn.Module) -> tuple[list[Layer], dict[str, Tensor]]:
@@ -151,43 +159,26 @@ def _layers(module: nn.Module, name: str, weights: dict[str, Tensor]) -> list[La
         and not module.ceil_mode
         and not module.return_indices
     ):
-        return [
-            {
-                "kind": "maxpool",
-                "kernel": _pair(module.kernel_size),
-                "stride": _pair(module.stride),
-                "padding": _pair(module.padding),
-            }
-        ]
+        return [_pool("maxpool", module)]
     if (
         isinstance(module, nn.AvgPool2d)
         and not module.ceil_mode
         and module.divisor_override is None
         and (module.count_include_pad or not any(_pair(module.padding)))
     ):
-        return [
-            {
-                "kind": "avgpool",
-                "kernel": _pair(module.kernel_size),
-                "stride": _pair(module.stride),
-                "padding": _pair(module.padding),
-            }
-        ]
+        return [_pool("avgpool", module)]
     if isinstance(module, nn.AdaptiveAvgPool2d) and _pair(module.output_size) == [1, 1]:
         return [{"kind": "meanpool"}]
     if isinstance(module, nn.Softmax) and module.dim is not None:
         return [{"kind": "softmax", "dim": module.dim}]
     if isinstance(module, nn.Flatten):
         return [{"kind": "flatten", "start": module.start_dim, "end": module.end_dim}]
-    limit = next((limit for known, limit in LIMITS.items() if isinstance(module, known)), None)
-    if limit is not None:
-        raise BadParameter(
-            f"infer: layer {name or 'the model'} is {module!r:.160}, which cannot be evaluated on shares. "
-            f"It must have {limit}."
-        )
+    limit = next(
+        (f"It must have {text}." for known, text in LIMITS.items() if isinstance(module, known)), None
+    )
     raise BadParameter(
         f"infer: layer {name or 'the model'} is {module!r:.160}, which cannot be evaluated on shares. "
-        f"Allowed are {ALLOWED}."
+        f"{limit or f'Allowed are {ALLOWED}.'}"
     )
 
 
@@ -270,6 +261,11 @@ def _move_relu(layers: list[Layer]) -> list[Layer]:
     return result
 
 
+def _pool(kind: str, module: nn.MaxPool2d | nn.AvgPool2d) -> Layer:
+    sizes = {"kernel": module.kernel_size, "stride": module.stride, "padding": module.padding}
+    return {"kind": kind, **{name: _pair(value) for name, value in sizes.items()}}
+
+
 def _pair(value: Any) -> list[int]:
     return [int(v) for v in value] if isinstance(value, tuple | list) else [int(value)] * 2
 
@@ -306,7 +302,7 @@ def _validate(layers: Any) -> list[Layer]:
                         f"node {i} of a graph adds {node['sum']!r:.40}, which are not earlier values"
                     )
                 _validate(node["layers"])
-        elif layer["kind"] not in _EVALUATE:
+        elif layer["kind"] not in KINDS | ELEMENTWISE.keys():
             raise ValueError(f"unknown layer {layer['kind']!r:.40}")
     return layers
 
@@ -318,21 +314,17 @@ def _validate(layers: Any) -> list[Layer]:
 class Weights:
     """A network's weights as one party holds them, by the name of the layer.
 
-    `factors` are masked (private model) or encoded numbers (public model). `biases` are this party's shares;
-    a bias that is missing is a share of 0.
+    `factors` are masked (private model) or encoded numbers (public model). `biases` are this party's shares.
     """
 
     factors: Mapping[str, MaskedFactor[Any] | Tensor]
     biases: Mapping[str, Any]
 
-    async def apply(self, ctx: Context, x: Tensor, layer: Layer, op: Bilinear) -> Tensor:
+    async def apply(self, ctx: Context, x: Share, layer: Layer, op: Bilinear) -> Share:
         """[x ∘ w + bias], truncated."""
         factor, bias = self.factors[layer["name"]], self.biases.get(layer["name"])
-        y = (
-            await ctx.product_masked(x, factor, op)
-            if isinstance(factor, MaskedFactor)
-            else await ctx.product_public(x, factor, op)
-        )
+        product = ctx.product_masked if isinstance(factor, MaskedFactor) else ctx.product_public
+        y = await product(x, factor, op)
         return await ctx.truncate(y if bias is None else y + bias)
 
 
@@ -390,7 +382,7 @@ def layers_with_weights(layers: list[Layer]) -> list[Layer]:
     return result
 
 
-async def evaluate(ctx: Context, layers: list[Layer], weights: Weights, x: Any, at: str = "") -> Any:
+async def evaluate(ctx: Context, layers: list[Layer], weights: Weights, x: Share, at: str = "") -> Share:
     """The network's output on shares of its input: plain ones (Tensor) or tagged ones (TaggedShare)."""
     for i, layer in enumerate(layers):
         label = f"{at}{i} {layer['kind']}"
@@ -419,7 +411,7 @@ async def evaluate(ctx: Context, layers: list[Layer], weights: Weights, x: Any, 
         else:
             with ctx.at(label), _name_layer_errors(ctx, label, x):
                 _check_shape(layer, list(x.shape))
-                x = await _EVALUATE[layer["kind"]](ctx, layer, weights, x)
+                x = await _apply(ctx, layer, weights, x)
     return x
 
 
@@ -476,78 +468,42 @@ def _name_layer_errors(ctx: Context, label: str, x: Any) -> Iterator[None]:
         ) from None
 
 
-async def _linear(ctx: Context, layer: Layer, weights: Weights, x: Any) -> Any:
-    return await weights.apply(ctx, x, layer, MATMUL)
+async def _apply(ctx: Context, layer: Layer, weights: Weights, x: Share) -> Share:
+    """One layer, other than a residual or a graph."""
+    match layer["kind"]:
+        case "linear":
+            return await weights.apply(ctx, x, layer, MATMUL)
+        case "affine":
+            return await weights.apply(ctx, x, layer, MUL)
+        case "conv2d":
+            (sh, sw), (ph, pw), (dh, dw) = layer["stride"], layer["padding"], layer["dilation"]
+            op = Bilinear("conv2d", ((sh, sw), (ph, pw), (dh, dw), layer["groups"]))
+            return await weights.apply(ctx, x, layer, op)
+        case "maxpool":
+            if any(layer["padding"]):  # padding must be less than any value
+                outside = _pad(layer, torch.zeros(x.shape, dtype=torch.int64, device=x.device), -1)
+                x = _pad(layer, x) + ctx.public(outside << ctx.fixed.value_bits, x)
+            return await functions.largest(ctx, _windows(layer, x))
+        case "avgpool":
+            total = _windows(layer, _pad(layer, x)).sum(-1)
+            return await functions.mul_scalar(ctx, total, 1 / math.prod(layer["kernel"]))
+        case "meanpool":
+            total = x.flatten(-2).sum(-1)[..., None, None]
+            return await functions.mul_scalar(ctx, total, 1 / (x.shape[-2] * x.shape[-1]))
+        case "flatten":
+            return x.flatten(layer["start"], layer["end"])
+        case "softmax":
+            return await functions.softmax(ctx, x, layer["dim"])
+        case "layernorm":
+            return await functions.layer_norm(ctx, x, layer["dims"], layer["eps"])
+    return await ELEMENTWISE[layer["kind"]](ctx, x)
 
 
-async def _conv2d(ctx: Context, layer: Layer, weights: Weights, x: Any) -> Any:
-    (sh, sw), (ph, pw), (dh, dw) = layer["stride"], layer["padding"], layer["dilation"]
-    op = Bilinear("conv2d", ((sh, sw), (ph, pw), (dh, dw), layer["groups"]))
-    return await weights.apply(ctx, x, layer, op)
-
-
-async def _affine(ctx: Context, layer: Layer, weights: Weights, x: Any) -> Any:
-    return await weights.apply(ctx, x, layer, MUL)
-
-
-def _pad(layer: Layer, x: Any, value: int = 0) -> Any:
+def _pad(layer: Layer, x: Share, value: int = 0) -> Share:
     ph, pw = layer["padding"]
     return F.pad(x, (pw, pw, ph, ph), value=value)
 
 
-def _windows(layer: Layer, x: Any) -> Any:
+def _windows(layer: Layer, x: Share) -> Share:
     (kh, kw), (sh, sw) = layer["kernel"], layer["stride"]
     return x.unfold(2, kh, sh).unfold(3, kw, sw).flatten(-2)
-
-
-async def _maxpool(ctx: Context, layer: Layer, weights: Weights, x: Any) -> Any:
-    if any(layer["padding"]):  # padding must be less than any value
-        outside = _pad(layer, torch.zeros(x.shape, dtype=torch.int64, device=x.device), -1)
-        x = _pad(layer, x) + ctx.public(outside << ctx.fixed.value_bits, x)
-    return await functions.largest(ctx, _windows(layer, x))
-
-
-async def _avgpool(ctx: Context, layer: Layer, weights: Weights, x: Any) -> Any:
-    total = _windows(layer, _pad(layer, x)).sum(-1)
-    return await functions.mul_scalar(ctx, total, 1 / math.prod(layer["kernel"]))
-
-
-async def _meanpool(ctx: Context, layer: Layer, weights: Weights, x: Any) -> Any:
-    total = x.flatten(-2).sum(-1)[..., None, None]
-    return await functions.mul_scalar(ctx, total, 1 / (x.shape[-2] * x.shape[-1]))
-
-
-async def _flatten(ctx: Context, layer: Layer, weights: Weights, x: Any) -> Any:
-    return x.flatten(layer["start"], layer["end"])
-
-
-async def _softmax(ctx: Context, layer: Layer, weights: Weights, x: Any) -> Any:
-    return await functions.softmax(ctx, x, layer["dim"])
-
-
-async def _layernorm(ctx: Context, layer: Layer, weights: Weights, x: Any) -> Any:
-    return await functions.layer_norm(ctx, x, layer["dims"], layer["eps"])
-
-
-def _activation(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    async def step(ctx: Context, layer: Layer, weights: Weights, x: Any) -> Any:
-        return await function(ctx, x)
-
-    return step
-
-
-_EVALUATE: dict[str, Callable[..., Awaitable[Any]]] = {
-    "linear": _linear,
-    "conv2d": _conv2d,
-    "affine": _affine,
-    "maxpool": _maxpool,
-    "avgpool": _avgpool,
-    "meanpool": _meanpool,
-    "flatten": _flatten,
-    "softmax": _softmax,
-    "layernorm": _layernorm,
-    "relu": _activation(functions.relu),
-    "sigmoid": _activation(functions.sigmoid),
-    "tanh": _activation(functions.tanh),
-    "gelu": _activation(functions.gelu),
-}

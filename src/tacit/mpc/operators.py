@@ -56,7 +56,8 @@ class MPCTensor(ABC):
         """The share in the type that `functions.py` computes with."""
         return share
 
-    def _unwrap(self, result: Any) -> Tensor:
+    def _unwrap(self, result: Any) -> Any:
+        """The tensor of a share in that type."""
         return result
 
     # --------------------------------------------------------------------------------------------------------
@@ -103,7 +104,7 @@ class MPCTensor(ABC):
         return self + (-other if isinstance(other, MPCTensor) else -torch.as_tensor(other))
 
     def __rsub__(self, other: Any) -> Self:
-        return -self + other
+        return (-self).__add__(other)
 
     def __getitem__(self, index: Any) -> Self:
         return self._map(lambda a: a[index])
@@ -158,7 +159,7 @@ class MPCTensor(ABC):
         return self.run(step)
 
     def __rtruediv__(self, other: Any) -> Self:
-        return self.reciprocal() * other
+        return self.reciprocal()._times(other, MUL)
 
     def relu(self) -> Self:
         return self.run(functions.relu)
@@ -226,7 +227,8 @@ class MPCTensor(ABC):
                 ctx = await self._connect(me, rank, names, device)
                 result = await step(ctx, *[self._wrap(o[rank]) for o in operands])
                 await ctx.check()
-                return self._unwrap(result)
+                share: Tensor = self._unwrap(result)
+                return share
 
             return party
 

@@ -16,7 +16,9 @@ SHA-256 as ideal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -50,10 +52,12 @@ async def generate(channel: OTChannel, requests: Iterable[Request], device: str 
         )
     pieces: dict[int, Shares] = await _products(channel, plan)
     for bits in sorted({r.bits for r in plan if isinstance(r, Truncation)}):
-        pieces |= await _truncations(
-            channel, {i: r for i, r in enumerate(plan) if isinstance(r, Truncation) and r.bits == bits}, bits
-        )
-    pieces |= await _comparisons(channel, {i: r for i, r in enumerate(plan) if isinstance(r, Comparison)})
+        truncations = {i: r for i, r in enumerate(plan) if isinstance(r, Truncation) and r.bits == bits}
+        make = functools.partial(masks.truncations, channel, bits=bits)
+        pieces |= await _masks(channel, "truncations", truncations, make)
+    comparisons = {i: r for i, r in enumerate(plan) if isinstance(r, Comparison)}
+    make = functools.partial(masks.comparisons, channel)
+    pieces |= await _masks(channel, "comparisons", comparisons, make)
     digests = list(map(digest_request, plan))
     return ReadyStock(
         [pieces[i] for i in range(len(plan))], channel.rank, 2, device, channel.session, digests
@@ -139,51 +143,36 @@ async def _products(channel: OTChannel, plan: list[Request]) -> dict[int, Shares
     return pieces
 
 
-async def _truncations(channel: OTChannel, requests: dict[int, Truncation], bits: int) -> dict[int, Shares]:
-    channel.label = "truncations"
-    counts = [int(np.prod(r.shape)) for r in requests.values()]
-    parts = await masks.truncations(channel, sum(map(_round_up, counts)), bits) if sum(counts) else {}
-    pieces = {}
-    for (i, request), begin, count in zip(requests.items(), _begins(counts), counts):
-        pieces[i] = {
-            name: _words(parts[name][begin : begin + count] if count else np.zeros(0, np.uint64), shape).to(
-                dtype
-            )
+async def _masks(
+    channel: OTChannel,
+    label: str,
+    requests: Mapping[int, Truncation | Comparison],
+    generate: Callable[[int], Awaitable[masks.Parts]],
+) -> dict[int, Shares]:
+    """Generate the masks of all these requests at once, and cut out those of each."""
+    channel.label = label
+    counts = [math.prod(r.shape) for r in requests.values()]
+    parts = await generate(sum(map(_round_up, counts))) if sum(counts) else {}
+    begins = [0, *np.cumsum([_round_up(c) for c in counts]).tolist()]
+    return {
+        i: {
+            name: _cut(parts[name], begin, shape, dtype, is_packed=dtype is torch.uint8 and name != "T")
+            if count
+            else torch.zeros(shape, dtype=dtype)
             for name, (shape, dtype) in request.parts().items()
         }
-    return pieces
+        for (i, request), begin, count in zip(requests.items(), begins, counts)
+    }
 
 
-async def _comparisons(channel: OTChannel, requests: dict[int, Comparison]) -> dict[int, Shares]:
-    channel.label = "comparisons"
-    counts = [r.count for r in requests.values()]
-    if not sum(counts):
-        return {
-            i: {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in r.parts().items()}
-            for i, r in requests.items()
-        }
-    parts = await masks.comparisons(channel, sum(map(_round_up, counts)))
-    pieces: dict[int, Shares] = {}
-    for (i, request), begin, count in zip(requests.items(), _begins(counts), counts):
-        pieces[i] = {}
-        for name, (shape, dtype) in request.parts().items():
-            # bits are packed, eight to a byte
-            at, width = (begin // 8, shape[-1]) if dtype is torch.uint8 and name != "T" else (begin, count)
-            some = parts[name][..., at : at + width]
-            pieces[i][name] = (
-                _words(some, shape) if dtype is torch.int64 else torch.from_numpy(some.copy()).reshape(shape)
-            )
-    return pieces
-
-
-def _words(some: np.ndarray, shape: tuple[int, ...]) -> Tensor:
-    return torch.from_numpy(some.view(np.int64).copy()).reshape(shape)
+def _cut(part: np.ndarray, begin: int, shape: tuple[int, ...], dtype: torch.dtype, is_packed: bool) -> Tensor:
+    """The values of one request, from number `begin` on; bits are packed, eight to a byte."""
+    at = begin // 8 if is_packed else begin
+    width = math.prod(shape) // math.prod(part.shape[:-1])
+    some = part[..., at : at + width].copy()
+    return torch.from_numpy(some if dtype is torch.uint8 else some.view(np.int64)).to(dtype).reshape(shape)
 
 
 def _round_up(count: int) -> int:
     """The next multiple of 8: bits are packed in bytes, and every request begins at one."""
     return -(-count // 8) * 8
-
-
-def _begins(counts: list[int]) -> list[int]:
-    return [0, *np.cumsum([_round_up(c) for c in counts]).tolist()]

@@ -218,7 +218,7 @@ async def fit(
     """
     fraction, k, eta = ctx.fixed.fraction, terms.batches, step_size(terms, holders)
     x, y = _with_one(ctx, terms.family, x), y.reshape(1, -1)
-    parts: list[tuple[MaskedFactor, MaskedFactor, MaskedFactor, Tensor]] = []
+    parts: list[tuple[MaskedFactor[Tensor], MaskedFactor[Tensor], MaskedFactor[Tensor], Tensor]] = []
     for i in range(k):  # every k-th row, in case rows are sorted by label
         rows = x[i::k].contiguous()
         parts.append(
@@ -286,7 +286,7 @@ async def program(
 
 def _one(ctx: RingContext, family: str) -> int:
     """The intercept's column, scaled to curvature 1."""
-    return round(curvature(family) ** -0.5) << ctx.fixed.fraction
+    return round(math.pow(curvature(family), -0.5)) << ctx.fixed.fraction
 
 
 def _with_one(ctx: RingContext, family: str, x: Tensor) -> Tensor:

@@ -149,7 +149,7 @@ def _in_limbs(product: Any, x: Tensor, y: Tensor) -> Tensor:
         )
     mask = (1 << LIMB) - 1
     xs, ys = ([((t >> (LIMB * i)) & mask).double() for i in range(LIMBS)] for t in (x, y))
-    total: Any = 0
+    total = torch.zeros((), dtype=torch.int64, device=x.device)
     for i in range(LIMBS):
         for j in range(LIMBS - i):
             total = total + (product(xs[i], ys[j]).long() << (LIMB * (i + j)))

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from ..crypto.prg import KEY
 from ..parties.secret import Secret
-from .tape import KEY, Tape
+from .tape import Tape
 
 
 def split(x: Tensor, parties: int, secret: Secret) -> list[Tensor]:

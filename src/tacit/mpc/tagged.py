@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..crypto.prg import KEY
 from ..parties.party import Party
 from ..parties.secret import Secret
 from . import prime
@@ -40,7 +41,7 @@ from .dealer import (
     send_keys,
 )
 from .elements import TaggedShare
-from .tape import KEY, Tape
+from .tape import Tape
 from .truncate import Truncation
 
 if TYPE_CHECKING:

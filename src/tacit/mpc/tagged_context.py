@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..crypto.prg import KEY
 from ..errors import ProtocolError
 from ..parties.message import Message
 from . import prime, spdz
@@ -34,7 +35,7 @@ from .dealer import Mask
 from .elements import TaggedShare
 from .prime import FixedPointPrime
 from .tagged import TaggedStock, draw_elements
-from .tape import KEY, Tape
+from .tape import Tape
 
 
 class MaskedOpening(Message, reveals="shares of values under one-time masks: uniform numbers"):

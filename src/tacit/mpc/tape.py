@@ -13,22 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import MissingExtra
-from ..parameters import bad
+from ..crypto.prg import aes
 
-KEY = 32  # bytes: 256 bits, from the operating system
 BLOCK = bytes(1 << 18)  # zeros to encrypt: fits in a core's cache
 
 
 class Tape:
     def __init__(self, key: bytes):
-        try:
-            from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-        except ImportError:
-            raise MissingExtra("secret sharing", "mpc", "cryptography") from None
-        if len(key) != KEY:
-            raise bad("Tape", "the length of a key", len(key), f"{KEY} bytes")
-        self._stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+        self._stream = aes(key, "secret sharing", "mpc")
 
     def draw(self, shape: tuple[int, ...], dtype: torch.dtype = torch.int64) -> Tensor:
         """The next uniform words of this dtype."""

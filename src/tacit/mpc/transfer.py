@@ -37,7 +37,7 @@ from ..parties.message import Message
 from ..parties.party import Party
 from . import functions
 from .beaver import MATMUL
-from .context import RingContext
+from .context import RingContext, Share
 from .dealer import Stock, dealer, plan
 from .regression import ASSUMES
 from .ring import FixedPoint
@@ -71,7 +71,8 @@ def solve(h: Tensor, sums: Tensor, decay: float) -> Tensor:
     """w: (width + 1, 1); the last one is the intercept, which is not regularized."""
     ridge = decay * torch.eye(h.shape[1], dtype=torch.float64)
     ridge[-1, -1] = 0
-    return torch.linalg.solve(h.T @ h / len(h) + ridge, sums)
+    w: Tensor = torch.linalg.solve(h.T @ h / len(h) + ridge, sums)
+    return w
 
 
 def label_blur(y: Tensor, scores: Tensor, gamma: float) -> float:
@@ -105,11 +106,11 @@ def check_margin(rows: int, width: int, gamma: float) -> None:
         )
 
 
-async def _sums(ctx: RingContext, h: Tensor, t: Tensor, rows: int) -> Tensor:
+async def _sums(ctx: RingContext, h: Tensor, t: Tensor, rows: int) -> Share:
     return await functions.mul_scalar(ctx, await functions.mul(ctx, h.T.contiguous(), t, MATMUL), 1 / rows)
 
 
-async def _product(me: Party, rank: int, names: tuple[str, str], helper: str, h: Tensor, t: Tensor) -> Tensor:
+async def _product(me: Party, rank: int, names: tuple[str, str], helper: str, h: Tensor, t: Tensor) -> Share:
     me.ledger.stamp(ASSUMES)
     ctx = RingContext(me, rank, names, await Stock.connect(me, rank, 2, helper), FixedPoint())
     return await _sums(ctx, h, t, len(h))

@@ -11,11 +11,10 @@ error   less than one unit in the last place, unbiased, for |v| < 2^62
 cost    one round, 8 bytes per value and party; the dealer sends 10 more to the last party (s matters modulo
         2^f only)
 
-`truncate_locally`, for two parties and without communication (Mohassel, Zhang: SecureML, IEEE S&P 2017,
-Section 4.1): each party shifts its own share. The result is wrong by 2^(64−f) with probability |v| / 2^64 per
-value: 2^-28 for v = 2^36 (a product of 16), so one in 2,700 inferences of 100,000 values. With three parties
-about one value in four is wrong, however small it is. It is not used here; tests measure that probability on
-it.
+Not used here: each of two parties may shift its own share, without communication (Mohassel, Zhang: SecureML,
+IEEE S&P 2017, Section 4.1). The result is wrong by 2^(64−f) with probability |v| / 2^64 per value: 2^-28 for
+v = 2^36 (a product of 16), so one in 2,700 inferences of 100,000 values. With three parties about one value
+in four is wrong, however small it is. Tests measure that probability.
 """
 
 from __future__ import annotations
@@ -69,8 +68,3 @@ async def truncate(ctx: RingContext, v: Tensor, bits: int | None = None) -> Tens
     # 3, in the memory of the masks
     share = t["s"].long().bitwise_left_shift_(WORD - bits).masked_fill_(c < 0, 0).sub_(t["R"])
     return share.add_(shift(c, bits)).sub_(1 << (ROOM - bits)) if ctx.first else share
-
-
-def truncate_locally(v: Tensor, rank: int, bits: int) -> Tensor:
-    """Party 0: x_0 >> f;  party 1: −((−x_1) >> f). Wrong with probability |v| / 2^64."""
-    return v >> bits if rank == 0 else -((-v) >> bits)

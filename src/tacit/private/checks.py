@@ -64,9 +64,14 @@ def check_complete(ghost: GhostClipping, uses: LayerUses) -> None:
 
 def _use_sizes(use: LayerUse) -> Tensor:
     """Return ‖a_i‖‖g_i‖ by row, for floating-point inputs."""
-    g = use.g.double().flatten(1).norm(dim=1)
-    x = use.inputs[0]
-    return g * x.double().flatten(1).norm(dim=1) if isinstance(x, Tensor) and x.is_floating_point() else g
+    g, x = row_norms(use.g), use.inputs[0]
+    return g * row_norms(x) if isinstance(x, Tensor) and x.is_floating_point() else g
+
+
+def row_norms(v: Tensor) -> Tensor:
+    """Return the norm of each row, in float64."""
+    norms: Tensor = v.double().flatten(1).norm(dim=1)
+    return norms
 
 
 def check_signs(signed: LayerUses, uses: LayerUses, signs: Tensor) -> None:
@@ -90,13 +95,7 @@ def pick_row(gradients: GradientPass) -> int:
 
     The row of median gradient norm at the first layer reached, among those above rounding errors.
     """
-    norms = (
-        gradients.uses[next(iter(gradients.uses))][0]
-        .g.double()
-        .flatten(1)
-        .norm(dim=1)
-        .nan_to_num(0.0, 0.0, 0.0)
-    )
+    norms = row_norms(gradients.uses[next(iter(gradients.uses))][0].g).nan_to_num(0.0, 0.0, 0.0)
     order = norms.argsort()
     return int(order[(int((norms <= 1e-3 * norms.max()).sum()) + len(norms)) // 2 - 1])
 
@@ -106,7 +105,7 @@ def check_alone(together: GradientPass, alone: GradientPass, row: int, rows: int
     for i in together.uses.keys() & alone.uses.keys():
         for many, one in zip(together.uses[i], alone.uses[i]):
             mine, own = many.g[row] * together.scale, one.g[0] * alone.scale
-            largest = float(many.g.double().flatten(1).norm(dim=1).max()) * together.scale
+            largest = float(row_norms(many.g).max()) * together.scale
             allowed = tolerance * (float(own.norm()) + 0.1 * largest)
             if float((mine - own).norm()) <= allowed or not torch.isfinite(mine).all():
                 continue

@@ -45,11 +45,7 @@ def read_rows(data: Any, s: DPSGD) -> tuple[int, Callable[[np.ndarray], Any] | N
     """Return (number of rows, function that fetches rows, the loader's batch size)."""
     from torch.utils import data as torch_data
 
-    if isinstance(data, bool) or data is None:
-        raise bad(
-            "DPSGD", "data", data, "a DataLoader, a torch Dataset, tensors (x, y), or the number of rows"
-        )
-    if isinstance(data, int | np.integer):
+    if isinstance(data, int | np.integer) and not isinstance(data, bool):
         if data < 1:
             raise bad("DPSGD", "data", data, "at least one row")
         return int(data), None, None
@@ -103,6 +99,6 @@ def read_rows(data: Any, s: DPSGD) -> tuple[int, Callable[[np.ndarray], Any] | N
     raise bad(
         "DPSGD",
         "data",
-        type(data).__name__,
+        data if data is None or isinstance(data, bool) else type(data).__name__,
         "a DataLoader, a torch Dataset, tensors (x, y), or the number of rows",
     )

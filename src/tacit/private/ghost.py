@@ -12,6 +12,7 @@ every layer sums its gradients with those factors. Only that sum is kept.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -63,12 +64,13 @@ class GhostClipping:
         self.parameters: list[nn.Parameter] = list(
             {id(p): p for layer in self.layers for p in layer.parameters.values()}.values()
         )
-        owners: dict[int, list[int]] = {}
-        for i, layer in enumerate(self.layers):
-            for p in layer.parameters.values():
-                owners.setdefault(id(p), []).append(i)
+        owners = Counter(id(p) for layer in self.layers for p in layer.parameters.values())
         # layers that share a parameter need per-example gradients
-        self.tied = {i for indices in owners.values() if len(indices) > 1 for i in indices}
+        self.tied = {
+            i
+            for i, layer in enumerate(self.layers)
+            if any(owners[id(p)] > 1 for p in layer.parameters.values())
+        }
         if groups == "per-layer" and self.tied:
             first = min(self.tied)
             for i in self.tied:  # a gradient summed over two layers is clipped once
@@ -148,7 +150,7 @@ class GhostClipping:
                     f"{type(first).__name__}. Return a tensor with one row per example."
                 )
             if not first.requires_grad:
-                first = _Tap.apply(first, self._anchor.to(first.device))
+                first = _Tap.apply(first, self._anchor.to(first.device))  # type: ignore[no-untyped-call]
             detached = tuple(x.detach() if isinstance(x, Tensor) else x for x in inputs)
 
             def store_gradient(g: Tensor) -> None:

@@ -62,15 +62,11 @@ class LayerRule(ABC):
     def squares(self, uses: list[LayerUse]) -> tuple[Tensor, Any]:
         """Return (squared norm of each example's gradient [B], intermediate results for `total`)."""
         gradients = self.per_example(uses)
-        return _squares(gradients), gradients
+        return torch.stack([squared(v) for v in gradients.values()]).sum(0), gradients
 
     def total(self, uses: list[LayerUse], saved: Any, c: Tensor) -> dict[str, Tensor]:
         """Return Σ c_i · gradient_i by parameter name."""
         return {k: _weighted(c, v) for k, v in saved.items()}
-
-
-def _squares(gradients: dict[str, Tensor]) -> Tensor:
-    return torch.stack([squared(v) for v in gradients.values()]).sum(0)
 
 
 def _weighted(c: Tensor, v: Tensor) -> Tensor:
@@ -163,10 +159,6 @@ class ConvRule(LayerRule):
         )
         return view.reshape(len(x), -1, high * wide)
 
-    def _has_small_filter(self, g: Tensor) -> bool:
-        w = self.module.weight
-        return _is_small(g[0, 0].numel(), w.numel())
-
     def _filter_gradients(self, use: LayerUse) -> Tensor:
         """Return per-example gradients of the filter, [B, out, d]."""
         x, g, k = use.inputs[0], use.g.flatten(2), self.module.groups
@@ -187,11 +179,8 @@ class ConvRule(LayerRule):
         out = {}
         if "weight" in self.parameters:
             parts = [self._filter_gradients(p) for p in uses]
-            out["weight"] = (
-                torch.stack(parts).sum(0).reshape(len(parts[0]), *self.module.weight.shape)
-                if len(parts) > 1
-                else parts[0].view(-1, *self.module.weight.shape)
-            )
+            total = parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
+            out["weight"] = total.view(-1, *self.module.weight.shape)
         if "bias" in self.parameters:
             out["bias"] = torch.stack([p.g.flatten(2).sum(2) for p in uses]).sum(0)
         return out
@@ -204,7 +193,7 @@ class ConvRule(LayerRule):
         if (
             len(uses) > 1
             or self.module.groups > 1
-            or self._has_small_filter(uses[0].g)
+            or _is_small(uses[0].g[0, 0].numel(), self.module.weight.numel())
             or "weight" not in self.parameters
         ):
             return super().squares(uses)
@@ -254,8 +243,11 @@ class EmbeddingRule(LayerRule):
 
     def total(self, uses: list[LayerUse], saved: Any, c: Tensor) -> dict[str, Tensor]:
         index, g = saved
-        scaled = (g * c.to(g.dtype)[:, None, None]).flatten(0, 1)
-        return {"weight": torch.zeros_like(self.module.weight).index_add_(0, index.flatten(), scaled)}
+        return {
+            "weight": torch.zeros_like(self.module.weight).index_add_(
+                0, index.flatten(), (g * c.to(g.dtype)[:, None, None]).flatten(0, 1)
+            )
+        }
 
     def per_example(self, uses: list[LayerUse]) -> dict[str, Tensor]:
         index, g = self._rows(uses)
@@ -288,16 +280,13 @@ class NormRule(LayerRule):
             return F.layer_norm(x, m.normalized_shape, eps=m.eps)
         if isinstance(m, nn.RMSNorm):
             return F.rms_norm(x, m.normalized_shape, eps=m.eps)
-        return (
-            F.group_norm(x, m.num_groups, eps=m.eps)
-            if isinstance(m, nn.GroupNorm)
-            else F.instance_norm(x, eps=m.eps)
-        )
+        if isinstance(m, nn.GroupNorm):
+            return F.group_norm(x, m.num_groups, eps=m.eps)
+        return F.instance_norm(x, eps=m.eps)
 
     def _reduce(self, g: Tensor) -> Tensor:
         if isinstance(self.module, nn.LayerNorm | nn.RMSNorm):
-            saved = len(self.module.normalized_shape)
-            return g.reshape(len(g), -1, *g.shape[g.dim() - saved :]).sum(1)
+            return g.reshape(len(g), -1, *g.shape[g.dim() - len(self.module.normalized_shape) :]).sum(1)
         return g.flatten(2).sum(2) if g.dim() > 2 else g
 
 
@@ -336,9 +325,11 @@ class FunctionalRule(LayerRule):
                 out = torch.func.functional_call(
                     self.module, parameters, tuple(x[None] if isinstance(x, Tensor) else x for x in inputs)
                 )
-                return ((out[0] if isinstance(out, tuple) else out)[0] * g).sum()
+                first: Tensor = out[0] if isinstance(out, tuple) else out
+                return (first[0] * g).sum()
 
-            return torch.func.grad(loss)(parameters)
+            gradients: dict[str, Tensor] = torch.func.grad(loss)(parameters)
+            return gradients
 
         if not self.looped:
             dims = (0, *(0 if isinstance(x, Tensor) else None for x in use.inputs))

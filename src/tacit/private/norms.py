@@ -24,7 +24,6 @@ separately in float64.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,14 +44,17 @@ def squared(v: Tensor) -> Tensor:
     """Return ‖v_i‖² in float64, without a copy of v."""
     flat = v.reshape(len(v), -1)
     if flat.dtype == torch.float64:
-        return torch.linalg.vector_norm(flat, dim=1).square()
+        return _squared_norm(flat, 1)
     whole = flat.shape[1] // BLOCK * BLOCK
-    out = torch.linalg.vector_norm(flat[:, whole:], dim=1).double().square()
+    out = _squared_norm(flat[:, whole:], 1)
     if whole:
-        out = out + torch.linalg.vector_norm(
-            flat[:, :whole].view(len(v), -1, BLOCK), dim=2
-        ).double().square().sum(1)
+        out = out + _squared_norm(flat[:, :whole].view(len(v), -1, BLOCK), 2).sum(1)
     return out
+
+
+def _squared_norm(v: Tensor, dim: int) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(v, dim=dim)
+    return norm.double().square()
 
 
 def factor_squared(v: Tensor) -> Tensor:
@@ -64,16 +66,10 @@ def factor_squared(v: Tensor) -> Tensor:
     return torch.where(out <= 1e60, out, torch.inf)
 
 
-class Wide(NamedTuple):
-    """Which rows of a wide layer are computed separately."""
+def wide_squares(places: Places, rows: int, terms: int, width: int) -> tuple[Tensor, Tensor]:
+    """Return squared norms that include the rounding errors of `wide_total`, and its `alone`.
 
-    alone: Tensor  # [B] bool
-
-
-def wide_squares(places: Places, rows: int, terms: int, width: int) -> tuple[Tensor, Wide]:
-    """Return squared norms that include the rounding errors of `wide_total`, and its `Wide`.
-
-    `terms` is T, `width` is d + p.
+    `terms` is T, `width` is d + p. `alone` are the rows that are computed separately, [B] bool.
     """
     out: list[Tensor] = []
     alone: list[Tensor] = []
@@ -90,21 +86,19 @@ def wide_squares(places: Places, rows: int, terms: int, width: int) -> tuple[Ten
         )  # True for NaN
         norm = norm + lost
         for r in single.nonzero().flatten().tolist():
-            norm[r] = (
-                torch.linalg.vector_norm(_separate_gradient(a[r], g[r])) + 2 * (terms + 4) * 2.0**-53 * m[r]
-            )
+            norm[r] = torch.linalg.vector_norm(g[r].mT @ a[r]) + 2 * (terms + 4) * 2.0**-53 * m[r]
         out.append(norm.square())
         alone.append(single)
-    return torch.cat(out), Wide(torch.cat(alone))
+    return torch.cat(out), torch.cat(alone)
 
 
-def wide_total(places: Places, wide: Wide, c: Tensor, terms: int) -> Tensor:
+def wide_total(places: Places, alone: Tensor, c: Tensor, terms: int) -> Tensor:
     """Return Σ c_i G_i, [p, d]."""
     rows = len(c)
     step = max(1, _product_length(rows, terms) // terms)
     out: Tensor | None = None
-    single = set(wide.alone.nonzero().flatten().tolist())
-    together = c.masked_fill(wide.alone, 0)
+    single = set(alone.nonzero().flatten().tolist())
+    together = c.masked_fill(alone, 0)
     for i in range(0, rows, step):
         a, g = places(i, min(i + step, rows))
         scaled = g * together[i : i + step].to(g.dtype)[:, None, None]
@@ -112,13 +106,9 @@ def wide_total(places: Places, wide: Wide, c: Tensor, terms: int) -> Tensor:
             out = torch.zeros(g.shape[2], a.shape[2], dtype=g.dtype, device=g.device)
         out.addmm_(scaled.flatten(0, 1).mT, a.flatten(0, 1))
         for r in sorted(single & set(range(i, i + step))):
-            out += (_separate_gradient(a[r - i].double(), g[r - i].double()) * c[r].double()).to(out.dtype)
+            out += (g[r - i].double().mT @ a[r - i].double() * c[r].double()).to(out.dtype)
     assert out is not None
     return out
-
-
-def _separate_gradient(a: Tensor, g: Tensor) -> Tensor:
-    return g.mT @ a
 
 
 def _product_length(rows: int, terms: int) -> int:

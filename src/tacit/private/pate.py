@@ -4,6 +4,12 @@ N. Papernot et al.: *Semi-supervised Knowledge Transfer for Deep Learning from P
 2017, Section 2.1 (LNMax); *Scalable Private Learning with PATE*, ICLR 2018, Section 4.1 and Algorithm 1
 (GNMax, Confident-GNMax).
 
+ε protects one row of a teacher's data, and even all rows of one teacher, exchanged for others: rows are
+partitioned across teachers before training, so the exchange changes one teacher, and at most one vote per
+query. It holds against whoever sees the labels and the student, with any background knowledge; not against
+one who sees the counts without noise (a server that adds the noise) or a teacher's model. If rows are
+partitioned at random, adding or removing one is not covered: the partition would move other rows, too.
+
 Votes are integers, and so is the noise: discrete Laplace and discrete Gaussian numbers, drawn exactly from
 the operating system's randomness (`accounting/discrete.py`). Nothing is rounded after the noise, so the
 lowest bits reveal nothing (Mironov, CCS 2012). The discrete distributions have the guarantees of the
@@ -38,10 +44,9 @@ def exact_fraction(value: float) -> Fraction:
 
 def _gaussian(sigma: float, shape: tuple[int, ...], source: Source) -> np.ndarray:
     n = math.prod(shape)
-    whole = float(sigma).is_integer()
     return (
         discrete.gaussian_whole(int(sigma), n, source)
-        if whole
+        if float(sigma).is_integer()
         else discrete.gaussian(exact_fraction(sigma) ** 2, n, source)
     ).reshape(shape)
 
@@ -139,8 +144,28 @@ class Aggregator(ABC):
         )
 
 
+class PluralityVote(Aggregator):
+    """Aggregators that add noise to each count and return the class of the largest."""
+
+    @property
+    @abstractmethod
+    def _price(self) -> CostTable:
+        """The cost of an answer by the probability of another outcome."""
+
+    @abstractmethod
+    def _gaps(self, counts: np.ndarray) -> votes.NoiseGaps:
+        """Return the distribution of the difference of two classes' noise."""
+
+    def curve(self, counts: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self._price.of(self._gaps(counts).other(counts)).sum(0), self._price.orders
+
+    def changes(self, counts: np.ndarray, labels: np.ndarray, at: int) -> np.ndarray:
+        gaps = self._gaps(counts)
+        return smooth.change_of_votes(self._price, gaps, counts.shape[1], gaps.other(counts), at, gaps.reach)
+
+
 @dataclass(frozen=True)
-class LNMax(Aggregator):
+class LNMax(PluralityVote):
     """The plurality of the votes, with Laplace noise of scale 1/γ on each count."""
 
     gamma: float = real(
@@ -158,7 +183,8 @@ class LNMax(Aggregator):
 
     def decide(self, counts: np.ndarray, source: Source = os.urandom) -> np.ndarray:
         scale, step = self._grid
-        return (counts * step + discrete.laplace(scale, counts.size, source).reshape(counts.shape)).argmax(1)
+        noise = discrete.laplace(scale, counts.size, source).reshape(counts.shape)
+        return np.asarray((counts * step + noise).argmax(1))
 
     def price(self, queries: int, answers: int, split: bool = False) -> float:
         return 2 * self.gamma**2 * answers
@@ -170,25 +196,18 @@ class LNMax(Aggregator):
     def _price(self) -> CostTable:
         return CostTable("laplace", self.gamma, WHOLE_ORDERS)
 
-    def curve(self, counts: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self._price.of(self._gaps(counts).other(counts)).sum(0), WHOLE_ORDERS
-
     def _gaps(self, counts: np.ndarray) -> votes.NoiseGaps:
         return votes.laplace_gaps(*self._grid, int(counts.sum(1).max(initial=0)) + 2)
 
-    def changes(self, counts: np.ndarray, labels: np.ndarray, at: int) -> np.ndarray:
-        gaps = self._gaps(counts)
-        return smooth.change_of_votes(self._price, gaps, counts.shape[1], gaps.other(counts), at, gaps.reach)
-
 
 @dataclass(frozen=True)
-class GNMax(Aggregator):
+class GNMax(PluralityVote):
     """The plurality of the votes, with Gaussian noise of standard deviation σ on each count."""
 
     sigma: float = real(40.0, above=0, most=1e6, doc="σ, the standard deviation of the noise, in votes")
 
     def decide(self, counts: np.ndarray, source: Source = os.urandom) -> np.ndarray:
-        return (counts + _gaussian(self.sigma, counts.shape, source)).argmax(1)
+        return np.asarray((counts + _gaussian(self.sigma, counts.shape, source)).argmax(1))
 
     def price(self, queries: int, answers: int, split: bool = False) -> float:
         return answers / self.sigma**2
@@ -199,13 +218,6 @@ class GNMax(Aggregator):
 
     def _gaps(self, counts: np.ndarray) -> votes.NoiseGaps:
         return votes.gaussian_gaps(exact_fraction(self.sigma) ** 2, int(counts.sum(1).max(initial=0)) + 2)
-
-    def curve(self, counts: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self._price.of(self._gaps(counts).other(counts)).sum(0), ORDERS
-
-    def changes(self, counts: np.ndarray, labels: np.ndarray, at: int) -> np.ndarray:
-        gaps = self._gaps(counts)
-        return smooth.change_of_votes(self._price, gaps, counts.shape[1], gaps.other(counts), at, gaps.reach)
 
 
 @dataclass(frozen=True)
@@ -237,7 +249,7 @@ class ConfidentGNMax(Aggregator):
         labels = np.full(len(counts), UNANSWERED)
         noisy = counts.max(1) + _gaussian(self.sigma1, (len(counts),), source)
         confident = noisy >= math.ceil(self.threshold)  # line 1
-        labels[confident] = GNMax(self.sigma2).decide(counts[confident], source)  # line 2
+        labels[confident] = self._answers.decide(counts[confident], source)  # line 2
         return labels
 
     def price(self, queries: int, answers: int, split: bool = False) -> float:
@@ -253,28 +265,28 @@ class ConfidentGNMax(Aggregator):
     def _answers(self) -> GNMax:
         return GNMax(self.sigma2)
 
-    def _checks(self, teachers: int) -> np.ndarray:
+    def _checks(self, counts: np.ndarray) -> np.ndarray:
         """Return the cost of the check by the largest count, [count, order]."""
+        teachers = int(counts.sum(1).max(initial=0))
         answer = votes.gaussian_above(
             exact_fraction(self.sigma1) ** 2, math.ceil(self.threshold) - np.arange(teachers + 1)
         )
         return self._check_price.of(np.minimum(answer, 1 - answer) * votes.ROUNDING)
 
     def curve(self, counts: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        teachers = int(counts.sum(1).max(initial=0))
-        of_checks = self._checks(teachers)[counts.max(1)].sum(0)
+        total = self._checks(counts)[counts.max(1)].sum(0)
         is_answered = labels != UNANSWERED
-        return of_checks + (
-            self._answers.curve(counts[is_answered], labels[is_answered])[0] if is_answered.any() else 0.0
-        ), ORDERS
+        if is_answered.any():
+            total = total + self._answers.curve(counts[is_answered], labels[is_answered])[0]
+        return total, ORDERS
 
     def changes(self, counts: np.ndarray, labels: np.ndarray, at: int) -> np.ndarray:
-        teachers = int(counts.sum(1).max(initial=0))
-        total = smooth.change_of_check(self._checks(teachers)[:, at], counts.max(1), teachers + 2)
+        cost = self._checks(counts)[:, at]
+        total = smooth.change_of_check(cost, counts.max(1), len(cost) + 1)
         is_answered = labels != UNANSWERED
-        return total + (
-            self._answers.changes(counts[is_answered], labels[is_answered], at) if is_answered.any() else 0.0
-        )
+        if is_answered.any():
+            total = total + self._answers.changes(counts[is_answered], labels[is_answered], at)
+        return total
 
 
 ALL: dict[str, Any] = {"LNMax": LNMax, "GNMax": GNMax, "ConfidentGNMax": ConfidentGNMax}

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..accounting.votes import gaussian_votes_epsilon
-from ..report.layout import Section, figure, table
-from ..report.markup import Safe, join, tag
+from ..report.layout import Section, grid, table, tile
+from ..report.markup import join, tag
 from ..report.numbers import count, percent, significant
 from ..report.page import assemble
 from ..report.svg import Axis, Figure, Series, bars, plot
@@ -45,10 +45,6 @@ def render(result: Any) -> str:
     )
 
 
-def _tile(name: str, value: str, more: str = "") -> Safe:
-    return tag("div", tag("dt", name), tag("dd", value, tag("small", more) if more else None), class_="tile")
-
-
 def _verdict(result: Any) -> Section:
     m = result.metrics
     head = f"Each teacher's data is protected with ε = {significant(result.epsilon)} at δ = {result.delta:g}"
@@ -58,15 +54,15 @@ def _verdict(result: Any) -> Section:
         else "."
     )
     tiles = [
-        _tile("ε", significant(result.epsilon), f"δ = {result.delta:g}"),
-        _tile(
+        tile("ε", significant(result.epsilon), f"δ = {result.delta:g}"),
+        tile(
             "Queries answered",
             count(int((result.labels != UNANSWERED).sum())),
             f"{percent(result.answered)} of {count(len(result.labels))}",
         ),
     ]
     tiles += [
-        _tile(name, percent(m[key], 2))
+        tile(name, percent(m[key], 2))
         for key, name in (("accuracy", "Student's accuracy"), ("label_accuracy", "Correct answers"))
         if key in m
     ]
@@ -76,10 +72,8 @@ def _verdict(result: Any) -> Section:
 
 
 def _curves(result: Any) -> Section:
-    figures = [d for d in (_accuracy(result), _spending(result), _classes(result)) if d]
-    return Section(
-        "answers", "Answers and what they cost", tag("div", [figure(d) for d in figures], class_="figures")
-    )
+    figures = grid([_accuracy(result), _spending(result), _classes(result)])
+    return Section("answers", "Answers and what they cost", join([figures]))
 
 
 def _accuracy(result: Any) -> Figure | None:
@@ -130,8 +124,7 @@ def split_price(job: dict[str, Any], total: float, last: tuple[int, int]) -> tup
 
 
 def _classes(result: Any) -> Figure | None:
-    sure = result.labels[result.labels != UNANSWERED]
-    kinds, many = np.unique(sure, return_counts=True)
+    kinds, many = np.unique(result.labels[result.labels != UNANSWERED], return_counts=True)
     return (
         bars("Answers by class", [str(k) for k in kinds], [int(n) for n in many], count)
         if len(kinds)

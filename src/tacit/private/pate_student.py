@@ -80,8 +80,7 @@ class Student:
         optimizer = torch.optim.Adam(module.parameters(), lr=self.lr)
         use_unlabeled = self.uses_unlabeled(len(x), len(public)) and public.is_floating_point()
         radius = self.radius * median_distance(public, seed) if use_unlabeled else 0.0
-        side = min(x.shape[2:]) if x.dim() == 4 else 0
-        shift = 0 if x.dim() != 4 else side // 14 if self.shift is None else self.shift
+        shift = 0 if x.dim() != 4 else min(x.shape[2:]) // 14 if self.shift is None else self.shift
         for step in range(self.steps):
             for group in optimizer.param_groups:
                 group["lr"] = self.lr * min(1.0, 2 * (1 - step / self.steps))
@@ -97,7 +96,7 @@ class Student:
                 weight = min(1.0, step / max(self.ramp * self.steps, 1.0)) if self.ramp else 1.0
                 loss = loss + weight * smoothness_loss(module, shift_images(batch, shift, rng), radius, rng)
             optimizer.zero_grad(set_to_none=True)
-            loss.backward()
+            torch.autograd.backward(loss)
             optimizer.step()
         return module.eval()
 
@@ -118,7 +117,7 @@ def shift_images(x: Tensor, shift: int, rng: torch.Generator) -> Tensor:
 
 def smoothness_loss(module: nn.Module, x: Tensor, radius: float, rng: torch.Generator) -> Tensor:
     """Return LDS(x) + H(x): the local change of the prediction, and its entropy."""
-    plain = module(x)
+    plain: Tensor = module(x)
     target = plain.detach().log_softmax(1)
     d = torch.randn(x.shape, device=x.device, generator=rng, dtype=x.dtype)
     d = (XI * radius * _unit(d)).requires_grad_()
@@ -129,8 +128,7 @@ def smoothness_loss(module: nn.Module, x: Tensor, radius: float, rng: torch.Gene
 
 
 def _unit(d: Tensor) -> Tensor:
-    flat = d.flatten(1)
-    return (flat / flat.norm(dim=1, keepdim=True).clamp(min=1e-12)).view_as(d)
+    return nn.functional.normalize(d.flatten(1)).view_as(d)
 
 
 def _divergence(target: Tensor, out: Tensor) -> Tensor:

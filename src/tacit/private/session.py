@@ -364,10 +364,10 @@ class Session:
                 # a generator of its own, so that the loop's random numbers do not change
                 rng = torch.Generator().manual_seed(self.steps)
                 signs = torch.randint(0, 2, losses.shape, generator=rng).mul_(2).sub_(1).to(losses.device)
-                (losses * signs).sum().backward(retain_graph=True)
+                torch.autograd.backward((losses * signs).sum(), retain_graph=True)
                 self._signed_pass = self.ghost.take_uses(), signs
                 self.ghost.watch(True)  # clears torch's gradients of that pass
-            losses.sum().backward()  # type: ignore[no-untyped-call]
+            torch.autograd.backward(losses.sum())
             self.ghost.flush()
         finally:
             self.ghost.is_mean, self.ghost.is_public, self._expected = before, False, expected

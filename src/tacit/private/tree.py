@@ -36,13 +36,8 @@ class Tree:
         """Return the noise of the next step: that of the new prefix minus that of the old one."""
         self.step += 1
         level = (self.step & -self.step).bit_length() - 1  # of the node of 2^level leaves completed here
-        while len(self.nodes) <= level:
-            self.nodes.append(None)
-        for below in range(level):  # its children are no longer part of the prefix
-            self.nodes[below] = None
-        self.nodes[level] = self.draw()
-        live = [n for n in self.nodes if n is not None]
-        now = torch.stack(live).sum(0)
-        out = now if self.before is None else now - self.before
-        self.before = now
-        return out
+        # its children are no longer part of the prefix
+        self.nodes[: level + 1] = [*[None] * level, self.draw()]
+        now = torch.stack([n for n in self.nodes if n is not None]).sum(0)
+        before, self.before = self.before, now
+        return now if before is None else now - before

@@ -93,7 +93,7 @@ class RevealedShares(
 class SecAggTerms(SumTerms):
     """Parameters that all parties of a round agree on."""
 
-    neighbours: int | None = whole(
+    neighbors: int | None = whole(
         None, least=2, none=True, doc="with how many others a client masks; None: with all"
     )
     adversary: str = choice("curious", ("curious", "active"), doc="what the server may do")
@@ -107,11 +107,11 @@ class SecAggTerms(SumTerms):
                 "above 2/3 against an active server, which could send two halves of the clients different "
                 "lists",
             )
-        if self.adversary == "active" and self.neighbours is not None:
+        if self.adversary == "active" and self.neighbors is not None:
             raise bad(
                 "SecAgg",
-                "neighbours",
-                self.neighbours,
+                "neighbors",
+                self.neighbors,
                 "None against an active server, which could choose a client's neighbors",
             )
 
@@ -124,8 +124,8 @@ class SecAggTerms(SumTerms):
         """t: the number of shares that reconstruct a secret. Never taken from the server's messages."""
         return (
             self.enough
-            if self.neighbours is None
-            else max(2, math.ceil(self.threshold * (min(self.neighbours, self.parties - 1) + 1)))
+            if self.neighbors is None
+            else max(2, math.ceil(self.threshold * (min(self.neighbors, self.parties - 1) + 1)))
         )
 
     def context(self, me: Party) -> bytes:
@@ -138,7 +138,7 @@ class SecAggTerms(SumTerms):
             self.length,
             self.bound,
             str(self.threshold),
-            str(self.neighbours),
+            str(self.neighbors),
             self.adversary,
             self.sent,
         )
@@ -149,7 +149,7 @@ class SecAggTerms(SumTerms):
         Masks of parties that received different sets then do not cancel. In a sparse graph a party knows only
         its neighbors, so the set is left out.
         """
-        return bind(about, "participants", *sorted(participants)) if self.neighbours is None else about
+        return bind(about, "participants", *sorted(participants)) if self.neighbors is None else about
 
 
 # the client -------------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ async def client(
         keys,
         own_keys,
         terms.shares,
-        terms.parties if terms.neighbours is None else terms.neighbours + 1,
+        terms.parties if terms.neighbors is None else terms.neighbors + 1,
         about,
         identity,
     )
@@ -222,7 +222,7 @@ async def client(
             f"party {me.name!r} would mask with {len(shares) - 1} others; at least {terms.shares - 1} were "
             "agreed on. It leaves the round."
         )
-    await leave_unless(me, server, commitment.upload(sorted(shares) if terms.neighbours is None else None))
+    await leave_unless(me, server, commitment.upload(sorted(shares) if terms.neighbors is None else None))
     crowd = terms.among(about, shares)
     masks = [
         (
@@ -334,7 +334,7 @@ async def server(
         within=first,
         valid=lambda _, m: len(m.channel) == len(m.mask) == PUBLIC,
     )
-    around = neighborhoods(list(u1), terms.neighbours, me.secret.bytes)
+    around = neighborhoods(list(u1), terms.neighbors, me.secret.bytes)
     for name in u1:
         await me.send(
             name, RoundKeys({v: (u1[v].channel, u1[v].mask, u1[v].signature) for v in around[name]})
@@ -414,7 +414,7 @@ def traffic(names: Sequence[str], terms: SecAggTerms, signature: int = 0) -> tup
 
     Computed from messages of the same shape. `signature`: the length of a signature where keys are signed.
     """
-    around = sorted(names)[: len(names) if terms.neighbours is None else terms.neighbours + 1]
+    around = sorted(names)[: len(names) if terms.neighbors is None else terms.neighbors + 1]
     key, signed, share, box = (
         bytes(PUBLIC),
         bytes(signature),

@@ -282,7 +282,7 @@ class _Graph:
             self.t += 1
 
         self._load(plan)
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):  # libraries choose kernels and allocate workspaces before recording
             for _ in range(2):

@@ -24,18 +24,15 @@ from .ctgan import CTGAN
 from .diffusion import TabDDPM
 from .dpctgan import DPCTGAN
 from .dpgan import DPGAN
-from .evaluate import Evaluation, evaluate
-from .gan import GAN
-from .generator import Generator, GeneratorState
+from .evaluate import Evaluation, evaluate, rank
+from .gan import GAN, WGAN
+from .generator import Generator, GeneratorState, load
 from .independent import Independent
 from .mst import MST
 from .pategan import PATEGAN
-from .ranking import rank
-from .saved import load
 from .statistics import Statistics
 from .table import Table
 from .vae import TVAE
-from .wgan import WGAN
 
 ALL: dict[str, type[Generator]] = {
     "Independent": Independent,

@@ -59,8 +59,8 @@ def aim(
                 math.sqrt(8 * (1 - MEASURE_SHARE) * curator.left),
             )
             last = True
-        used = 1 - (curator.left - epsilon**2 / 8 - 1 / (2 * sigma**2)) / rho
-        room = max_cells * used  # line 12: the model may grow as the budget is spent
+        # line 12: the model may grow as the budget is spent
+        room = max_cells * (1 - (curator.left - epsilon**2 / 8 - 1 / (2 * sigma**2)) / rho)
         small = [c for c in closure if c in cliques or tree_cells(cliques | {c}, sizes) <= room]
         noise = math.sqrt(2 / math.pi) * sigma  # the expected absolute noise of a cell
 

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from ..parameters import flag, real, whole
-from .conditions import Conditions
-from .encode import EVEN, Discretizer, Layout, uniforms_within
+from .encode import EVEN, Conditions, Discretizer, Layout, uniforms_within
 from .generator import Generator, GeneratorState, Watch
 
 
@@ -30,7 +29,7 @@ class Bayes(Generator):
         0.5, least=0, doc="pseudo-rows of the child's marginal distribution added to every line of a table"
     )
     even: bool = flag(True, doc=EVEN)
-    seed: int = whole(0, least=0, doc="of all that is random in allowed")
+    seed: int = whole(0, least=0, doc="random seed of the fit")
 
     def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> GeneratorState:
         cells = Discretizer.from_data(layout.variables, v, self.bins)
@@ -124,7 +123,7 @@ def pick_cells(tables: np.ndarray, rows: np.ndarray, u: np.ndarray) -> np.ndarra
     total = np.divide(total, sums, out=np.zeros_like(total), where=sums > 0) + np.arange(len(tables))[:, None]
     cell = np.searchsorted(total.ravel(), rows + u, side="right") - rows * tables.shape[1]
     last = tables.shape[1] - 1 - np.argmax(tables[:, ::-1] > 0, axis=1)
-    return np.clip(cell, 0, last[rows])
+    return np.asarray(np.clip(cell, 0, last[rows]))
 
 
 def _cell_likelihoods(layout: Layout, cells: Discretizer, conditions: Conditions) -> list[np.ndarray]:

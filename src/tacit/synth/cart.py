@@ -23,8 +23,8 @@ from torch import Tensor
 
 from ..errors import BadData, MissingExtra
 from ..parameters import flag, real, whole
-from .conditions import Conditions
-from .encode import EVEN, Discretizer, Layout, uniforms, uniforms_within
+from .constraints import row_keys
+from .encode import EVEN, Conditions, Discretizer, Layout, uniforms, uniforms_within
 from .generator import Generator, GeneratorState, Watch
 from .independent import inverse
 
@@ -51,7 +51,7 @@ class Cart(Generator):
     )
     bins: int = whole(256, least=2, doc="cells of a numeric column")
     even: bool = flag(True, doc=EVEN)
-    seed: int = whole(0, least=0, doc="of all that is random in allowed")
+    seed: int = whole(0, least=0, doc="random seed of the fit")
 
     def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> GeneratorState:
         cells = Discretizer.from_data(layout.variables, v, self.bins)
@@ -101,8 +101,7 @@ class Cart(Generator):
             u = uniforms_within(leaf, rng, self.even)
             # the cells of all leaves are one list; its cumulative counts are searched once for all rows
             begin, end, total = t[f"begin.{i}"][leaf], t[f"begin.{i}"][leaf + 1], t[f"total.{i}"]
-            mass = total[end] - total[begin]
-            at = np.searchsorted(total, total[begin] + u * mass, side="right") - 1
+            at = np.searchsorted(total, total[begin] + u * (total[end] - total[begin]), side="right") - 1
             codes[:, i] = t[f"cell.{i}"][np.clip(at, begin, end - 1)]
         return cells.decode(codes, rng)
 
@@ -172,8 +171,8 @@ def _response(codes: np.ndarray, size: int, ordered: bool) -> np.ndarray:
     """Return what the trees split by: the rank in [0, 1] if ordered, else one-hot levels."""
     if ordered:
         counts = np.bincount(codes, minlength=size)
-        return ((np.cumsum(counts) - counts / 2) / len(codes))[codes][:, None]
-    return np.eye(size, dtype=np.float32)[codes]
+        return np.asarray(((np.cumsum(counts) - counts / 2) / len(codes))[codes][:, None])
+    return np.asarray(np.eye(size, dtype=np.float32)[codes])
 
 
 def _rank(codes: np.ndarray, target: np.ndarray, size: int) -> np.ndarray:
@@ -194,20 +193,13 @@ def _rank(codes: np.ndarray, target: np.ndarray, size: int) -> np.ndarray:
     score = means[:, 0]
     if means.shape[1] > 1:
         centered = (means - target.mean(axis=0)) * np.sqrt(counts)[:, None]
-        axis = np.linalg.svd(centered, full_matrices=False)[2][0]
-        score = means @ axis
+        score = means @ np.linalg.svd(centered, full_matrices=False)[2][0]
     return np.argsort(np.argsort(score, kind="stable"), kind="stable")
-
-
-def _keys(x: np.ndarray) -> np.ndarray:
-    """Return each row as bytes."""
-    x = np.ascontiguousarray(x + 0.0)
-    return x.view(f"V{8 * x.shape[1]}").ravel()
 
 
 def copy_rate(rows: np.ndarray, drawn: np.ndarray) -> float:
     """Return the share of drawn rows that equal one of `rows` in every column."""
-    return float(np.isin(_keys(drawn), np.unique(_keys(rows))).mean())
+    return float(np.isin(row_keys(drawn), np.unique(row_keys(rows))).mean())
 
 
 def lower_rate(rate: float, n: int) -> float:
@@ -226,5 +218,5 @@ def natural_rate(rows: np.ndarray) -> float:
 
     This is the leave-one-out estimate for a new row of the same population.
     """
-    _, back, counts = np.unique(_keys(rows), return_inverse=True, return_counts=True)
+    _, back, counts = np.unique(row_keys(rows), return_inverse=True, return_counts=True)
     return float((counts[back] > 1).mean())

@@ -13,17 +13,15 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from ..errors import BadData
-from ..parameters import bad
-
-if TYPE_CHECKING:
-    from pandas import Series
+from ..errors import BadData, BadParameter, MissingExtra, TacitError
+from ..parameters import bad, nearest
 
 KINDS = ("continuous", "integer", "categorical", "ordinal", "datetime", "boolean", "id")
 NUMERIC = ("continuous", "integer", "datetime")
@@ -62,6 +60,13 @@ class Column:
     def is_number(self) -> bool:
         return self.kind in NUMERIC
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Both bounds of a number, which must be declared."""
+        assert self.low is not None
+        assert self.high is not None
+        return self.low, self.high
+
     def to_dict(self) -> dict[str, Any]:
         return {
             k: list(v) if k == "values" else v
@@ -73,22 +78,16 @@ class Column:
     def from_dict(cls, data: dict[str, Any]) -> Column:
         return cls(**{**data, "values": tuple(data.get("values", ()))})
 
-    def to_numbers(self, series: Series) -> np.ndarray:
+    def to_numbers(self, series: pd.Series) -> np.ndarray:
         """Convert a series to float64; BadData names the first row outside the domain."""
-        import pandas as pd
-
         missing = series.isna().to_numpy()
         if self.kind in DISCRETE:
             index = {value: i for i, value in enumerate(self.values)}
-            codes, distinct = pd.factorize(series)
-            codes_of = np.array([index.get(scalar(v), -1) for v in distinct] + [-1], dtype=np.float64)
-            x = codes_of[codes]
+            x = map_values(series, lambda v: index.get(scalar(v), -1)).astype(np.float64)
             self._reject(series, (x < 0) & ~missing, "is not one of the allowed values")
             x[missing] = np.nan
-        elif self.kind == "datetime":
-            x = seconds(series, self.name)
         else:
-            x = as_float(series, self.name)
+            x = self.to_numbers_unchecked(series)
         if not self.missing:
             self._reject(series, missing, "is missing")
         if self.is_number and self.low is not None and self.high is not None:
@@ -101,14 +100,14 @@ class Column:
                 )
         return x
 
-    def _reject(self, series: Series, wrong: np.ndarray, why: str) -> None:
+    def _reject(self, series: pd.Series, wrong: np.ndarray, why: str) -> None:
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
             value = series.iloc[row]
-            value = value.item() if isinstance(value, np.generic) else value
             raise BadData(
-                f"the column {self.name!r}: {value!r} in row {row} {why} ({int(wrong.sum())} such rows). "
-                "Declare a wider domain, or correct the rows."
+                f"the column {self.name!r}: {value.item() if isinstance(value, np.generic) else value!r} in "
+                f"row {row} {why} ({int(wrong.sum())} such rows). Declare a wider domain, or correct the "
+                "rows."
             )
 
     def fit_to_domain(self, x: np.ndarray) -> np.ndarray:
@@ -126,8 +125,6 @@ class Column:
 
     def to_series(self, x: np.ndarray) -> Any:
         """Convert numbers to values, with the dtype of the real column."""
-        import pandas as pd
-
         missing = np.isnan(x)
         if self.kind in DISCRETE:
             pool = np.empty(len(self.values) + 1, dtype=object)
@@ -157,8 +154,6 @@ class Column:
 
     def to_number(self, value: Any) -> float:
         """Convert one value to its number, or raise BadData."""
-        import pandas as pd
-
         if self.kind in DISCRETE:
             if scalar(value) not in self.values:
                 raise BadData(
@@ -168,24 +163,22 @@ class Column:
             return float(self.values.index(scalar(value)))
         return float(self.to_numbers_unchecked(pd.Series([value]))[0])
 
-    def to_numbers_unchecked(self, series: Series) -> np.ndarray:
+    def to_numbers_unchecked(self, series: pd.Series) -> np.ndarray:
         """Convert a numeric series without checking the domain."""
         return seconds(series, self.name) if self.kind == "datetime" else as_float(series, self.name)
 
-    def to_numbers_or_nan(self, series: Series) -> np.ndarray:
+    def to_numbers_or_nan(self, series: pd.Series) -> np.ndarray:
         """Convert each cell independently; NaN where it cannot be read, never an error.
 
         For private generators: no cell may influence how another is read, as the first one does where pandas
         infers a time format.
         """
-        import pandas as pd
-
         if self.kind == "datetime":
             return _seconds_since_1970(
                 pd.to_datetime(series, errors="coerce", format="mixed", utc=True).dt.tz_localize(None)
             )
         try:
-            return series.to_numpy(dtype=np.float64, na_value=np.nan).copy()
+            return np.array(series.to_numpy(dtype=np.float64, na_value=np.nan))
         except (TypeError, ValueError, OverflowError):
             return np.array([_float_or_nan(v) for v in series])
 
@@ -236,8 +229,6 @@ def timestamp(low: Any = None, high: Any = None, *, days: bool = False, missing:
 
     Bounds are anything that pandas parses as a time.
     """
-    import pandas as pd
-
     ends = [
         None if end is None else float(seconds(pd.Series([pd.Timestamp(end)]), "bound")[0])
         for end in (low, high)
@@ -258,6 +249,55 @@ def identifier(faker: str = "") -> Column:
     `faker` names a Faker provider ("name", "email", "iban", …).
     """
     return Column("id", faker=faker, declared=True)
+
+
+def identifiers(column: Column, n: int, seed: int, first: int) -> pd.Series:
+    """Return `n` identifiers, distinct from the first `first` ones of this seed."""
+    if column.faker:
+        return pd.Series(_generate_fakes(column, n, seed, first), dtype=object)
+    counted = np.arange(first + 1, first + n + 1)
+    if column.dtype.startswith(("int", "uint", "Int", "UInt")):
+        return pd.Series(counted).astype(column.dtype)
+    return pd.Series([f"{column.name}-{i}" for i in counted], dtype=object)
+
+
+def _generate_fakes(column: Column, n: int, seed: int, first: int) -> list[Any]:
+    try:
+        from faker import Faker
+    except ImportError:
+        raise MissingExtra(
+            f"the column {column.name!r} with faker={column.faker!r}", "fake", "faker"
+        ) from None
+
+    fake = Faker()
+    fake.seed_instance(f"{seed} {first} {column.name}")
+    try:
+        make = getattr(fake, column.faker)
+    except AttributeError:
+        raise BadParameter(
+            f"identifier: faker={column.faker!r} is not a Faker provider. Examples: 'name', 'email', "
+            "'address', 'phone_number', 'iban', 'ssn', 'uuid4'."
+        ) from None
+    return [str(make()) for _ in range(n)]  # names may repeat, as among people
+
+
+def check_known(
+    wanted: Iterable[Any],
+    known: Sequence[str],
+    before: str,
+    after: str = "",
+    error: type[TacitError] = BadData,
+) -> None:
+    """Raise `error`, with a suggestion, for the first name that is not known: '{before} {name}{after}'."""
+    for name in wanted:
+        if name not in known:
+            raise error(f"{before} {name!r}{after}. {nearest(str(name), list(known))}")
+
+
+def map_values(series: pd.Series, code: Callable[[Any], int]) -> np.ndarray:
+    """Apply a function to each distinct value of a series, int64; −1 where a value is missing."""
+    codes, distinct = pd.factorize(series)
+    return np.asarray(np.array([*map(code, distinct), -1], np.int64)[codes])
 
 
 def scalar(value: Any) -> Any:
@@ -283,10 +323,10 @@ def _float_or_nan(value: Any) -> float:
         return math.nan
 
 
-def as_float(series: Series, name: str) -> np.ndarray:
+def as_float(series: pd.Series, name: str) -> np.ndarray:
     """Convert a series to float64; NaN where missing, BadData where it is not a finite number."""
     try:
-        x = series.to_numpy(dtype=np.float64, na_value=np.nan).copy()
+        x = np.array(series.to_numpy(dtype=np.float64, na_value=np.nan))
     except (TypeError, ValueError):
         raise BadData(
             f"the column {name!r} contains the non-numeric value "
@@ -301,10 +341,8 @@ def as_float(series: Series, name: str) -> np.ndarray:
     return x
 
 
-def seconds(series: Series, name: str) -> np.ndarray:
+def seconds(series: pd.Series, name: str) -> np.ndarray:
     """Convert times to seconds since 1970, UTC; float64 keeps microseconds for 285 years."""
-    import pandas as pd
-
     try:
         times = pd.to_datetime(series)
     except (ValueError, TypeError) as error:
@@ -317,7 +355,7 @@ def seconds(series: Series, name: str) -> np.ndarray:
     return _seconds_since_1970(times)
 
 
-def _seconds_since_1970(times: Series) -> np.ndarray:
+def _seconds_since_1970(times: pd.Series) -> np.ndarray:
     # microseconds: nanoseconds end in 2262, and the year 9999 often stands for "never"
     us = times.to_numpy(dtype="datetime64[us]")
     return np.where(np.isnat(us), np.nan, us.astype(np.int64) / 1e6)

@@ -9,32 +9,27 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from ..parameters import check, from_table, to_table
 from .columns import boolean, categorical, continuous, identifier, integer, ordinal, timestamp
 from .constraints import Combinations, Constraint, Ordered, Range
-from .generator import Generator
-from .saved import load
+from .generator import Generator, load
 from .table import Table
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 ROWS = 397  # a prime, so that no batch or pack size divides it and no tensor has this length by chance
 CITIES = {"Bern": "CH", "Basel": "CH", "Lyon": "FR", "Lille": "FR"}
 
 
-def example(rows: int = ROWS, seed: int = 0) -> tuple[DataFrame, Table]:
+def example(rows: int = ROWS, seed: int = 0) -> tuple[pd.DataFrame, Table]:
     """Return a table with every kind of column, constraints, and an identifier in every row.
 
     It has missing values, a column with a spike at one value, and a constant column.
     """
-    import pandas as pd
-
     rng = np.random.default_rng(seed)
     city = rng.choice(list(CITIES), rows)
     start = pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 900, rows), unit="D")
@@ -119,7 +114,7 @@ def check_generator(generator: Generator) -> None:
         table = dataclasses.replace(
             table, constraints=tuple(c for c in table.constraints if not isinstance(c, Combinations))
         )
-    before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index, union-attr]
+    before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index]
     _require(generator.fit(frame, table) is generator, f"{name}.fit does not return the generator itself.")
     rows = generator.sample(500, seed=1)
     after = torch.random.get_rng_state(), np.random.get_state()[1]  # type: ignore[index]
@@ -152,7 +147,9 @@ def check_generator(generator: Generator) -> None:
     )
 
 
-def _check_columns(name: str, rows: DataFrame, frame: DataFrame, table: Table, private: bool = False) -> None:
+def _check_columns(
+    name: str, rows: pd.DataFrame, frame: pd.DataFrame, table: Table, private: bool = False
+) -> None:
     _require(
         list(rows.columns) == list(frame.columns),
         f"{name}: columns {list(rows.columns)} instead of {list(frame.columns)}.",
@@ -170,7 +167,7 @@ def _check_columns(name: str, rows: DataFrame, frame: DataFrame, table: Table, p
     _require(rows["name"].is_unique, f"{name}: an identifier is sampled twice.")
 
 
-def _check_constraints(name: str, rows: DataFrame, table: Table) -> None:
+def _check_constraints(name: str, rows: pd.DataFrame, table: Table) -> None:
     _require((rows["admitted"] <= rows["discharged"]).all(), f"{name}: admitted ≤ discharged is violated.")
     combined = any(isinstance(c, Combinations) for c in table.constraints)
     _require(
@@ -180,7 +177,7 @@ def _check_constraints(name: str, rows: DataFrame, table: Table) -> None:
     _require(rows["age"].between(18, 90).all(), f"{name}: an age outside its range.")
 
 
-def _check_file(name: str, generator: Generator, frame: DataFrame) -> None:
+def _check_file(name: str, generator: Generator, frame: pd.DataFrame) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = generator.save(Path(folder) / "generator")
         again, data = load(path, also=[type(generator)]), path.read_bytes()
@@ -198,7 +195,7 @@ def _check_file(name: str, generator: Generator, frame: DataFrame) -> None:
     _require(not long, f"{name}: {', '.join(long)} is as long as the training table.")
 
 
-def secrets_of(frame: DataFrame) -> list[tuple[str, bytes]]:
+def secrets_of(frame: pd.DataFrame) -> list[tuple[str, bytes]]:
     """Return byte patterns that no saved generator may contain.
 
     Identifiers, runs of a column in row order, and whole rows of numbers.

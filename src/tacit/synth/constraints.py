@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import BadData, BadParameter
-from ..parameters import nearest
+from .columns import check_known
 
 if TYPE_CHECKING:
     from .table import Table
@@ -50,7 +50,7 @@ class Ordered:
     def holds(self, x: np.ndarray, table: Table) -> np.ndarray:
         """Return, for each row, whether the constraint holds."""
         a, b = (x[:, table.column_index(name)] for name in self.columns)
-        return np.isnan(a) | np.isnan(b) | (a < b if self.strictly else a <= b)
+        return np.asarray(np.isnan(a) | np.isnan(b) | (a < b if self.strictly else a <= b))
 
 
 @dataclass(frozen=True, init=False)
@@ -67,10 +67,14 @@ class Unique:
 
     def keys(self, x: np.ndarray, table: Table) -> tuple[np.ndarray, np.ndarray]:
         """Return (one bytes key per row, whether the row counts)."""
-        part = np.ascontiguousarray(
-            x[:, [table.column_index(name) for name in self.columns]] + 0.0
-        )  # + 0.0: −0 is 0
-        return part.view(f"V{part.shape[1] * 8}").ravel(), np.asarray(~np.isnan(part).any(axis=1))
+        part = x[:, [table.column_index(name) for name in self.columns]]
+        return row_keys(part), np.asarray(~np.isnan(part).any(axis=1))
+
+
+def row_keys(x: np.ndarray) -> np.ndarray:
+    """Return each row as bytes, so that equal rows have equal keys."""
+    x = np.ascontiguousarray(x + 0.0)  # −0 becomes 0
+    return np.asarray(x.view(f"V{x.shape[1] * 8}").ravel())
 
 
 @dataclass(frozen=True, init=False)
@@ -89,21 +93,13 @@ class Combinations:
 
 
 Constraint = Range | Ordered | Unique | Combinations
-MEMBERS: dict[str, type] = {
-    "Range": Range,
-    "Ordered": Ordered,
-    "Unique": Unique,
-    "Combinations": Combinations,
-}
 
 
 def check_columns(constraint: Constraint, names: list[str]) -> None:
     """Raise BadParameter if a constraint names an unknown column or too few columns."""
-    for name in constraint.columns:
-        if name not in names:
-            raise BadParameter(
-                f"{constraint!r} names {name!r}, which is not a modeled column. {nearest(str(name), names)}"
-            )
+    check_known(
+        constraint.columns, names, f"{constraint!r} names", ", which is not a modeled column", BadParameter
+    )
     if isinstance(constraint, Combinations) and len(constraint.columns) < 2:
         raise BadParameter(f"{constraint!r}: a combination needs at least two columns.")
     if isinstance(constraint, Unique) and not constraint.columns:
@@ -112,13 +108,12 @@ def check_columns(constraint: Constraint, names: list[str]) -> None:
 
 def check_holds(constraint: Constraint, x: np.ndarray, table: Table) -> None:
     """Raise BadData, with the number of rows, if the real table violates the constraint."""
+    broken = 0  # a range is checked with its column, combinations when rows are encoded
     if isinstance(constraint, Ordered):
         broken = int((~constraint.holds(x, table)).sum())
     elif isinstance(constraint, Unique):
         keys, counts = constraint.keys(x, table)
         broken = int(counts.sum() - len(np.unique(keys[counts])))
-    else:
-        return  # a range is checked with its column, combinations when rows are encoded
     if broken:
         raise BadData(
             f"the table violates {constraint!r} in {broken} of {len(x)} rows. Correct those rows, or remove "
@@ -134,11 +129,7 @@ def to_dict(constraint: Constraint) -> dict[str, Any]:
     if isinstance(constraint, Unique):
         return {"name": "Unique", "columns": list(constraint.columns)}
     # JSON has no NaN: a missing value in a combination is null
-    allowed = (
-        None
-        if constraint.allowed is None
-        else [[None if v != v else v for v in row] for row in constraint.allowed]
-    )
+    allowed = constraint.allowed and [[None if v != v else v for v in row] for row in constraint.allowed]
     return {"name": "Combinations", "columns": list(constraint.columns), "allowed": allowed}
 
 
@@ -153,7 +144,5 @@ def from_dict(data: dict[str, Any]) -> Constraint:
     allowed = data["allowed"]
     return Combinations(
         *data["columns"],
-        allowed=None
-        if allowed is None
-        else [[float("nan") if v is None else v for v in row] for row in allowed],
+        allowed=allowed and [[float("nan") if v is None else v for v in row] for row in allowed],
     )

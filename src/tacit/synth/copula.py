@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from ..parameters import flag, real, whole
-from .conditions import Conditions
-from .encode import EVEN, Discretizer, Layout
+from .encode import EVEN, Conditions, Discretizer, Layout
 from .generator import Generator, GeneratorState, Watch
 from .independent import inverse
 
@@ -36,7 +35,7 @@ class GaussianCopula(Generator):
         doc="weight of the identity in the correlation matrix, which keeps it invertible",
     )
     even: bool = flag(True, doc=EVEN)
-    seed: int = whole(0, least=0, doc="of all that is random in allowed")
+    seed: int = whole(0, least=0, doc="random seed of the fit")
 
     federated: ClassVar[bool] = True
 
@@ -113,7 +112,8 @@ def normal_scores(share: np.ndarray) -> np.ndarray:
     ends = np.clip(np.concatenate([[0.0], np.cumsum(share)]), 0, 1)
     a = torch.special.ndtri(torch.from_numpy(ends)).clamp(-12, 12).numpy()
     density = np.exp(-0.5 * a**2) / np.sqrt(2 * np.pi)
-    return np.divide(density[:-1] - density[1:], share, out=np.zeros_like(share), where=share > 0)
+    mass = density[:-1] - density[1:]
+    return np.asarray(np.divide(mass, share, out=np.zeros_like(share), where=share > 0))
 
 
 def _correlation(matrix: np.ndarray) -> np.ndarray:
@@ -122,7 +122,7 @@ def _correlation(matrix: np.ndarray) -> np.ndarray:
     values, vectors = np.linalg.eigh(matrix)
     positive = (vectors * np.maximum(values, 1e-6)) @ vectors.T
     scale = np.sqrt(np.diag(positive))
-    return positive / np.outer(scale, scale)
+    return np.asarray(positive / np.outer(scale, scale))
 
 
 def first_factor(codes: np.ndarray, sizes: list[int], steps: int = 30) -> list[np.ndarray]:

@@ -20,8 +20,7 @@ from torch.nn import functional
 
 from ..parameters import real, whole
 from .adversarial import EncodedRows
-from .conditions import Conditions
-from .encode import Layout
+from .encode import Conditions, Layout
 from .gan import GAN
 from .generator import GeneratorState
 from .modes import Encoding
@@ -62,7 +61,7 @@ class ConditionalRows(EncodedRows):
         shuffle = torch.randperm(size, device=device)
         return condition, real[shuffle], condition[shuffle], torch.stack([column, level])
 
-    def condition_loss(self, raw: Tensor, condition: Tensor, chosen: Tensor) -> Tensor | None:
+    def condition_loss(self, raw: Tensor, chosen: Tensor) -> Tensor | None:
         """Return the cross-entropy between the requested level and the generated one."""
         if not self.sizes:
             return None
@@ -115,16 +114,21 @@ def condition_sampler(
     offsets = np.cumsum([0, *(b.width for b in encoding.discrete)])
 
     def condition(rows: int) -> Tensor:
-        out = torch.zeros(rows, int(offsets[-1]))
-        if encoding.discrete:
-            column = torch.randint(len(shares), (rows,))
-            for k, (at, share) in enumerate(shares):
-                mine = torch.nonzero(column == k).ravel()
-                if len(mine):
-                    out[mine, int(offsets[at]) + torch.multinomial(share, len(mine), replacement=True)] = 1
-        return out
+        if not shares:
+            return torch.zeros(rows, 0)
+        return draw_levels(torch.randint(len(shares), (rows,)), shares, offsets)
 
     return condition
+
+
+def draw_levels(column: Tensor, shares: list[tuple[int, Tensor]], offsets: np.ndarray) -> Tensor:
+    """Return conditional vectors: in each row, a level of column `shares[column]` by its frequency."""
+    out = torch.zeros(len(column), int(offsets[-1]))
+    for k, (at, share) in enumerate(shares):
+        mine = torch.nonzero(column == k).ravel()
+        if len(mine):
+            out[mine, int(offsets[at]) + torch.multinomial(share, len(mine), replacement=True)] = 1
+    return out
 
 
 def _column_shares(

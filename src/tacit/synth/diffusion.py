@@ -20,10 +20,8 @@ a missing one, are categories: a number with such values becomes a code and a sc
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -32,14 +30,11 @@ from torch.nn import functional
 
 from ..parameters import choice, real, whole
 from .adversarial import choose_device, torch_seed
-from .conditions import Conditions
-from .encode import Layout
-from .generator import Generator, GeneratorState, Watch
+from .encode import Conditions, Layout
+from .generator import Generator, GeneratorState, Watch, run_epochs
 
-KNOTS = (
-    513  # of a column's quantile function; at least five rows between two, so no single value is alpha_bar
-)
-MIN_ROWS_PER_KNOT = 5
+KNOTS = 513  # of a column's quantile function
+MIN_ROWS_PER_KNOT = 5  # rows between two knots, so that no single value is stored
 SPIKE = 0.03  # a value shared by at least this share of the rows is a category, as for the GANs
 EMBEDDING = 128  # width of the step's embedding and of the rows' projection
 OFFSET = 0.008  # s of the cosine schedule (Nichol, Dhariwal, ICML 2021)
@@ -57,39 +52,39 @@ class TabDDPM(Generator):
     width: int = whole(256, least=1, doc="width of the hidden layers")
     layers: int = whole(3, least=1, doc="number of hidden layers")
     device: str = choice("auto", ("auto", "cpu", "cuda"), doc="device for training and sampling")
-    seed: int = whole(0, least=0, doc="of all that is random in allowed")
+    seed: int = whole(0, least=0, doc="random seed of the fit")
 
     def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> GeneratorState:
         device = choose_device(self.device)
         columns = DiffusionColumns.from_data(layout, v)
         places, codes = columns.encode(v)
         x, c = torch.from_numpy(places).float().to(device), torch.from_numpy(codes).to(device)
-        history: list[dict[str, Any]] = []
         with torch_seed(self.seed, device):
             noise = DiffusionSchedule(self.steps, columns.sizes, device)
             network = Denoiser(columns, self.width, self.layers).to(device)
             optimizer = torch.optim.AdamW(network.parameters(), lr=self.lr, weight_decay=self.decay)
             total = self.epochs * math.ceil(len(v) / self.batch)
             schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / total))
-            for epoch in range(1, self.epochs + 1):
-                started, total_loss = time.monotonic(), x.new_zeros(())
-                for index in torch.randperm(len(v), device=device).split(self.batch):
+
+            def train_epoch(epoch: int) -> dict[str, float]:
+                total_loss = x.new_zeros(())
+                for index in torch.split(torch.randperm(len(v), device=device), self.batch):
                     loss = noise.loss(network, x[index], c[index])
                     optimizer.zero_grad(set_to_none=True)
-                    loss.backward()  # type: ignore[no-untyped-call]
+                    torch.autograd.backward(loss)
                     optimizer.step()
                     schedule.step()
                     total_loss += loss.detach() * len(index)
-                history.append(
-                    {
-                        "epoch": epoch,
-                        "loss": float(total_loss) / len(v),
-                        "seconds": time.monotonic() - started,
-                    }
-                )
-                watch({"kind": "epoch", "epochs": self.epochs, **history[-1]})
-        state = {f"network.{name}": t.detach().cpu() for name, t in network.state_dict().items()}
-        return GeneratorState({**columns.tensors(), **state}, history=history)
+                return {"loss": float(total_loss) / len(v)}
+
+            history = run_epochs(self.epochs, train_epoch, watch)
+        return GeneratorState(
+            {
+                **columns.tensors(),
+                **{f"network.{name}": t.detach().cpu() for name, t in network.state_dict().items()},
+            },
+            history=history,
+        )
 
     def draw(
         self, state: GeneratorState, layout: Layout, n: int, rng: np.random.Generator, conditions: Conditions
@@ -211,7 +206,7 @@ class DiffusionSchedule:
             for h, size in zip(hot, self.sizes)
         ]
         guess, logits = network(noisy, codes_t, t)
-        places = ((noise - guess) ** 2).sum() / max(x.shape[1], 1)
+        places: Tensor = ((noise - guess) ** 2).sum() / max(x.shape[1], 1)
         codes = x.new_zeros(())
         for h, m, raw in zip(hot, codes_t, logits):
             true, predicted = self._posterior(m, h, t), self._posterior(m, functional.softmax(raw, dim=1), t)

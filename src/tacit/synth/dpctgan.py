@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -28,19 +28,14 @@ from ..accounting import discrete
 from ..parameters import real, whole
 from ..parties.ledger import Spend
 from ..parties.secret import Secret
-from .adversarial import GeneratorNet, activate, generate_rows, get_weights, torch_seed
-from .conditions import Conditions
-from .ctgan import condition_sampler, level_frequencies
+from .adversarial import CPU, GeneratorNet, activate, generate_rows, get_weights, torch_seed
+from .ctgan import condition_sampler, draw_levels, level_frequencies
 from .dpgan import DPGAN, PrivateGAN, build_critic
-from .encode import Layout
+from .encode import Conditions, Layout
 from .generator import GeneratorState, Watch
 from .marginals import Grid
 from .modes import Encoding
-from .private_networks import CPU
 from .table import Table
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 COLUMNS = 0.15  # share of ε for counts of single columns
 STAND_IN = 20_000  # artificial rows drawn from the noisy counts, to which modes are fitted
@@ -56,7 +51,7 @@ class DPCTGAN(DPGAN):
     modes: int = whole(10, least=1, doc="maximum number of Gaussian modes of a numeric column")
 
     def learn_private(
-        self, frame: DataFrame, table: Table, grid: Grid, secret: Secret, watch: Watch
+        self, frame: pd.DataFrame, table: Table, grid: Grid, secret: Secret, watch: Watch
     ) -> tuple[GeneratorState, Spend]:
         layout = Layout(table)
         rng = np.random.default_rng(
@@ -80,7 +75,7 @@ class DPCTGAN(DPGAN):
         return GeneratorState({**encoding.tensors(), **nets.frequencies, **weights}, history=history), spend
 
     def draw_from_counts(
-        self, grid: Grid, frame: DataFrame, secret: Secret, rng: np.random.Generator
+        self, grid: Grid, frame: pd.DataFrame, secret: Secret, rng: np.random.Generator
     ) -> np.ndarray:
         """Return cells of artificial rows, each column distributed by its noisy counts.
 
@@ -89,8 +84,9 @@ class DPCTGAN(DPGAN):
         codes, scale = grid.codes(frame), math.ceil(len(grid.sizes) / (COLUMNS * self.epsilon))
         columns = []
         for j, size in enumerate(grid.sizes):
-            counts = np.bincount(codes[:, j], minlength=size) + discrete.laplace(scale, size, secret.bytes)
-            share = np.maximum(counts, 1)
+            share = np.maximum(
+                np.bincount(codes[:, j], minlength=size) + discrete.laplace(scale, size, secret.bytes), 1
+            )
             edges = np.rint(np.r_[0, np.cumsum(share)] / share.sum() * STAND_IN)
             columns.append(rng.permutation(np.repeat(np.arange(size), np.diff(edges).astype(np.int64))))
         return np.column_stack(columns)
@@ -128,6 +124,7 @@ class ConditionalNets:
             frequencies,
             settings.noise,
         )
+        self.shares = list(enumerate(frequencies.values()))
         self.sizes = [b.width for b in encoding.discrete]
         self.offsets = np.cumsum([0, *self.sizes])
         width = int(self.offsets[-1])
@@ -145,41 +142,21 @@ class ConditionalNets:
     def real(self, index: Tensor) -> Tensor:
         """Return real rows, each with its own level of a uniformly drawn column."""
         rows = self.encoded[index]
-        condition = (
-            torch.cat([rows[:, b.indicators] for b in self.encoding.discrete], dim=1)
-            if self.sizes
-            else rows[:, :0]
-        )
-        if self.sizes:
-            condition = condition * torch.repeat_interleave(
-                functional.one_hot(torch.randint(len(self.sizes), (len(rows),)), len(self.sizes)),
-                torch.tensor(self.sizes),
-                dim=1,
-            )
-        return torch.cat([rows, condition], dim=1)
+        if not self.sizes:
+            return rows
+        column = functional.one_hot(torch.randint(len(self.sizes), (len(rows),)), len(self.sizes))
+        levels = torch.cat([rows[:, b.indicators] for b in self.encoding.discrete], dim=1)
+        return torch.cat([rows, levels * torch.repeat_interleave(column, torch.tensor(self.sizes), 1)], dim=1)
 
     def fake(self, n: int) -> tuple[Tensor, Tensor | None]:
         """Return generated rows with their conditions, and the cross-entropy between the two."""
         column = torch.randint(max(len(self.sizes), 1), (n,))
-        condition, losses = torch.zeros(n, int(self.offsets[-1])), []
-        for k, b in enumerate(self.encoding.discrete):
-            mine = torch.nonzero(column == k).ravel()
-            if len(mine):
-                condition[
-                    mine,
-                    int(self.offsets[k])
-                    + torch.multinomial(
-                        self.frequencies[f"frequency.{b.variable}"], len(mine), replacement=True
-                    ),
-                ] = 1
+        condition = draw_levels(column, self.shares, self.offsets)
         raw = self.generator(torch.cat([torch.randn(n, self.noise), condition], dim=1))
+        losses = []
         for k, b in enumerate(self.encoding.discrete):
-            mine = column == k
-            losses.append(
-                -(
-                    functional.log_softmax(raw[mine][:, b.indicators], dim=1)
-                    * condition[mine][:, self.offsets[k] : self.offsets[k + 1]]
-                ).sum()
-            )
+            mine, levels = column == k, slice(self.offsets[k], self.offsets[k + 1])
+            log_shares = functional.log_softmax(raw[mine][:, b.indicators], dim=1)
+            losses.append(-(log_shares * condition[mine][:, levels]).sum())
         loss = torch.stack(losses).sum() / n if losses else None
         return torch.cat([activate(raw, self.encoding), condition], dim=1), loss

@@ -26,7 +26,7 @@ from ..parties.ledger import Spend
 from ..parties.secret import Secret
 from .adversarial import GeneratorNet
 from .generator import Watch
-from .private_networks import History, NetworkGenerator, network_spend
+from .private import History, NetworkGenerator, network_spend
 
 COUNTING = 0.05  # share of ε for the number of rows
 SURE = 1e-12  # probability, part of δ, that there are more rows than estimated
@@ -103,7 +103,7 @@ class DPGAN(NetworkGenerator):
                     fake, condition_loss = gan.fake(batch)
                     loss = functional.softplus(-gan.critic(fake)).mean()
                     generator_optimizer.zero_grad(set_to_none=True)
-                    (loss if condition_loss is None else loss + condition_loss).backward()
+                    torch.autograd.backward(loss if condition_loss is None else loss + condition_loss)
                     generator_optimizer.step()
             history.append({"epoch": epoch, "generator_loss": float(loss.detach())})
             watch({"kind": "epoch", "epochs": self.epochs, **history[-1]})
@@ -114,13 +114,14 @@ class DPGAN(NetworkGenerator):
             f"{COUNTING * budget:.4g} for the number of rows{note}. Domains are the declared ones."
         )
         mechanism = f"{type(self).__name__} (DP-SGD on the critic)"
-        sampling = f"Poisson ({batch} of about {estimate:,})"
-        return network_spend(mechanism, spent, self.delta, sampling, note), history
+        return network_spend(
+            mechanism, spent, self.delta, f"Poisson ({batch} of about {estimate:,})", note
+        ), history
 
 
 @dataclass(frozen=True)
 class PrivateGAN:
-    """Two networks, and how their batches are made.
+    """Two networks, and how their batches are drawn.
 
     `real` returns the rows at these indices as the critic sees them; `fake` returns `n` generated rows and an
     optional further loss of the generator.

@@ -1,24 +1,23 @@
 """Encodings of a table's numbers for generators.
 
-`Layout` maps columns to variables; `Discretizer` maps variables to codes of few cells.
+`Layout` maps columns to variables, `Discretizer` maps variables to codes of few cells, and `Conditions` are
+the values that a sample may have: `sample(n, conditions={"sex": "F", "age": (30, 40)})`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import BadData
+from ..errors import BadData, BadParameter
+from .columns import check_known
 from .constraints import Combinations
 from .table import Table
-
-if TYPE_CHECKING:
-    from .conditions import Conditions
 
 MIN_ROWS_PER_VALUE = 4  # a value shared by fewer rows may identify a person, and is blurred into an interval
 MIN_ROWS_PER_KNOT = 5  # likewise for the quantiles within an interval
@@ -38,8 +37,51 @@ class Variable:
     levels: int
     missing: bool = False
     ordered: bool = False
-    low: float | None = None
-    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """For each conditioned column, by index, the allowed values or interval."""
+
+    mapping: Mapping[str, Any]  # as the user wrote it, for messages
+    values: Mapping[int, np.ndarray]
+    intervals: Mapping[int, tuple[float, float]]
+
+    @classmethod
+    def parse(cls, table: Table, conditions: Mapping[str, Any]) -> Conditions:
+        """Translate a dictionary of column names and values into numbers, or raise."""
+        names = [c.name for c in table.modeled]
+        allowed: dict[int, np.ndarray] = {}
+        intervals: dict[int, tuple[float, float]] = {}
+        for name, value in conditions.items():
+            check_known([name], names, "conditions: there is no modeled column", error=BadParameter)
+            j = names.index(name)
+            column = table.modeled[j]
+            if isinstance(value, tuple) and column.is_number and len(value) == 2:
+                intervals[j] = (column.to_number(value[0]), column.to_number(value[1]))
+                if not intervals[j][0] <= intervals[j][1]:
+                    raise BadParameter(
+                        f"conditions: {name}={value!r} is an empty interval; give (low, high)."
+                    )
+                continue
+            values = list(value) if isinstance(value, list | set | tuple) else [value]
+            if not values or (any(v is None for v in values) and not column.missing):
+                raise BadParameter(
+                    f"conditions: {name}={value!r} matches no value of this column. Give a value of its "
+                    "domain."
+                )
+            allowed[j] = np.array([np.nan if v is None else column.to_number(v) for v in values])
+        return cls(dict(conditions), allowed, intervals)
+
+    def matches(self, x: np.ndarray) -> np.ndarray:
+        """Return, for each row, whether it satisfies all conditions."""
+        valid = np.ones(len(x), dtype=bool)
+        for j, values in self.values.items():
+            valid &= np.isin(x[:, j], values) | (np.isnan(x[:, j]) & bool(np.isnan(values).any()))
+        for j, (low, high) in self.intervals.items():
+            with np.errstate(invalid="ignore"):
+                valid &= (x[:, j] >= low) & (x[:, j] <= high)
+        return valid
 
 
 class Layout:
@@ -63,9 +105,7 @@ class Layout:
             if group is None:
                 levels = 0 if c.is_number else len(c.values) + c.missing
                 self.variables.append(
-                    Variable(
-                        c.name, (j,), levels, c.missing, c.kind == "ordinal" or c.is_number, c.low, c.high
-                    )
+                    Variable(c.name, (j,), levels, c.missing, c.kind == "ordinal" or c.is_number)
                 )
             elif j == min(group):
                 rows = np.array(groups[group].allowed, dtype=np.float64)
@@ -78,10 +118,9 @@ class Layout:
         for i, v in enumerate(self.variables):
             if i in self.combinations:
                 out[:, i] = self._encode_combination(x[:, list(v.columns)], i)
-            elif v.levels:
-                out[:, i] = np.where(np.isnan(x[:, v.columns[0]]), v.levels - 1, x[:, v.columns[0]])
             else:
-                out[:, i] = x[:, v.columns[0]]
+                column = x[:, v.columns[0]]
+                out[:, i] = np.where(np.isnan(column), v.levels - 1, column) if v.levels else column
         return out
 
     def _encode_combination(self, part: np.ndarray, i: int) -> np.ndarray:
@@ -101,10 +140,9 @@ class Layout:
         for i, var in enumerate(self.variables):
             if i in self.combinations:
                 x[:, list(var.columns)] = self.combinations[i][v[:, i].astype(np.int64)]
-            elif var.levels and var.missing:
-                x[:, var.columns[0]] = np.where(v[:, i] >= var.levels - 1, np.nan, v[:, i])
             else:
-                x[:, var.columns[0]] = v[:, i]
+                is_missing = bool(var.levels and var.missing) & (v[:, i] >= var.levels - 1)
+                x[:, var.columns[0]] = np.where(is_missing, np.nan, v[:, i])
         return x
 
     def allowed_levels(self, conditions: Conditions) -> dict[int, np.ndarray]:
@@ -145,22 +183,6 @@ class Discretizer:
         parts = {i: _quantile_cells(v[:, i], bins) for i, var in enumerate(variables) if not var.levels}
         return cls(variables, {i: p[0] for i, p in parts.items()}, {i: p[1] for i, p in parts.items()})
 
-    @classmethod
-    def from_domain(cls, variables: Sequence[Variable], bins: int = 32) -> Discretizer:
-        """Build cells of equal width over [low, high], independently of the data."""
-        knots = {}
-        for i, var in enumerate(variables):
-            if not var.levels:
-                assert var.low is not None
-                assert var.high is not None
-                ends = (
-                    np.linspace(var.low, var.high, bins + 1)
-                    if var.high > var.low
-                    else np.array([var.low, var.low])
-                )
-                knots[i] = np.column_stack([ends[:-1], ends[1:]])
-        return cls(variables, {i: k[1:, 0] for i, k in knots.items()}, knots)
-
     def encode(self, v: np.ndarray) -> np.ndarray:
         """Return the codes, int64 [rows, variables]."""
         codes = np.empty(v.shape, dtype=np.int64)
@@ -195,11 +217,13 @@ class Discretizer:
 
     @classmethod
     def from_tensors(cls, variables: Sequence[Variable], tensors: Mapping[str, Tensor]) -> Discretizer:
-        parts = [
-            {i: tensors[f"cells.{what}.{i}"].numpy() for i, v in enumerate(variables) if not v.levels}
-            for what in ("edges", "knots")
-        ]
-        return cls(variables, *parts)
+        return cls(
+            variables,
+            *[
+                {i: tensors[f"cells.{what}.{i}"].numpy() for i, v in enumerate(variables) if not v.levels}
+                for what in ("edges", "knots")
+            ],
+        )
 
 
 def _quantile_cells(column: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray]:
@@ -207,10 +231,8 @@ def _quantile_cells(column: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarr
     if not len(present):
         return np.empty(0), np.zeros((1, 2))
     values, counts = np.unique(present, return_counts=True)
-    if len(values) <= bins and MIN_ROWS_PER_VALUE * len(values) <= len(present):
-        shared = np.ones(len(values), dtype=bool)
-    else:
-        shared = counts >= max(MIN_ROWS_PER_VALUE, len(present) / bins)
+    few = len(values) <= bins and MIN_ROWS_PER_VALUE * len(values) <= len(present)
+    shared = few | (counts >= max(MIN_ROWS_PER_VALUE, len(present) / bins))
     # a cell begins at and after every shared value, and after every len/bins other rows
     full = max(len(present) / bins, 2 * MIN_ROWS_PER_KNOT)
     blurred = np.where(shared, 0, counts)
@@ -220,15 +242,13 @@ def _quantile_cells(column: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarr
     start_of_run = np.maximum.accumulate(start_of_run)
     part = ((before - start_of_run) // full).astype(np.int64)
     key = np.stack([run, np.where(shared, -1, part)])
-    begins = np.r_[True, (key[:, 1:] != key[:, :-1]).any(axis=0)]
-    first = np.flatnonzero(begins)
+    first = np.flatnonzero(np.r_[True, (key[:, 1:] != key[:, :-1]).any(axis=0)])
     last = np.r_[first[1:], len(values)] - 1
     edges = (values[last[:-1]] + values[first[1:]]) / 2
     ends = np.cumsum(counts)
     rows = [present[(ends[a] - counts[a]) : ends[b]] for a, b in zip(first, last)]
     m = int(np.clip(full // MIN_ROWS_PER_KNOT, 1, MAX_KNOTS))
-    knots = np.stack([np.quantile(r, np.linspace(0, 1, m + 1)) for r in rows])
-    return edges, knots
+    return edges, np.stack([np.quantile(r, np.linspace(0, 1, m + 1)) for r in rows])
 
 
 EVEN = "stratified sampling: columns follow the learned distribution as closely as n rows can"
@@ -249,8 +269,7 @@ def uniforms_within(groups: np.ndarray, rng: np.random.Generator, even: bool) ->
         return rng.random(n)
     order = np.lexsort((rng.random(n), groups))
     sorted_groups = groups[order]
-    first = np.r_[True, sorted_groups[1:] != sorted_groups[:-1]]
-    starts = np.flatnonzero(first)
+    starts = np.flatnonzero(np.r_[True, sorted_groups[1:] != sorted_groups[:-1]])
     sizes = np.diff(np.r_[starts, n])
     u = np.empty(n)
     u[order] = (np.arange(n) - np.repeat(starts, sizes) + rng.random(n)) / np.repeat(sizes, sizes)

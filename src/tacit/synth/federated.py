@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from ..errors import BadData
-from .adversarial import GANTrainer, build_networks, get_weights, torch_seed
+from .adversarial import CPU, get_weights, torch_seed
 from .copula import GaussianCopula
 from .encode import Discretizer, Layout
-from .gan import GAN
+from .gan import GAN, GANTrainer
 from .modes import Encoding
 
 FINE = 1024  # cells of a numeric column in the first counts: finer than the cells or modes derived from them
@@ -46,31 +46,25 @@ class Histograms:
         self.steps: list[float | None] = []  # for numeric columns with one cell per value
         self.sizes: list[int] = []
         for v in layout.variables:
-            if v.levels:
-                self.steps.append(None)
-                self.sizes.append(v.levels)
-                continue
-            assert v.low is not None
-            assert v.high is not None
-            step = layout.table.modeled[v.columns[0]].step
-            places = int(np.floor((v.high - v.low) / step + 1e-9)) + 1 if step else FINE + 1
+            step, places = None, v.levels
+            if not v.levels:
+                column = layout.table.modeled[v.columns[0]]
+                step, (low, high) = column.step, column.ends
+                places = int(np.floor((high - low) / step + 1e-9)) + 1 if step else FINE + 1
             self.steps.append(step if places <= FINE else None)
-            self.sizes.append(min(places, FINE) + v.missing)
+            self.sizes.append(v.levels or min(places, FINE) + v.missing)
 
     def count(self, v: np.ndarray) -> np.ndarray:
         """Count the rows in each cell, one variable after the other."""
         parts = []
         for i, (var, size, step) in enumerate(zip(self.layout.variables, self.sizes, self.steps)):
-            if var.levels:
-                code = v[:, i].astype(np.int64)
-            else:
-                assert var.low is not None
-                assert var.high is not None
-                cells = size - var.missing
-                x = np.nan_to_num(v[:, i], nan=var.low) - var.low
-                at = np.rint(x / step) if step else np.floor(x / max(var.high - var.low, 1e-300) * cells)
-                code = np.where(np.isnan(v[:, i]), size - 1, np.clip(at, 0, cells - 1)).astype(np.int64)
-            parts.append(np.bincount(code, minlength=size))
+            code = v[:, i]
+            if not var.levels:
+                (low, high), cells = self.layout.table.modeled[var.columns[0]].ends, size - var.missing
+                x = np.nan_to_num(v[:, i], nan=low) - low
+                at = np.rint(x / step) if step else np.floor(x / max(high - low, 1e-300) * cells)
+                code = np.where(np.isnan(v[:, i]), size - 1, np.clip(at, 0, cells - 1))
+            parts.append(np.bincount(code.astype(np.int64), minlength=size))
         return np.concatenate(parts)
 
     def stand_in_rows(self, totals: np.ndarray) -> np.ndarray:
@@ -84,20 +78,10 @@ class Histograms:
             counts = totals[ends[i] : ends[i + 1]]
             code = np.repeat(np.arange(size), counts).astype(np.float64)
             if not var.levels:
-                assert var.low is not None
-                assert var.high is not None
-                cells = size - var.missing
-                missing = code >= cells
-                if step:
-                    code = var.low + code * step
-                else:
-                    within = (
-                        np.concatenate([(np.arange(c) + 0.5) / c for c in counts if c])
-                        if counts.sum()
-                        else np.zeros(0)
-                    )
-                    code = var.low + (code + within) / cells * (var.high - var.low)
-                code[missing] = np.nan
+                (low, high), cells = self.layout.table.modeled[var.columns[0]].ends, size - var.missing
+                within = np.concatenate([(np.arange(c) + 0.5) / c for c in counts if c] or [np.zeros(0)])
+                values = low + (code * step if step else (code + within) / cells * (high - low))
+                code = np.where(code >= cells, np.nan, values)
             columns.append(code)
         return np.column_stack(columns)
 
@@ -146,8 +130,9 @@ class PooledCopula(Pooled):
     def __init__(self, generator: GaussianCopula, histograms: Histograms, totals: np.ndarray):
         super().__init__(histograms.layout)
         self.generator = generator
-        rows = histograms.stand_in_rows(totals)
-        self.cells = Discretizer.from_data(self.layout.variables, rows, generator.bins)
+        self.cells = Discretizer.from_data(
+            self.layout.variables, histograms.stand_in_rows(totals), generator.bins
+        )
         self.size = sum(self.cells.sizes)
         self.total = np.zeros(self.length)
 
@@ -188,9 +173,9 @@ class PooledGAN(Pooled):
         self.rows = len(pooled)
         self.encoding = Encoding.fit(self.layout, pooled, generator.modes)
         self.frequencies = generator.frequencies(pooled, self.encoding)
-        with torch_seed(generator.seed, torch.device("cpu")):
+        with torch_seed(generator.seed, CPU):
             width = generator.rows_class(torch.zeros(1, self.encoding.width), self.encoding).condition_width
-            self.nets = build_networks(self.encoding, generator.settings, width)
+            self.nets = generator.build_networks(self.encoding, width)
         self.trainer: GANTrainer | None = None
 
     @property
@@ -212,12 +197,13 @@ class PooledGAN(Pooled):
     ) -> tuple[np.ndarray, tuple[float, float]]:
         """Train from the common weights; return the new ones times the share of rows."""
         assert weights is not None
-        with torch_seed(seed, torch.device("cpu")):
+        with torch_seed(seed, CPU):
             if self.trainer is None:  # the optimizer's state stays with the holder
                 encoded = self.encoding.encode(v, np.random.default_rng([seed, 1]))
                 # no moving average here: the average that counts is the one over holders
-                settings = replace(self.generator.settings, average=0.0)
-                self.trainer = GANTrainer(self.generator.rows_class(encoded, self.encoding), settings)
+                self.trainer = GANTrainer(
+                    self.generator.rows_class(encoded, self.encoding), replace(self.generator, average=0.0)
+                )
                 self.nets = (self.trainer.generator, self.trainer.critic)
             self._set_weights(weights)
             losses = (0.0, 0.0)

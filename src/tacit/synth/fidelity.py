@@ -111,22 +111,20 @@ def ks_complement(a: np.ndarray, b: np.ndarray) -> float:
 
 def shapes(views: Views, synthetic: View) -> dict[str, float]:
     """Return the KS or TV complement of each column."""
-    out = {}
-    for j, name in enumerate(views.names):
-        if j in views.levels:
-            out[name] = 1 - tvd(views.joint(views.real, (j,)), views.joint(synthetic, (j,)))
-        else:
-            out[name] = ks_complement(views.real.x[:, j], synthetic.x[:, j])
-    return out
+    return {
+        name: 1 - tvd(views.joint(views.real, (j,)), views.joint(synthetic, (j,)))
+        if j in views.levels
+        else ks_complement(views.real.x[:, j], synthetic.x[:, j])
+        for j, name in enumerate(views.names)
+    }
 
 
 def correlation(x: np.ndarray, y: np.ndarray) -> float:
     """Return Pearson's correlation of the complete pairs; NaN if it is undefined."""
     there = ~(np.isnan(x) | np.isnan(y))
     x, y = x[there], y[there]
-    if len(x) < 2 or x.std() == 0 or y.std() == 0:
-        return math.nan
-    return float(np.corrcoef(x, y)[0, 1])
+    defined = len(x) > 1 and x.std() != 0 and y.std() != 0
+    return float(np.corrcoef(x, y)[0, 1]) if defined else math.nan
 
 
 def trends(views: Views, synthetic: View) -> tuple[dict[str, float], dict[str, float]]:
@@ -218,44 +216,24 @@ def measure(views: Views, rng: np.random.Generator) -> list[MetricScore]:
     """Return all scores, with those of the held-out rows as reference."""
     synthetic, seed = views.synthetic, int(rng.integers(2**31))
     score, (columns, numbers, joint) = quality(views, synthetic)
-    natural, other = quality(views, views.holdout) if views.holdout else (None, None)
+    natural, other = quality(views, views.holdout) if views.holdout else (None, [{}, {}, {}])
     discrete = {n: v for n, v in columns.items() if views.column_index(n) in views.levels}
     numeric = {n: v for n, v in columns.items() if n not in discrete}
     scores = [MetricScore(QUALITY, score, natural)]
-    for metric, parts, k in (
-        (KS, numeric, 0),
-        (TV, discrete, 0),
-        (CORRELATION, numbers, 1),
-        (CONTINGENCY, joint, 2),
+    for metric, parts, reference in (
+        (KS, numeric, other[0]),
+        (TV, discrete, other[0]),
+        (CORRELATION, numbers, other[1]),
+        (CONTINGENCY, joint, other[2]),
+        (MOMENTS, moments(views, synthetic), moments(views, views.holdout) if views.holdout else {}),
     ):
         if parts:
-            holdout_values = [v for n, v in other[k].items() if n in parts] if other else []
-            scores.append(
-                MetricScore(
-                    metric,
-                    float(np.mean(list(parts.values()))),
-                    float(np.mean(holdout_values)) if holdout_values else None,
-                    parts=parts,
-                )
-            )
-    moment_errors = moments(views, synthetic)
-    if moment_errors:
-        holdout_values = list(moments(views, views.holdout).values()) if views.holdout else []
-        scores.append(
-            MetricScore(
-                MOMENTS,
-                float(np.mean(list(moment_errors.values()))),
-                float(np.mean(holdout_values)) if holdout_values else None,
-                parts=moment_errors,
-            )
-        )
+            # errors of moments are compared over all columns of each table
+            values = [v for n, v in reference.items() if n in parts or metric is MOMENTS]
+            mean = float(np.mean(list(parts.values())))
+            scores.append(MetricScore(metric, mean, float(np.mean(values)) if values else None, parts=parts))
     for metric, function in ((DETECTION, detection), (CLUSTERS, clusters)):
         value = function(views, synthetic, np.random.default_rng(seed))
-        scores.append(
-            MetricScore(
-                metric,
-                value,
-                function(views, views.holdout, np.random.default_rng(seed)) if views.holdout else None,
-            )
-        )
+        natural = function(views, views.holdout, np.random.default_rng(seed)) if views.holdout else None
+        scores.append(MetricScore(metric, value, natural))
     return scores

@@ -6,29 +6,30 @@ numbers again. Nothing else is kept: no row of the training table, and no index 
 
 from __future__ import annotations
 
+import json
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
+import pandas as pd
 from torch import Tensor
 
 from ..errors import BadData, BadParameter
+from ..files import write_atomic
 from ..parameters import bad, check, to_table
 from ..parties.ledger import Ledger
 from ..results import JobResult, encode_plain
 from .columns import Column
-from .conditions import Conditions
 from .constraints import Ordered, Unique
-from .encode import Layout
+from .encode import Conditions, Layout
 from .table import Table
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
 CHUNK = 65_536  # rows drawn at a time, so that a large sample is never in memory as a whole
+FORMAT = "tacit.synth/1"  # of saved generators
 PATIENCE = 200  # rows drawn for each accepted row before sampling fails
 NOT_PRIVATE = (
     "NOT DIFFERENTIALLY PRIVATE: nothing bounds what the synthetic rows reveal about the training rows. "
@@ -56,6 +57,18 @@ class GeneratorState:
     metadata: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     ledger: Ledger = field(default_factory=unprotected_ledger)
+
+
+def run_epochs(
+    epochs: int, train_epoch: Callable[[int], dict[str, float]], watch: Watch
+) -> list[dict[str, Any]]:
+    """Call `train_epoch(epoch)`, which returns losses; return one history row per epoch."""
+    history: list[dict[str, Any]] = []
+    for epoch in range(1, epochs + 1):
+        started = time.monotonic()
+        history.append({"epoch": epoch, **train_epoch(epoch), "seconds": time.monotonic() - started})
+        watch({"kind": "epoch", "epochs": epochs, **history[-1]})
+    return history
 
 
 class Generator(JobResult, ABC):
@@ -91,7 +104,7 @@ class Generator(JobResult, ABC):
 
     def fit(
         self,
-        frame: DataFrame,
+        frame: pd.DataFrame,
         table: Table | Mapping[str, Column] | None = None,
         watch: Watch | None = None,
     ) -> Self:
@@ -104,7 +117,7 @@ class Generator(JobResult, ABC):
         return self.restore(*self._learn_frame(frame, table, watch or (lambda event: None)))
 
     def _learn_frame(
-        self, frame: DataFrame, table: Table | Mapping[str, Column] | None, watch: Watch
+        self, frame: pd.DataFrame, table: Table | Mapping[str, Column] | None, watch: Watch
     ) -> tuple[Table, GeneratorState]:
         if table is None:
             table = Table.infer(frame)
@@ -158,18 +171,16 @@ class Generator(JobResult, ABC):
             raise BadParameter(f"{type(self).__name__} is not fitted yet. Call fit(frame) first.")
         return self._fitted
 
-    def sample(self, n: int, conditions: Mapping[str, Any] | None = None, seed: int = 0) -> DataFrame:
+    def sample(self, n: int, conditions: Mapping[str, Any] | None = None, seed: int = 0) -> pd.DataFrame:
         """Return `n` synthetic rows.
 
         `conditions` fixes columns: a value, a list of values, or for numbers a tuple (low, high).
         """
-        import pandas as pd
-
         return pd.concat(list(self.chunks(n, conditions, seed)), ignore_index=True)
 
     def chunks(
         self, n: int, conditions: Mapping[str, Any] | None = None, seed: int = 0
-    ) -> Iterator[DataFrame]:
+    ) -> Iterator[pd.DataFrame]:
         """Yield the rows of `sample` in data frames of at most 65,536 rows."""
         for name, value, least in (("n", n, 1), ("seed", seed, 0)):
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
@@ -178,11 +189,12 @@ class Generator(JobResult, ABC):
             int(n), int(seed), Layout(self.table), Conditions.parse(self.table, conditions or {})
         )
 
-    def _chunks(self, n: int, seed: int, layout: Layout, conditions: Conditions) -> Iterator[DataFrame]:
+    def _chunks(self, n: int, seed: int, layout: Layout, conditions: Conditions) -> Iterator[pd.DataFrame]:
         seen: list[set[bytes]] = [set() for c in self.table.constraints if isinstance(c, Unique)]
         for i, first in enumerate(range(0, n, CHUNK)):
-            rng = np.random.default_rng([seed, i, 1])
-            x = self._draw_valid(min(CHUNK, n - first), rng, layout, conditions, seen)
+            x = self._draw_valid(
+                min(CHUNK, n - first), np.random.default_rng([seed, i, 1]), layout, conditions, seen
+            )
             yield self.table.to_frame(x, seed, first)
 
     def _draw_valid(
@@ -241,6 +253,63 @@ class Generator(JobResult, ABC):
 
         Tensors as safetensors, the rest as JSON in its header; no code and no training row.
         """
-        from . import saved
+        from safetensors.torch import save
 
-        return saved.write(self, Path(path))
+        header = {
+            "format": FORMAT,
+            "generator": type(self).__name__,
+            "parameters": asdict(self),  # type: ignore[call-overload]
+            "table": self.table.to_dict(),
+            "facts": self.state.metadata,
+            "history": self.history,
+            "ledger": self.ledger.to_dict(),
+        }
+        tensors = {name: t.detach().cpu().contiguous() for name, t in self.state.tensors.items()}
+        path = Path(path)
+        try:
+            write_atomic(path, save(tensors, metadata={"tacit": json.dumps(header, allow_nan=False)}))
+        except OSError as error:
+            raise BadParameter(
+                f"save: {path} cannot be written: {error.strerror}. Choose a writable location."
+            ) from None
+        return path
+
+
+def load(path: str | Path, also: Sequence[type[Generator]] = ()) -> Generator:
+    """Load a generator saved with `Generator.save`; it samples the same rows as before.
+
+    `also` lists generator classes of your own that the file may contain.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load as load_tensors
+
+    from . import ALL
+
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise BadData(
+            f"{path} cannot be read: {error.strerror}. Give a file written by Generator.save."
+        ) from None
+    try:
+        header = _header(data)
+        cls = {**ALL, **{c.__name__: c for c in also}}[header["generator"]]
+        parameters = {k: tuple(v) if isinstance(v, list) else v for k, v in header["parameters"].items()}
+        state = GeneratorState(
+            dict(load_tensors(data)), header["facts"], header["history"], Ledger.from_dict(header["ledger"])
+        )
+        return cls(**parameters).restore(Table.from_dict(header["table"]), state)
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise BadData(
+            f"{path} is not a generator saved by tacit ({type(error).__name__}: {error}). Give a file "
+            "written by Generator.save."
+        ) from None
+
+
+def _header(data: bytes) -> dict[str, Any]:
+    """Read tacit's part of a safetensors header: eight bytes of length, then JSON."""
+    size = int.from_bytes(data[:8], "little")
+    header: dict[str, Any] = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["tacit"])
+    if header["format"] != FORMAT:
+        raise ValueError(f"its format is {header['format']!r}, and this version of tacit reads {FORMAT!r}")
+    return header

@@ -13,6 +13,7 @@ column in that order.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,10 +36,7 @@ class Measurement:
 
 def count_cells(clique: Iterable[int], sizes: Sequence[int]) -> int:
     """Return the cells of a marginal as a Python integer, which does not overflow."""
-    total = 1
-    for column in clique:
-        total *= int(sizes[column])
-    return total
+    return math.prod(int(sizes[column]) for column in clique)
 
 
 def triangulate(cliques: Iterable[Clique], sizes: Sequence[int]) -> list[Clique]:
@@ -113,8 +111,7 @@ class JunctionTree:
 
 def _axes_without(clique: Clique, columns: Iterable[int]) -> tuple[int, ...]:
     """Return the axes of `clique` that are not in `columns`."""
-    removed = set(columns)
-    return tuple(axis for axis, c in enumerate(clique) if c not in removed)
+    return tuple(axis for axis, c in enumerate(clique) if c not in set(columns))
 
 
 def _broadcast(array: np.ndarray, columns: Clique, clique: Clique) -> np.ndarray:
@@ -132,7 +129,7 @@ def _einsum(parts: list[Any], columns: list[int]) -> np.ndarray:
     """
     label = {column: k for k, column in enumerate(dict.fromkeys(c for axes in parts[1::2] for c in axes))}
     renamed = [part if k % 2 == 0 else [label[c] for c in part] for k, part in enumerate(parts)]
-    return np.einsum(*renamed, [label[c] for c in columns], optimize=len(parts) > 2)
+    return np.asarray(np.einsum(*renamed, [label[c] for c in columns], optimize=len(parts) > 2))
 
 
 @dataclass

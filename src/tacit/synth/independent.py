@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from ..parameters import flag, whole
-from .conditions import Conditions
-from .encode import EVEN, Discretizer, Layout, uniforms
+from .encode import EVEN, Conditions, Discretizer, Layout, uniforms
 from .generator import Generator, GeneratorState, Watch
 
 
@@ -19,7 +18,7 @@ class Independent(Generator):
 
     bins: int = whole(256, least=2, doc="cells of a numeric column")
     even: bool = flag(True, doc=EVEN)
-    seed: int = whole(0, least=0, doc="of all that is random in allowed")
+    seed: int = whole(0, least=0, doc="random seed of the fit")
 
     def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> GeneratorState:
         cells = Discretizer.from_data(layout.variables, v, self.bins)
@@ -46,5 +45,5 @@ class Independent(Generator):
 def inverse(shares: np.ndarray, u: np.ndarray) -> np.ndarray:
     """Return the cell where the cumulative distribution exceeds u; never one of share 0."""
     total = np.cumsum(shares)
-    last = int(np.flatnonzero(shares)[-1])
-    return np.minimum(np.searchsorted(total, u * total[-1], side="right"), last)
+    cell = np.searchsorted(total, u * total[-1], side="right")
+    return np.asarray(np.minimum(cell, np.flatnonzero(shares)[-1]))

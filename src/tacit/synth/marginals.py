@@ -12,20 +12,18 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from ..accounting import discrete
 from ..errors import BadData
 from ..parameters import bad
 from ..parties.ledger import Ledger, Spend
 from ..parties.secret import NOT_PRIVATE, Secret, SeededSecret
-from .columns import Column, scalar
+from .columns import Column, map_values, scalar
 from .graphical import Clique, Measurement, Model, count_cells
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # scores use estimates rounded to 1/16 of a row: integers, so that their sensitivity is exact
 FINE = 16
@@ -60,7 +58,7 @@ class Grid:
 
     def _count_values(self, column: Column) -> int | None:
         """Return how many values the column's step allows, or None without a step."""
-        low, high = _ends(column)
+        low, high = column.ends
         return math.floor((high - low) / column.step + 1e-9) + 1 if column.step else None
 
     def _cells(self, column: Column) -> int:
@@ -89,7 +87,7 @@ class Grid:
         out = codes.astype(np.float64)
         for j, column in enumerate(self.columns):
             if column.is_number:
-                out[:, j] = np.clip(column.to_numbers_or_nan(frame[column.name]), *_ends(column))
+                out[:, j] = np.clip(column.to_numbers_or_nan(frame[column.name]), *column.ends)
             if column.missing:
                 out[codes[:, j] == self._cells(column), j] = np.nan
         return out[(codes >= 0).all(axis=1)]
@@ -110,7 +108,7 @@ class Grid:
         return out
 
     def _bin(self, column: Column, x: np.ndarray) -> np.ndarray:
-        (low, high), k, places = _ends(column), self._cells(column), self._count_values(column)
+        (low, high), k, places = column.ends, self._cells(column), self._count_values(column)
         x = np.clip(x, low, high) - low
         if places:
             return np.clip(np.rint(x / (column.step or 1)), 0, places - 1).astype(np.int64) * k // places
@@ -121,7 +119,7 @@ class Grid:
         out = codes.astype(np.float64)
         for j, column in enumerate(self.columns):
             if column.is_number:
-                (low, high), k, places = _ends(column), self._cells(column), self._count_values(column)
+                (low, high), k, places = column.ends, self._cells(column), self._count_values(column)
                 if places:
                     first, end = (
                         -(-codes[:, j] * places // k),
@@ -141,7 +139,7 @@ class Grid:
         column, k = self.columns[j], self._cells(self.columns[j])
         if not column.is_number:
             return [None if code == k else column.values[code] for code in codes]
-        (low, high), places, step = _ends(column), self._count_values(column), column.step or 1
+        (low, high), places, step = column.ends, self._count_values(column), column.step or 1
         names: list[Any] = []
         for code in range(k):
             if places:
@@ -157,15 +155,7 @@ class Grid:
         return [None if code == k else names[code] for code in codes]
 
 
-def _ends(column: Column) -> tuple[float, float]:
-    assert column.low is not None
-    assert column.high is not None  # Grid rejects other columns
-    return column.low, column.high
-
-
 def _encode_levels(column: Column, series: Any) -> np.ndarray:
-    import pandas as pd
-
     place = {value: i for i, value in enumerate(column.values)}
     # A mismatch of types (strings declared, numbers in the column) reveals nothing about a row: it is an
     # error.
@@ -182,10 +172,9 @@ def _encode_levels(column: Column, series: Any) -> np.ndarray:
             return -1
 
     try:
-        codes, distinct = pd.factorize(series)
+        return map_values(series, at)
     except TypeError:  # for example a list in one cell
         return np.array([at(v) for v in series], np.int64)
-    return np.array([at(v) for v in distinct] + [-1], np.int64)[codes]
 
 
 @dataclass
@@ -231,8 +220,11 @@ class Curator:
         variance = discrete.rational_above(1 / (2 * rho))
         self._charge(1 / (2 * variance))
         exact = self._counts(clique)
-        noise = discrete.gaussian(variance, exact.size, self.secret.bytes)
-        return Measurement(clique, exact + noise.reshape(exact.shape), float(variance))
+        return Measurement(
+            clique,
+            exact + discrete.gaussian(variance, exact.size, self.secret.bytes).reshape(exact.shape),
+            float(variance),
+        )
 
     def choose(
         self,
@@ -282,8 +274,7 @@ class Support:
             keep = m.counts >= 3 * math.sqrt(m.variance)
             if (~keep).sum() <= 1:
                 keep[:] = True
-            codes = np.where(keep, np.cumsum(keep) - 1, keep.sum())
-            place.append(codes)
+            place.append(np.where(keep, np.cumsum(keep) - 1, keep.sum()))
             rare.append(np.flatnonzero(~keep))
         return cls(tuple(place), tuple(rare))
 

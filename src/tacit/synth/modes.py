@@ -72,12 +72,13 @@ def fit_mixture(x: np.ndarray, most: int = 10, steps: int = 100) -> Mixture:
             break
     weight = n / n.sum()
     heavy = weight > min(MIN_WEIGHT, weight.max() / 2)
-    deviation = np.sqrt(inverse_w / nu)
-    return Mixture(center + scale * m[heavy], scale * deviation[heavy], weight[heavy] / weight[heavy].sum())
+    return Mixture(
+        center + scale * m[heavy], scale * np.sqrt(inverse_w / nu)[heavy], weight[heavy] / weight[heavy].sum()
+    )
 
 
 def _digamma(x: np.ndarray) -> np.ndarray:
-    return torch.special.digamma(torch.from_numpy(np.atleast_1d(x))).numpy()
+    return np.asarray(torch.special.digamma(torch.from_numpy(np.atleast_1d(x))))
 
 
 class Block(NamedTuple):
@@ -105,8 +106,7 @@ class Encoding:
         self.blocks: list[Block] = []
         at = 0
         for i, v in enumerate(layout.variables):
-            width = v.levels or len(self.modes[i]) + v.missing
-            block = Block(i, not v.levels, at, width)
+            block = Block(i, not v.levels, at, v.levels or len(self.modes[i]) + v.missing)
             self.blocks.append(block)
             at = block.indicators.stop
         self.width = at

@@ -45,7 +45,7 @@ from ..parties.ledger import Spend
 from ..parties.secret import Secret
 from .adversarial import GeneratorNet
 from .generator import Watch
-from .private_networks import History, NetworkGenerator, network_spend
+from .private import History, NetworkGenerator, network_spend
 
 # share of the budget for counts of single columns, from which the number of rows and teachers is derived
 COLUMNS = 0.1
@@ -129,8 +129,11 @@ class PATEGAN(NetworkGenerator):
             "declared ones."
         )
         epsilon = discrete.epsilon_of(float(spent), self.delta)
-        spend = network_spend("PATE-GAN (noisy votes of teachers)", epsilon, self.delta, "no", note)
-        return network, spend, history
+        return (
+            network,
+            network_spend("PATE-GAN (noisy votes of teachers)", epsilon, self.delta, "no", note),
+            history,
+        )
 
     def initialize(self, shares: list[np.ndarray], sizes: tuple[int, ...]) -> GeneratorNet:
         """Build a network whose columns have these shares and are nearly independent."""
@@ -156,7 +159,7 @@ class PATEGAN(NetworkGenerator):
         target: Tensor,
         sizes: tuple[int, ...],
     ) -> float:
-        """Train towards target shares of all pairs of cells; return the last loss.
+        """Train toward target shares of all pairs of cells; return the last loss.
 
         The residuals of two half-batches are multiplied: the square of one would be a biased estimate.
         """
@@ -164,10 +167,10 @@ class PATEGAN(NetworkGenerator):
         for _ in range(self.steps):
             soft = self.generate(network, 2 * half, sizes)
             rows = harden(soft, sizes) + soft - soft.detach()  # straight-through estimator
-            first, second = (part.T @ part / half - target.float() for part in rows.split(half))
+            first, second = (part.T @ part / half - target.float() for part in torch.split(rows, half))
             loss = (scale * first * second).sum()
             optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
+            torch.autograd.backward(loss)
             optimizer.step()
         return float(loss.detach())
 
@@ -190,7 +193,7 @@ class Kernel:
     def __call__(self, some: Tensor, others: Tensor) -> Tensor:
         """Return similarities [some, others] of rows in integer features."""
         pairs = (some @ others.T).square_()  # the square of the sum over columns, less the sum of squares
-        for a, b in zip(some.split(self.sizes, dim=1), others.split(self.sizes, dim=1)):
+        for a, b in zip(*(torch.split(rows, self.sizes, dim=1) for rows in (some, others))):
             pairs -= (a @ b.T).square_()
         return pairs
 
@@ -215,7 +218,7 @@ class Teachers:
         """Count the votes for each query; a teacher without rows never votes for one."""
         queries, pool = self.kernel.center(queries), self.kernel.center(pool)
         out = []
-        for part in queries.split(max(1, ENTRIES // max(len(self.rows), len(pool)))):
+        for part in torch.split(queries, max(1, ENTRIES // max(len(self.rows), len(pool)))):
             usual = self.kernel(part, pool).mean(dim=1)
             similarity = torch.zeros(len(part), len(self.counts), dtype=torch.float64).index_add_(
                 1, self.owners, self.kernel(part, self.rows)
@@ -243,7 +246,10 @@ def fit_student(kernel: Kernel, queries: Tensor, shares: Tensor, noise: float) -
     likely = int((-(rotated**2 / variances).sum(dim=1) - variances.log().sum(dim=1)).argmax())
     part = strengths[likely] / unit * (vectors @ (rotated / variances[likely]))
     return lambda rows: torch.cat(
-        [kernel(kernel.center(some), points) @ part for some in rows.split(max(1, ENTRIES // len(points)))]
+        [
+            kernel(kernel.center(some), points) @ part
+            for some in torch.split(rows, max(1, ENTRIES // len(points)))
+        ]
     )
 
 
@@ -253,7 +259,7 @@ def rake(weight: Tensor, rows: Tensor, shares: list[np.ndarray], passes: int = 2
     The shares were measured directly; the votes only blur them.
     """
     for _ in range(passes):
-        for part, share in zip(rows.split([len(s) for s in shares], dim=1), shares):
+        for part, share in zip(torch.split(rows, [len(s) for s in shares], dim=1), shares):
             current = weight @ part
             weight = weight * (part @ (torch.from_numpy(share) / current.clamp_min(1e-300)))
     return weight / weight.sum()
@@ -264,7 +270,7 @@ def harden(rows: Tensor, sizes: tuple[int, ...]) -> Tensor:
     return torch.cat(
         [
             functional.one_hot(part.argmax(dim=1), part.shape[1])
-            for part in rows.detach().split(list(sizes), dim=1)
+            for part in torch.split(rows.detach(), list(sizes), dim=1)
         ],
         dim=1,
     ).to(rows.dtype)

@@ -14,6 +14,8 @@ Failing attacks are no proof: a guarantee needs differential privacy (MST, AIM).
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from .scores import Metric, MetricScore, auc_with_interval, excess_risk, wilson_interval
@@ -144,8 +146,7 @@ class AttackSetup:
         assert views.holdout is not None
         self.views, self.rng, self.keys = views, rng, keys
         n = min(QUERIES, views.real.rows, views.holdout.rows)
-        self.train = View("real", views.real.x[rng.permutation(views.real.rows)[:n]])
-        self.unseen = View("holdout", views.holdout.x[rng.permutation(views.holdout.rows)[:n]])
+        self.train, self.unseen = views.real.subsample(rng, n), views.holdout.subsample(rng, n)
         self.synthetic = views.synthetic
         self.hidden = [j for j in range(len(views.columns)) if j not in keys]
 
@@ -173,12 +174,10 @@ def copy_scores(s: AttackSetup) -> list[MetricScore]:
     """Return the rates of exact and near copies and the distance ratios."""
     views, rng = s.views, s.rng
     assert views.holdout is not None
-    synthetic = View("synthetic", s.synthetic.x[rng.permutation(s.synthetic.rows)[:QUERIES]])
-    base, points, unseen = views.points(views.real), views.points(synthetic), views.points(s.unseen)
-    near, far = nearest_rows(points, base, 2)[0], nearest_rows(unseen, base, 2)[0]
+    points = views.points(s.synthetic.subsample(rng, QUERIES))
+    near, far = (nearest_rows(x, views.points(views.real), 2)[0] for x in (points, views.points(s.unseen)))
     bound = float(np.quantile(far[:, 0], 0.05))
-    close = (near[:, 0] < bound) | ((near[:, 0] == 0) & (bound == 0))
-    natural = float(((far[:, 0] < bound) | ((far[:, 0] == 0) & (bound == 0))).mean())
+    close, natural = ((d[:, 0] < bound) | ((d[:, 0] == 0) & (bound == 0)) for d in (near, far))
     _, low, high = wilson_interval(close.sum(), len(close))
     ratio, usual = (
         float(np.median(np.where(d[:, 1] > 0, d[:, 0] / np.where(d[:, 1] > 0, d[:, 1], 1), 1.0)))
@@ -186,14 +185,13 @@ def copy_scores(s: AttackSetup) -> list[MetricScore]:
     )
     # equally many rows of both: a larger table is closer to everything
     n = min(views.real.rows, views.holdout.rows)
-    sides = [
-        nearest_rows(points, views.points(View(v.name, v.x[rng.permutation(v.rows)[:n]])), 1)[0][:, 0]
-        for v in (views.real, views.holdout)
-    ]
-    wins = float((sides[0] < sides[1]).sum() + 0.5 * (sides[0] == sides[1]).sum())
+    real, held_out = (
+        _distance(points, views.points(v.subsample(rng, n))) for v in (views.real, views.holdout)
+    )
+    wins = float((real < held_out).sum() + 0.5 * (real == held_out).sum())
     return [
         exact_copies(views),
-        MetricScore(NEAR, float(close.mean()), natural, (low, high)),
+        MetricScore(NEAR, float(close.mean()), float(natural.mean()), (low, high)),
         MetricScore(RATIO, ratio, usual),
         MetricScore(CLOSER, wins / len(points), 0.5),
     ]
@@ -201,27 +199,29 @@ def copy_scores(s: AttackSetup) -> list[MetricScore]:
 
 def membership(s: AttackSetup) -> list[MetricScore]:
     """Return the scores of the membership attacks."""
-    views, rng = s.views, s.rng
-    synthetic = views.points(s.synthetic)
-    train, unseen = views.points(s.train), views.points(s.unseen)
-    distances = [nearest_rows(x, synthetic, 1)[0][:, 0] for x in (train, unseen)]
-    auc, low, high = auc_with_interval(-distances[0], -distances[1])
+    rng = s.rng
+    synthetic, train, unseen = (s.views.points(v) for v in (s.synthetic, s.train, s.unseen))
+    auc, low, high = auc_with_interval(-_distance(train, synthetic), -_distance(unseen, synthetic))
     scores = [MetricScore(MEMBERSHIP, auc, 0.5, (low, high))]
     half = len(unseen) // 2
     if half >= 2:
         # DOMIAS: the attacker's own sample of the population calibrates the distances
         order = rng.permutation(len(unseen))
         own, others = unseen[order[:half]], unseen[order[half:]]
-        calibrated = []
-        for x in (train[:half], others):
-            a, b = nearest_rows(x, synthetic, 1)[0][:, 0], nearest_rows(x, own, 1)[0][:, 0]
-            calibrated.append(np.log(b + 1e-6) - np.log(a + 1e-6))
-        auc, low, high = auc_with_interval(calibrated[0], calibrated[1])
+        inside, outside = (
+            np.log(_distance(x, own) + 1e-6) - np.log(_distance(x, synthetic) + 1e-6)
+            for x in (train[:half], others)
+        )
+        auc, low, high = auc_with_interval(inside, outside)
         scores.append(MetricScore(DENSITY, auc, 0.5, (low, high)))
     n = min(len(train), len(synthetic))
     some = synthetic[rng.permutation(len(synthetic))[:n]]
-    loss = _adversarial(unseen[:n], some) - _adversarial(train[:n], some)
-    return [*scores, MetricScore(LOSS, loss, 0.0)]
+    return [*scores, MetricScore(LOSS, _adversarial(unseen[:n], some) - _adversarial(train[:n], some), 0.0)]
+
+
+def _distance(query: np.ndarray, base: np.ndarray, skip_self: bool = False) -> np.ndarray:
+    """Return the distance of each query to the nearest row of `base`."""
+    return np.asarray(nearest_rows(query, base, 1, skip_self)[0][:, 0])
 
 
 def _adversarial(real: np.ndarray, synthetic: np.ndarray) -> float:
@@ -230,17 +230,18 @@ def _adversarial(real: np.ndarray, synthetic: np.ndarray) -> float:
     The share of rows whose nearest neighbor is in their own table: 0.5 for indistinguishable tables, 0 for
     copies.
     """
-    across, back = nearest_rows(real, synthetic, 1)[0][:, 0], nearest_rows(synthetic, real, 1)[0][:, 0]
-    own, own_synthetic = (nearest_rows(x, x, 1, skip_self=True)[0][:, 0] for x in (real, synthetic))
-    return 0.5 * float((across > own).mean() + (back > own_synthetic).mean())
+    shares = (
+        (_distance(mine, other) > _distance(mine, mine, skip_self=True)).mean()
+        for mine, other in ((real, synthetic), (synthetic, real))
+    )
+    return 0.5 * float(sum(shares))
 
 
 def _is_correct(views: Views, j: int, guess: np.ndarray, truth: np.ndarray) -> np.ndarray:
     """Return which inferred values are correct: equal, or within `WITHIN` of the range."""
-    if j in views.levels:
-        return guess == truth
     low, high = views.ends[j]
-    return (np.abs(guess - truth) <= WITHIN * (high - low)) | (np.isnan(guess) & np.isnan(truth))
+    near = np.abs(guess - truth) <= (0 if j in views.levels else WITHIN * (high - low))
+    return np.asarray(near | (np.isnan(guess) & np.isnan(truth)))
 
 
 def attributes(s: AttackSetup) -> list[MetricScore]:
@@ -301,12 +302,12 @@ def _unusual(views: Views, j: int, x: np.ndarray) -> np.ndarray:
     real = views.real.x[:, j]
     if j in views.levels:
         share = np.bincount(real.astype(np.int64), minlength=len(views.levels[j])) / len(real)
-        return share[x.astype(np.int64)] <= UNUSUAL
+        return np.asarray(share[x.astype(np.int64)] <= UNUSUAL)
     if np.isnan(real).all():
         return np.zeros(len(x), bool)
     middle = np.nanmedian(real)
     # beyond one robust standard deviation
-    return np.abs(x - middle) > 1.4826 * np.nanmedian(np.abs(real - middle))
+    return np.asarray(np.abs(x - middle) > 1.4826 * np.nanmedian(np.abs(real - middle)))
 
 
 def singling_out(s: AttackSetup) -> MetricScore:
@@ -347,13 +348,17 @@ def singling_out(s: AttackSetup) -> MetricScore:
                 break
     if not predicates:
         return MetricScore(SINGLING, 0.0, 0.0, (0.0, 1.0), note="no predicate singles out a synthetic row")
-    attack, control = wilson_interval(hits[0], predicates), wilson_interval(hits[1], predicates)
-    value, low, high = excess_risk(attack, control)
     note = (
         f"{predicates} predicates: {hits[0] / predicates:.1%} single out a training row, "
         f"{hits[1] / predicates:.1%} a held-out one"
     )
-    return MetricScore(SINGLING, value, 0.0, (low, high), note=note)
+    return _risk_score(SINGLING, hits, predicates, note=note)
+
+
+def _risk_score(metric: Metric, hits: np.ndarray, n: int, **more: Any) -> MetricScore:
+    """Return the excess of hits on training rows over those on unseen rows, of `n` each."""
+    value, low, high = excess_risk(*(wilson_interval(k, n) for k in hits))
+    return MetricScore(metric, value, 0.0, (low, high), **more)
 
 
 def linkability(s: AttackSetup) -> MetricScore:
@@ -367,14 +372,13 @@ def linkability(s: AttackSetup) -> MetricScore:
     halves = [sorted(int(j) for j in order[k::2]) for k in (0, 1)]
     if not halves[1]:
         return MetricScore(LINKING, 0.0, 0.0, note="a single column cannot be split")
-    rates = []
-    for view in (s.train, s.unseen):
-        links = [
+    hits = np.zeros(2)
+    for k, view in enumerate((s.train, s.unseen)):
+        first, second = (
             nearest_rows(views.points(view, h), views.points(s.synthetic, h), 1)[1][:, 0] for h in halves
-        ]
-        rates.append(wilson_interval(float((links[0] == links[1]).sum()), view.rows))
-    value, low, high = excess_risk(*rates)
-    return MetricScore(LINKING, value, 0.0, (low, high))
+        )
+        hits[k] = (first == second).sum()
+    return _risk_score(LINKING, hits, s.train.rows)
 
 
 def inference(s: AttackSetup) -> MetricScore:
@@ -389,13 +393,7 @@ def inference(s: AttackSetup) -> MetricScore:
     for k, view in enumerate((s.train, s.unseen)):
         for j, where in nearest_rows_without(views, view, s.synthetic):
             hits[j, k] = _is_correct(views, j, s.synthetic.x[where, j], view.x[:, j]).sum()
-    parts = {
-        views.names[j]: excess_risk(
-            wilson_interval(hits[j, 0], s.train.rows), wilson_interval(hits[j, 1], s.unseen.rows)
-        )[0]
-        for j in range(d)
-    }
-    rates = hits.sum(axis=0)
-    n = s.train.rows  # inferences about one row are dependent: the interval counts rows
-    value, low, high = excess_risk(wilson_interval(rates[0] / d, n), wilson_interval(rates[1] / d, n))
-    return MetricScore(INFERENCE, value, 0.0, (low, high), parts=parts)
+    n = s.train.rows
+    parts = {views.names[j]: _risk_score(INFERENCE, hits[j], n).value for j in range(d)}
+    # inferences about one row are dependent: the interval counts rows
+    return _risk_score(INFERENCE, hits.sum(axis=0) / d, n, parts=parts)

@@ -2,6 +2,10 @@
 
 Domains are declared, never inferred from the data. What is released is a function of noisy statistics alone,
 so sampling, saving and querying it spend no more privacy.
+
+The private networks (DPGAN, DP-CTGAN, PATE-GAN) see rows as one-hot indicators of the declared cells, as MST
+does; no modes, quantiles or frequencies are read off the data. What leaves training is the generator network,
+which only receives what the mechanism releases.
 """
 
 from __future__ import annotations
@@ -9,38 +13,37 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from ..accounting.discrete import rho_of
 from ..errors import BadData, BadParameter
-from ..parameters import bad, nearest, real, whole
+from ..parameters import bad, real, whole
 from ..parties.ledger import Spend
 from ..parties.secret import Secret
-from .columns import Column
-from .conditions import Conditions
+from .adversarial import CPU, TEMPERATURE, GeneratorNet, get_weights, torch_seed
+from .columns import Column, check_known
 from .constraints import Combinations
-from .encode import Layout
+from .encode import Conditions, Layout
 from .generator import Generator, GeneratorState, Watch
 from .graphical import JunctionTree, Model
 from .marginals import Curator, Grid, Support, make_secret, marginal_spend, private_ledger
 from .table import Table
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
+History = list[dict[str, Any]]
 INSECURE_SEED = (
     "for tests only: makes the secret randomness replayable, and the ledger is stamped NOT PRIVATE; "
     "None: randomness of the operating system"
 )
 
 
-def declared_table(table: Table | Mapping[str, Column] | None, frame: DataFrame, who: str) -> Table:
+def declared_table(table: Table | Mapping[str, Column] | None, frame: pd.DataFrame, who: str) -> Table:
     """Check a declared table against a frame and return it; nothing is inferred from the rows."""
-    import pandas as pd
-
     if table is None:
         raise BadData(
             f"{who} needs declared domains: table={{'age': tacit.synth.integer(0, 120), 'sex': "
@@ -73,10 +76,7 @@ def declared_table(table: Table | Mapping[str, Column] | None, frame: DataFrame,
                 f"{who}: {constraint!r} is not supported under differential privacy. Combine the columns "
                 "into one and declare its values."
             )
-    names = [str(n) for n in frame.columns]
-    for column in table.columns:
-        if column.name not in names:
-            raise BadData(f"the table has no column {column.name!r}. {nearest(column.name, names)}")
+    check_known((c.name for c in table.columns), list(map(str, frame.columns)), "the table has no column")
     return replace(table, columns=tuple(replace(c, dtype=_declared_dtype(c)) for c in table.columns))
 
 
@@ -88,8 +88,6 @@ def _declared_dtype(column: Column) -> str:
     if column.dtype == "category" or column.dtype.startswith("datetime64"):
         return column.dtype  # no single row changes these
     if column.kind in ("categorical", "ordinal"):
-        import pandas as pd
-
         return str(pd.Series(list(column.values)).dtype)
     return "" if column.missing else {"integer": "int64", "boolean": "bool"}.get(column.kind, "")
 
@@ -118,12 +116,12 @@ class PrivateGenerator(Generator):
 
     @abstractmethod
     def learn_private(
-        self, frame: DataFrame, table: Table, grid: Grid, secret: Secret, watch: Watch
+        self, frame: pd.DataFrame, table: Table, grid: Grid, secret: Secret, watch: Watch
     ) -> tuple[GeneratorState, Spend]:
         """Learn from declared columns; return what was learned and the privacy spent."""
 
     def _learn_frame(
-        self, frame: DataFrame, table: Table | Mapping[str, Column] | None, watch: Watch
+        self, frame: pd.DataFrame, table: Table | Mapping[str, Column] | None, watch: Watch
     ) -> tuple[Table, GeneratorState]:
         """Undeclared columns are left out of the synthetic table."""
         table = declared_table(table, frame, type(self).__name__)
@@ -149,12 +147,16 @@ class MarginalGenerator(PrivateGenerator):
         """Return the model, and which cells were merged before it was fitted."""
 
     def learn_private(
-        self, frame: DataFrame, table: Table, grid: Grid, secret: Secret, watch: Watch
+        self, frame: pd.DataFrame, table: Table, grid: Grid, secret: Secret, watch: Watch
     ) -> tuple[GeneratorState, Spend]:
         curator = Curator(grid.codes(frame), grid.sizes, rho_of(self.epsilon, self.delta), secret)
         model, support = self.estimate(curator, watch)
-        mechanism = f"{type(self).__name__} (discrete Gaussian marginals, exponential choice)"
-        return pack_model(model, support), marginal_spend(mechanism, self.epsilon, self.delta, curator)
+        return pack_model(model, support), marginal_spend(
+            f"{type(self).__name__} (discrete Gaussian marginals, exponential choice)",
+            self.epsilon,
+            self.delta,
+            curator,
+        )
 
     def draw(
         self, state: GeneratorState, layout: Layout, n: int, rng: np.random.Generator, conditions: Conditions
@@ -200,3 +202,68 @@ def unpack_model(state: GeneratorState) -> tuple[Model, Support | None]:
             tuple(np.array(r, np.int64) for r in metadata["rare"]),
         )
     return Model.from_conditionals(tuple(metadata["sizes"]), tree, metadata["total"], conditionals), support
+
+
+@dataclass(frozen=True)
+class NetworkGenerator(PrivateGenerator):
+    """A generator network trained under differential privacy."""
+
+    lr: float = real(1e-3, above=0, doc="learning rate of the networks (Adam)")
+    noise: int = whole(64, least=1, doc="width of the noise")
+    width: int = whole(128, least=1, doc="width of both hidden layers of the generator network")
+
+    @abstractmethod
+    def train_network(
+        self, rows: Tensor, sizes: tuple[int, ...], secret: Secret, watch: Watch
+    ) -> tuple[GeneratorNet, Spend, History]:
+        """Train on indicators [rows, cells]; return the network, the spend and the history."""
+
+    def learn_private(
+        self, frame: pd.DataFrame, table: Table, grid: Grid, secret: Secret, watch: Watch
+    ) -> tuple[GeneratorState, Spend]:
+        codes = torch.from_numpy(grid.codes(frame))
+        rows = [functional.one_hot(codes[:, j], size) for j, size in enumerate(grid.sizes)]
+        # initial weights and the network's noise are not secret, but must not come from the process's state
+        with torch_seed(int.from_bytes(secret.bytes(8), "big") >> 2, CPU):
+            network, spend, history = self.train_network(
+                torch.cat(rows, dim=1).float(), grid.sizes, secret, watch
+            )
+        return GeneratorState(
+            {f"maker.{name}": t.clone() for name, t in get_weights(network).items()}, history=history
+        ), spend
+
+    def build_network(self, sizes: tuple[int, ...]) -> GeneratorNet:
+        return GeneratorNet(self.noise, (self.width, self.width), sum(sizes))
+
+    def generate(self, network: GeneratorNet, n: int, sizes: tuple[int, ...]) -> Tensor:
+        """Generate `n` soft rows: one Gumbel softmax per column."""
+        raw = network(torch.randn(n, self.noise))
+        noisy = (raw - torch.log(torch.empty_like(raw).exponential_().clamp_min(1e-20))) / TEMPERATURE
+        parts = torch.split(noisy, list(sizes), dim=1)
+        return torch.cat([functional.softmax(part, dim=1) for part in parts], dim=1)
+
+    def draw(
+        self, state: GeneratorState, layout: Layout, n: int, rng: np.random.Generator, conditions: Conditions
+    ) -> np.ndarray:
+        grid = Grid(layout.table.modeled, self.bins)
+        with torch_seed(int(rng.integers(2**62)), CPU), torch.no_grad():
+            network = self.build_network(grid.sizes).eval()
+            network.load_state_dict(
+                {name.removeprefix("maker."): t for name, t in state.tensors.items()}, strict=False
+            )
+            rows = self.generate(network, n, grid.sizes)
+        parts = torch.split(rows, list(grid.sizes), dim=1)
+        codes = np.column_stack([part.argmax(dim=1).numpy() for part in parts])
+        return layout.encode(grid.to_numbers(codes, rng))
+
+
+def network_spend(mechanism: str, epsilon: float, delta: float, sampling: str, note: str) -> Spend:
+    return Spend(
+        mechanism,
+        epsilon,
+        delta,
+        unit="record (one row added or removed)",
+        adversary="whoever sees the model and every sample, with any background knowledge",
+        sampling=sampling,
+        note=note,
+    )

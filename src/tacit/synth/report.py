@@ -11,13 +11,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..report.layout import Section, figure, table
+import numpy as np
+
+from ..report.layout import Section, grid, table, tile
 from ..report.maps import heat
 from ..report.markup import Safe, join, tag
 from ..report.numbers import count, is_finite, significant, truncate
 from ..report.page import assemble, write_page
 from ..report.svg import Axis, Figure, Rule, Series, Table, bars, plot
+from .fidelity import correlation
 from .scores import MetricScore
+from .views import nearest_rows
 
 if TYPE_CHECKING:
     from .evaluate import Evaluation
@@ -93,12 +97,7 @@ def _tile(score: MetricScore | None, warn: bool) -> Safe | None:
         )
         if w
     )
-    return tag(
-        "div",
-        tag("dt", score.name),
-        tag("dd", number(score.value), tag("small", more)),
-        class_="tile warn" if warn else "tile",
-    )
+    return tile(score.name, number(score.value), more, "warn" if warn else "")
 
 
 def summary(evaluation: Evaluation) -> Section:
@@ -203,25 +202,15 @@ def _parts(score: MetricScore) -> Safe | None:
     )
 
 
-def _figures(*figures: Figure | None) -> Safe:
-    return tag("div", [figure(d) for d in figures if d], class_="figures")
-
-
 def distances(evaluation: Evaluation) -> Section | None:
     """Plot the distances of synthetic and held-out rows to the nearest training row."""
-    import numpy as np
-
-    from .views import View, nearest_rows
-
     views = evaluation.views
     if views.holdout is None:
         return None
     rng = np.random.default_rng(0)
     base = views.points(views.real)
     distance = {
-        v.name: nearest_rows(views.points(View(v.name, v.x[rng.permutation(v.rows)[:2000]])), base, 1)[0][
-            :, 0
-        ]
+        v.name: nearest_rows(views.points(v.subsample(rng, 2000)), base, 1)[0][:, 0]
         for v in (views.synthetic, views.holdout)
     }
     edges = np.linspace(
@@ -229,8 +218,7 @@ def distances(evaluation: Evaluation) -> Section | None:
     )
     series, rows = [], []
     for name, d in distance.items():
-        share = np.histogram(np.minimum(d, edges[-1]), edges)[0] / len(d)
-        series.append(_steps(name, edges, share))
+        series.append(_steps(name, edges, np.histogram(np.minimum(d, edges[-1]), edges)[0] / len(d)))
         rows.append(
             (
                 name,
@@ -258,7 +246,7 @@ def distances(evaluation: Evaluation) -> Section | None:
         columns=("risk", "excess_risk"),
         rules=[Rule("full disclosure", 1.0)],
     )
-    return Section("distances", "Distances and risks", _figures(figures, risks))
+    return Section("distances", "Distances and risks", join([grid([figures, risks])]))
 
 
 def _steps(name: str, edges: Any, share: Any) -> Series:
@@ -296,7 +284,7 @@ def columns(evaluation: Evaluation) -> Section:
                 "details",
                 tag("summary", f"{name} ({views.columns[j].kind}): {number(shape.get(name))}"),
                 tag("p", "; ".join(inside), class_="quiet"),
-                _figures(figures),
+                grid([figures]),
                 open="open" if place < 2 else None,
             )
         )
@@ -312,8 +300,6 @@ def _both(evaluation: Evaluation) -> list[Any]:
 
 
 def _histogram(evaluation: Evaluation, j: int) -> Figure | None:
-    import numpy as np
-
     views = evaluation.views
     column, real = views.columns[j], views.real.x[:, j]
     present = real[~np.isnan(real)]
@@ -329,8 +315,9 @@ def _histogram(evaluation: Evaluation, j: int) -> Figure | None:
     series, rows = [], []
     for view in _both(evaluation):
         x = view.x[:, j][~np.isnan(view.x[:, j])]
-        share = np.histogram(np.clip(x, low, high), edges)[0] / max(1, view.rows)
-        series.append(_steps(view.name, edges, share))
+        series.append(
+            _steps(view.name, edges, np.histogram(np.clip(x, low, high), edges)[0] / max(1, view.rows))
+        )
         stats = [number(float(f(x))) if len(x) else "" for f in (np.mean, np.std, np.median)]
         rows.append((view.name, *stats, f"{np.isnan(view.x[:, j]).mean():.1%}"))
     axis = Axis(
@@ -347,8 +334,6 @@ def _histogram(evaluation: Evaluation, j: int) -> Figure | None:
 
 
 def _categories(evaluation: Evaluation, j: int) -> Figure:
-    import numpy as np
-
     views = evaluation.views
     shares = [views.joint(v, (j,)) for v in _both(evaluation)]
     order = [int(k) for k in np.argsort(-shares[0], kind="stable") if shares[0][k] + shares[1][k] > 0]
@@ -388,8 +373,6 @@ def _categories(evaluation: Evaluation, j: int) -> Figure:
 
 def pairs(evaluation: Evaluation, points: bool) -> Section | None:
     """Render correlation maps, similarities of pairs, and scatter plots of the worst pairs."""
-    from .fidelity import correlation
-
     views = evaluation.views
     similar = {n: v for s in evaluation.scores if s.metric.about == "pairs" for n, v in s.parts.items()}
     if not similar:
@@ -442,17 +425,15 @@ def pairs(evaluation: Evaluation, points: bool) -> Section | None:
         "Pairs",
         join(
             [
-                _figures(*figures),
+                grid(figures),
                 tag("h3", "Numeric pairs with the largest difference") if scatters else None,
-                _figures(*scatters) if scatters else None,
+                grid(scatters),
             ]
         ),
     )
 
 
 def _scatters(evaluation: Evaluation, similar: dict[str, float]) -> Sequence[Figure]:
-    import numpy as np
-
     views = evaluation.views
     both = [
         (a, b)

@@ -81,8 +81,7 @@ def auc_with_interval(
 def _ranks(x: np.ndarray) -> np.ndarray:
     """Return ranks from 1; ties share their mean rank."""
     _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return (ends - (counts - 1) / 2)[inverse]
+    return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
 
 
 def excess_risk(

@@ -16,22 +16,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from ..accounting.discrete import rho_of
 from ..errors import BadParameter
-from ..parameters import bad, check, flag, nearest, real, whole
+from ..parameters import bad, check, flag, real, whole
 from ..parties.ledger import Ledger
-from .columns import Column
+from .columns import Column, check_known
 from .graphical import Clique, Measurement, Model, count_cells, fit_model
 from .marginals import Curator, Grid, make_secret, marginal_spend, private_ledger
 from .private import INSECURE_SEED, declared_table
 from .table import Table
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 MOST_CELLS = 5_000_000  # a larger marginal would be noise in nearly every cell
 
@@ -53,7 +50,7 @@ class Statistics:
     insecure_seed: int | None = whole(None, least=0, none=True, doc=INSECURE_SEED)
 
     def release(
-        self, frame: DataFrame, table: Table | Mapping[str, Column] | None = None
+        self, frame: pd.DataFrame, table: Table | Mapping[str, Column] | None = None
     ) -> ReleasedStatistics:
         """Measure the workload on a frame with declared columns."""
         check(self)
@@ -89,8 +86,9 @@ class Statistics:
         measured = [curator.measure(c, curator.rho * shares[c] / sum(shares.values())) for c in cliques]
         mechanism = f"{len(cliques)} marginals with discrete Gaussian noise"
         ledger = private_ledger(marginal_spend(mechanism, self.epsilon, self.delta, curator), secret)
-        model = fit_model(measured, grid.sizes, steps=1000) if self.consistent else None
-        return ReleasedStatistics(grid, measured, ledger, model)
+        return ReleasedStatistics(
+            grid, measured, ledger, fit_model(measured, grid.sizes, steps=1000) if self.consistent else None
+        )
 
     def _clique(self, columns: Sequence[str], names: list[str]) -> Clique:
         if isinstance(columns, str) or not columns:
@@ -101,11 +99,7 @@ class Statistics:
                 "a list of lists of columns",
                 "One column is written as ('sex',).",
             )
-        for name in columns:
-            if name not in names:
-                raise BadParameter(
-                    f"Statistics: there is no declared column {name!r}. {nearest(str(name), names)}"
-                )
+        check_known(columns, names, "Statistics: there is no declared column", error=BadParameter)
         return tuple(sorted({names.index(name) for name in columns}))
 
 
@@ -130,17 +124,14 @@ class ReleasedStatistics:
             f"ReleasedStatistics: {known}."
         )
 
-    def table(self, *columns: str, level: float = 0.95) -> DataFrame:
+    def table(self, *columns: str, level: float = 0.95) -> pd.DataFrame:
         """Return one row per cell: values, noisy count, standard error and interval.
 
         The interval contains the true count with probability `level`.
         """
-        import pandas as pd
-
         m, order = self._measurement(columns)
-        z = NormalDist().inv_cdf(0.5 + level / 2)
         # for the discrete Gaussian, P(|X| > ⌈zσ⌉) < P(|N| > zσ): Canonne et al., Proposition 25
-        half = math.ceil(z * math.sqrt(m.variance))
+        half = math.ceil(NormalDist().inv_cdf(0.5 + level / 2) * math.sqrt(m.variance))
         counts = np.transpose(m.counts, [m.clique.index(c) for c in order])
         cell = np.indices(counts.shape).reshape(len(order), -1)
         out = pd.DataFrame(
@@ -153,14 +144,12 @@ class ReleasedStatistics:
         out["low"], out["high"] = counts.ravel() - half, counts.ravel() + half
         return out
 
-    def errors(self) -> DataFrame:
+    def errors(self) -> pd.DataFrame:
         """Return the errors known in advance, one row per marginal.
 
         Columns: number of cells, standard error of a cell, expected L1 error, and a bound on the largest
         error of any cell that holds with probability 95% (union bound).
         """
-        import pandas as pd
-
         rows = []
         for m in self.measurements:
             sigma, k = math.sqrt(m.variance), m.counts.size

@@ -6,20 +6,16 @@ import datetime
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from ..errors import BadData, BadParameter
 from ..parameters import nearest
 from . import constraints as rules
-from .columns import DISCRETE, KINDS, Column, as_float, scalar, seconds
+from .columns import DISCRETE, KINDS, Column, as_float, check_known, identifiers, scalar, seconds
 from .constraints import Combinations, Constraint, Range
-
-if TYPE_CHECKING:
-    from pandas import DataFrame, Series
-
-    from .encode import Discretizer
 
 MIN_ROWS = 2  # one row has no variation; a generator could only copy it
 ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2})?)?")
@@ -52,7 +48,7 @@ class Table:
     @classmethod
     def infer(
         cls,
-        frame: DataFrame,
+        frame: pd.DataFrame,
         /,
         constraints: Sequence[Constraint] = (),
         columns: Mapping[str, str | Column] | None = None,
@@ -66,9 +62,7 @@ class Table:
         check_frame(frame)
         known = {**(columns or {}), **overrides}
         names = [str(n) for n in frame.columns]
-        for name in known:
-            if name not in names:
-                raise BadParameter(f"Table.infer: there is no column {name!r}. {nearest(str(name), names)}")
+        check_known(known, names, "Table.infer: there is no column", error=BadParameter)
         inferred = [_column(frame.iloc[:, i], name, known.get(name)) for i, name in enumerate(names)]
         table = cls(tuple(_apply_ranges(c, constraints) for c in inferred), tuple(constraints))
         if not table.modeled:
@@ -95,35 +89,28 @@ class Table:
     def column_index(self, name: str) -> int:
         """Return the index of a column among the modeled ones."""
         names = [c.name for c in self.modeled]
-        if name not in names:
-            raise BadParameter(f"there is no modeled column {name!r}. {nearest(str(name), names)}")
+        check_known([name], names, "there is no modeled column", error=BadParameter)
         return names.index(name)
 
-    def to_numbers(self, frame: DataFrame) -> np.ndarray:
+    def to_numbers(self, frame: pd.DataFrame) -> np.ndarray:
         """Convert the modeled columns to float64 [rows, columns], NaN where missing.
 
         Raises BadData for values outside a domain.
         """
         check_frame(frame)
         names = [str(n) for n in frame.columns]
-        for c in self.columns:
-            if c.name not in names:
-                raise BadData(f"the table has no column {c.name!r}. {nearest(c.name, names)}")
+        check_known((c.name for c in self.columns), names, "the table has no column")
         return np.column_stack([c.to_numbers(frame.iloc[:, names.index(c.name)]) for c in self.modeled])
 
     def fit_to_domain(self, x: np.ndarray) -> np.ndarray:
         """Clip and round numbers to the domains of their columns."""
         return np.column_stack([c.fit_to_domain(x[:, j]) for j, c in enumerate(self.modeled)])
 
-    def to_frame(self, x: np.ndarray, seed: int = 0, first: int = 0) -> DataFrame:
+    def to_frame(self, x: np.ndarray, seed: int = 0, first: int = 0) -> pd.DataFrame:
         """Convert numbers to a data frame with new identifiers.
 
         `first` is the number of rows generated before.
         """
-        import pandas as pd
-
-        from .fakes import identifiers
-
         place = {c.name: j for j, c in enumerate(self.modeled)}
         return pd.DataFrame(
             {
@@ -149,16 +136,15 @@ class Table:
                             "copy rows. Give `allowed`, or remove the constraint."
                         )
                     constraint = Combinations(*constraint.columns, allowed=seen.tolist())
-                else:
+                elif not all(isinstance(v, float) for row in constraint.allowed for v in row):
                     columns = [self.modeled[j] for j in at]
-                    if not all(isinstance(v, float) for row in constraint.allowed for v in row):
-                        constraint = Combinations(
-                            *constraint.columns,
-                            allowed=[
-                                [float("nan") if v is None else c.to_number(v) for c, v in zip(columns, row)]
-                                for row in constraint.allowed
-                            ],
-                        )
+                    constraint = Combinations(
+                        *constraint.columns,
+                        allowed=[
+                            [float("nan") if v is None else c.to_number(v) for c, v in zip(columns, row)]
+                            for row in constraint.allowed
+                        ],
+                    )
             resolved.append(constraint)
         return replace(self, constraints=tuple(resolved))
 
@@ -166,27 +152,6 @@ class Table:
     def undeclared(self) -> list[str]:
         """Columns whose domain was inferred from the data; private generators refuse them."""
         return [c.name for c in self.modeled if not c.declared]
-
-    def discretize(self, frame: DataFrame | None = None, bins: int = 32) -> Discretizer:
-        """Discretize every variable.
-
-        With a frame the cells follow its quantiles. Without one they come from the declared domains alone,
-        numbers in `bins` cells of equal width, and an undeclared column is refused; this is private. The
-        codes are `cells.encode(Layout(table).encode(table.to_numbers(frame)))`.
-        """
-        from .encode import Discretizer, Layout
-
-        if frame is not None:
-            x = self.to_numbers(frame)
-            layout = Layout(self.resolve_constraints(x))
-            return Discretizer.from_data(layout.variables, layout.encode(x), bins)
-        if self.undeclared:
-            raise BadData(
-                f"the domain of {', '.join(map(repr, self.undeclared))} was inferred from the data, which "
-                "reveals facts about single rows (a category that one person has, the largest income). "
-                "Declare it, like age=integer(0, 120) or job=categorical(['cook', 'nurse'])."
-            )
-        return Discretizer.from_domain(Layout(self).variables, bins)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -203,8 +168,6 @@ class Table:
 
 def check_frame(frame: Any) -> None:
     """Raise BadData unless this is a data frame with columns and at least two rows."""
-    import pandas as pd
-
     if not isinstance(frame, pd.DataFrame):
         raise BadData(f"expected a pandas DataFrame, got {type(frame).__name__}. pandas.read_csv reads one.")
     if not len(frame.columns):
@@ -249,7 +212,7 @@ def _apply_ranges(column: Column, constraints: Sequence[Constraint]) -> Column:
     return column
 
 
-def _column(series: Series, name: str, override: str | Column | None) -> Column:
+def _column(series: pd.Series, name: str, override: str | Column | None) -> Column:
     if isinstance(override, str) and override not in KINDS:
         raise BadParameter(
             f"Table.infer: {name}={override!r} is not a kind of column. {nearest(override, list(KINDS))}"
@@ -264,9 +227,7 @@ def _column(series: Series, name: str, override: str | Column | None) -> Column:
     return replace(inferred, **{**known, "name": name, "missing": inferred.missing or override.missing})
 
 
-def _kind(series: Series, name: str) -> str:
-    import pandas as pd
-
+def _kind(series: pd.Series, name: str) -> str:
     t, present = series.dtype, series.dropna()
     if isinstance(t, pd.CategoricalDtype):
         return "ordinal" if t.ordered else "categorical"
@@ -304,12 +265,19 @@ def _kind(series: Series, name: str) -> str:
         return _mixed_kind(present, name)
     if all(ISO.fullmatch(v) for v in present.unique()):
         return "datetime"
-    if distinct > NEARLY_UNIQUE * len(present) and distinct > 20:
-        return _id_or_text(present, name)
-    return "categorical"
+    if distinct <= max(NEARLY_UNIQUE * len(present), 20):
+        return "categorical"
+    if np.mean([len(str(v).split()) for v in present.iloc[:1000]]) > WORDS_OF_TEXT:
+        raise BadData(
+            f"the column {name!r} is free text (such as {str(present.iloc[0])[:40]!r}…), which no generator "
+            "models, and which may name people. "
+            f"Drop it with frame.drop(columns=[{name!r}]), convert it to categories, or replace it by fake "
+            f"text: {name}=identifier(faker='sentence')."
+        )
+    return "id"
 
 
-def _mixed_kind(present: Series, name: str) -> str:
+def _mixed_kind(present: pd.Series, name: str) -> str:
     """Return the kind of a column with numbers and strings: a category if its values are few."""
     values = {scalar(v) for v in present.unique()}
     if all(isinstance(v, int | float) for v in values):
@@ -323,22 +291,8 @@ def _mixed_kind(present: Series, name: str) -> str:
     return "categorical"
 
 
-def _id_or_text(present: Series, name: str) -> str:
-    words = float(np.mean([len(str(v).split()) for v in present.iloc[:1000]]))
-    if words > WORDS_OF_TEXT:
-        raise BadData(
-            f"the column {name!r} is free text (such as {str(present.iloc[0])[:40]!r}…), which no generator "
-            "models, and which may name people. "
-            f"Drop it with frame.drop(columns=[{name!r}]), convert it to categories, or replace it by fake "
-            f"text: {name}=identifier(faker='sentence')."
-        )
-    return "id"
-
-
-def _infer_domain(series: Series, name: str, kind: str) -> Column:
+def _infer_domain(series: pd.Series, name: str, kind: str) -> Column:
     """Infer a column of this kind, with the domain of the data."""
-    import pandas as pd
-
     present = series.dropna()
     missing, dtype = bool(series.isna().any()), str(series.dtype)
     if kind == "id":

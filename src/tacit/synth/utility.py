@@ -88,8 +88,9 @@ def predictions(views: Views, target: int, rng: np.random.Generator) -> list[Met
     """Return the TSTR scores and the agreement of feature importances."""
     column = views.columns[target]
     known = views.real.x[:, target]
-    regression = column.is_number and len(np.unique(known[~np.isnan(known)])) > FEW_VALUES
-    if len(np.unique(known[~np.isnan(known)])) < 2:
+    values = len(np.unique(known[~np.isnan(known)]))
+    regression = column.is_number and values > FEW_VALUES
+    if values < 2:
         raise BadData(
             f"evaluate: the target {column.name!r} has a single value in the real table. Choose another "
             "target."

@@ -6,9 +6,7 @@ NeurIPS 2019, Section 4.5, after D. P. Kingma, M. Welling, *Auto-Encoding Variat
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,9 +15,8 @@ from torch.nn import functional
 
 from ..parameters import choice, real, whole
 from .adversarial import choose_device, torch_seed
-from .conditions import Conditions
-from .encode import Layout
-from .generator import Generator, GeneratorState, Watch
+from .encode import Conditions, Layout
+from .generator import Generator, GeneratorState, Watch, run_epochs
 from .modes import Encoding
 
 
@@ -38,13 +35,12 @@ class TVAE(Generator):
     )
     modes: int = whole(10, least=1, doc="maximum number of Gaussian modes of a numeric column")
     device: str = choice("auto", ("auto", "cpu", "cuda"), doc="device for training and sampling")
-    seed: int = whole(0, least=0, doc="of all that is random in allowed")
+    seed: int = whole(0, least=0, doc="random seed of the fit")
 
     def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> GeneratorState:
         device = choose_device(self.device)
         encoding = Encoding.fit(layout, v, self.modes)
         rows = encoding.encode(v, rng).to(device)
-        history: list[dict[str, Any]] = []
         with torch_seed(self.seed, device):
             encoder, decoder = (
                 _build_mlp(encoding.width, self.width, 2 * self.latent).to(device),
@@ -57,9 +53,10 @@ class TVAE(Generator):
                 weight_decay=self.decay,
                 fused=True,
             )
-            for epoch in range(1, self.epochs + 1):
-                started, total = time.monotonic(), rows.new_zeros(())
-                for index in torch.randperm(len(rows), device=device).split(self.batch):
+
+            def train_epoch(epoch: int) -> dict[str, float]:
+                total = rows.new_zeros(())
+                for index in torch.split(torch.randperm(len(rows), device=device), self.batch):
                     x = rows[index]
                     mean, log_variance = encoder(x).chunk(2, dim=1)
                     z = mean + torch.randn_like(mean) * torch.exp(0.5 * log_variance)
@@ -69,15 +66,14 @@ class TVAE(Generator):
                         + divergence
                     ) / len(x)
                     optimizer.zero_grad(set_to_none=True)
-                    loss.backward()
+                    torch.autograd.backward(loss)
                     optimizer.step()
                     with torch.no_grad():
                         log_sigma.clamp_(float(np.log(0.01)), 0.0)  # σ in [0.01, 1], as in the authors' code
                         total += loss.detach() * len(x)
-                history.append(
-                    {"epoch": epoch, "loss": float(total) / len(rows), "seconds": time.monotonic() - started}
-                )
-                watch({"kind": "epoch", "epochs": self.epochs, **history[-1]})
+                return {"loss": float(total) / len(rows)}
+
+            history = run_epochs(self.epochs, train_epoch, watch)
         state = {f"decoder.{name}": t.detach().cpu() for name, t in decoder.state_dict().items()}
         return GeneratorState(
             {**encoding.tensors(), **state, "log_sigma": log_sigma.detach().cpu()}, history=history

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from ..errors import BadData
-from ..parameters import nearest as suggest
-from .columns import Column, scalar
+from .columns import Column, check_known, map_values, scalar
+from .constraints import row_keys
 from .table import Table
-
-if TYPE_CHECKING:
-    from pandas import DataFrame, Series
 
 CELLS = 10  # bins of a number in a joint table, as in SDMetrics
 MAX_LEVELS = 200  # levels with an axis of their own in distances; rarer ones share one
@@ -34,10 +32,14 @@ class View:
 
     name: str
     x: np.ndarray
-    rows: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.rows = len(self.x)
+    @property
+    def rows(self) -> int:
+        return len(self.x)
+
+    def subsample(self, rng: np.random.Generator, most: int) -> View:
+        """Return at most `most` rows, in random order."""
+        return View(self.name, self.x[rng.permutation(self.rows)[:most]])
 
 
 class Views:
@@ -47,7 +49,11 @@ class Views:
     """
 
     def __init__(
-        self, real: DataFrame, synthetic: DataFrame, holdout: DataFrame | None, table: Table | None = None
+        self,
+        real: pd.DataFrame,
+        synthetic: pd.DataFrame,
+        holdout: pd.DataFrame | None,
+        table: Table | None = None,
     ):
         self.table = table or Table.infer(real)
         self.columns = self.table.modeled
@@ -64,21 +70,18 @@ class Views:
                 for name, frame in frames.items()
             }
             if column.is_number:
-                for name, s in series.items():
-                    parts[name][:, j] = column.to_numbers_unchecked(s)
+                numbers = {name: column.to_numbers_unchecked(s) for name, s in series.items()}
             else:
-                self.levels[j], codes = _levels(column, series)
-                for name, code in codes.items():
-                    parts[name][:, j] = code
+                self.levels[j], numbers = _levels(column, series)
+            for name, x in numbers.items():
+                parts[name][:, j] = x
         self.real, self.synthetic = View("real", parts["real"]), View("synthetic", parts["synthetic"])
         self.holdout = View("holdout", parts["holdout"]) if holdout is not None else None
         self.ends = np.array(
             [_ends(self.real.x[:, j]) if c.is_number else (0.0, 1.0) for j, c in enumerate(self.columns)]
         )
 
-    def _check(self, name: str, frame: DataFrame) -> None:
-        import pandas as pd
-
+    def _check(self, name: str, frame: pd.DataFrame) -> None:
         if not isinstance(frame, pd.DataFrame):
             raise BadData(
                 f"evaluate: the {name} table is a {type(frame).__name__}; expected a pandas DataFrame."
@@ -88,21 +91,16 @@ class Views:
                 f"evaluate: the {name} table has {len(frame)} row{'s' * (len(frame) != 1)}; at least 2 are "
                 "needed."
             )
-        names = [str(c) for c in frame.columns]
-        for column in self.columns:
-            if column.name not in names:
-                raise BadData(
-                    f"evaluate: the {name} table has no column {column.name!r}, which the real one has. "
-                    f"{suggest(column.name, names)}"
-                )
+        check_known(
+            self.names,
+            list(map(str, frame.columns)),
+            f"evaluate: the {name} table has no column",
+            ", which the real one has",
+        )
 
     @property
     def numbers(self) -> list[int]:
         return [j for j, c in enumerate(self.columns) if c.is_number]
-
-    @property
-    def discrete(self) -> list[int]:
-        return [j for j, c in enumerate(self.columns) if not c.is_number]
 
     @property
     def names(self) -> list[str]:
@@ -110,8 +108,7 @@ class Views:
 
     def column_index(self, name: str) -> int:
         """Return the index of a column."""
-        if name not in self.names:
-            raise BadData(f"evaluate: there is no column {name!r}. {suggest(str(name), self.names)}")
+        check_known([name], self.names, "evaluate: there is no column")
         return self.names.index(name)
 
     def cells(self, view: View, j: int, bins: int = CELLS) -> tuple[np.ndarray, int]:
@@ -131,8 +128,7 @@ class Views:
     def joint(self, view: View, columns: tuple[int, ...], bins: int = CELLS) -> np.ndarray:
         """Return the shares of all combinations of the columns' cells, flattened."""
         codes, sizes = zip(*(self.cells(view, j, bins) for j in columns))
-        flat = np.ravel_multi_index(codes, sizes)
-        return np.bincount(flat, minlength=int(np.prod(sizes))) / view.rows
+        return np.bincount(np.ravel_multi_index(codes, sizes), minlength=int(np.prod(sizes))) / view.rows
 
     def points(self, view: View, columns: list[int] | None = None) -> np.ndarray:
         """Return rows as points in a Euclidean space.
@@ -160,12 +156,11 @@ class Views:
             rank = np.empty(size, np.int64)
             rank[np.argsort(-counts, kind="stable")] = np.arange(size)
             codes, size = np.minimum(rank[codes], MAX_LEVELS), MAX_LEVELS + 1
-        return np.eye(size)[codes]
+        return np.asarray(np.eye(size)[codes])
 
     def keys(self, view: View) -> np.ndarray:
         """Return each row as bytes, so that exact copies can be found."""
-        rows = np.ascontiguousarray(np.where(np.isnan(view.x), np.inf, view.x) + 0.0)
-        return rows.view(f"V{rows.shape[1] * 8}").ravel()
+        return row_keys(np.where(np.isnan(view.x), np.inf, view.x))
 
     def pairs(self) -> list[tuple[int, int]]:
         """Return all pairs of columns."""
@@ -174,23 +169,18 @@ class Views:
 
 def fill_missing(x: np.ndarray) -> np.ndarray:
     """Replace NaN by a value far below all numbers, for decision trees."""
-    low = np.nanmin(x, initial=0.0)
-    return np.nan_to_num(x, nan=float(low) - 1e9)
+    return np.asarray(np.nan_to_num(x, nan=float(np.nanmin(x, initial=0.0)) - 1e9))
 
 
-def _levels(column: Column, series: dict[str, Series]) -> tuple[list[Any], dict[str, np.ndarray]]:
+def _levels(column: Column, series: dict[str, pd.Series]) -> tuple[list[Any], dict[str, np.ndarray]]:
     """Return all values of a discrete column in any table, and the codes of each table.
 
     A value that only occurs in the synthetic table is a level too, and so is missing.
     """
-    import pandas as pd
-
     index: dict[Any, int] = {value: i for i, value in enumerate(column.values)}
-    codes = {}
-    for name, s in series.items():
-        indices, distinct = pd.factorize(s)
-        codes_of = [index.setdefault(scalar(v), len(index)) for v in distinct]
-        codes[name] = np.array([*codes_of, -1], np.int64)[indices]
+    codes = {
+        name: map_values(s, lambda v: index.setdefault(scalar(v), len(index))) for name, s in series.items()
+    }
     levels: list[Any] = list(index)
     if any((c < 0).any() for c in codes.values()):
         codes = {name: np.where(c < 0, len(levels), c) for name, c in codes.items()}

@@ -124,7 +124,7 @@ class Budget:
             f"{aggregator}: {spent.answers} answers to {spent.queries} queries, {noise} noise",
             reported,
             self.delta,
-            "teacher's whole data, and so each row",
+            "row of a teacher's data, or all of its rows, exchanged for others",
             whom,
             "no",
             f"{basis}{f' With {runs} earlier runs.' if runs else ''} The student only depends on the labels "

@@ -50,7 +50,7 @@ class HiddenSum:
         match stage:
             case SecAgg():
                 return secagg, check(
-                    secagg.SecAggTerms(*common, stage.threshold, stage.neighbours, stage.adversary, sent=sent)
+                    secagg.SecAggTerms(*common, stage.threshold, stage.neighbors, stage.adversary, sent=sent)
                 )
             case LightSecAgg():
                 return lightsecagg, check(

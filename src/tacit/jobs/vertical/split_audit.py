@@ -59,7 +59,7 @@ class Audit:
                 **(
                     {
                         "variance rebuilt": self.rebuilt[who].variance,
-                        "recognised": self.rebuilt[who].recognized,
+                        "recognized": self.rebuilt[who].recognized,
                     }
                     if who in self.rebuilt
                     else {}
