@@ -106,7 +106,7 @@ def test_plan_reads_the_job_of_real_parties_with_a_kit(
         (
             ["party", "--kit", "kits/server", "job.toml", "--set", "data.path=x.csv"],
             2,
-            "of a job for real parties has no 'path'",
+            "for real parties it describes the columns of each party's own file, and has no key 'path'",
         ),
         (
             ["party", "--kit", "kits/server", "job.toml", "--set", "train.engine=stack"],

@@ -339,7 +339,7 @@ def test_a_file_without_what_was_agreed_on_is_refused_before_anything_is_sent(
         ({"numbers": ["age", "age"]}, "a list of different texts"),
         ({"held_fraction": 2}, "at least 0 and below 1"),
         ({"categories": {"sex": []}}, "the list of its values"),
-        ({"path": "x.csv"}, "has no 'path'"),
+        ({"path": "x.csv"}, "has no key 'path'"),
     ],
 )
 def test_a_layout_that_cannot_be_is_refused(change: dict[str, Any], words: str) -> None:

@@ -52,7 +52,8 @@ class TableLayout:
 
 def read_layout(table: Mapping[str, Any]) -> tuple[Recipe, str, list[str] | None, float]:
     """Return the recipe, the label, its values (None: a regression), and the share held out, of [data]."""
-    layout = from_fields(table, TableLayout, "[data]", "a job for real parties has no")
+    what = "for real parties it describes the columns of each party's own file, and has no key"
+    layout = from_fields(table, TableLayout, "[data]", what)
     kinds = {k: tuple(v) for k, v in layout.categories.items()}
     recipe = Recipe(tuple(layout.numbers), kinds, tuple(layout.missing))
     if not recipe.columns:
