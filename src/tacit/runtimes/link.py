@@ -178,7 +178,7 @@ class Link:
             channel.confirm()
         self._news.set()
         absent_since = 0.0  # since when no receiver with undelivered messages is connected
-        last = began + max(self.patience, self.linger)
+        last = began + max(self.patience, self.start_wait) + self.linger
         last_acked = 0
 
         def awaits_first_contact() -> bool:
@@ -189,8 +189,9 @@ class Link:
             time.monotonic() < until or awaits_first_contact()
         ):
             acked = sum(c.acked for c in self.channels.values())
-            if acked != last_acked or any(c.paused and c.present for c in self.channels.values()):
-                # somebody is taking what we have, or is there and has no room yet
+            is_paused = any(c.paused and c.present for c in self.channels.values())
+            if acked != last_acked or is_paused or awaits_first_contact():
+                # a receiver confirms messages, has no room yet, or has not connected yet: extend the time
                 last_acked, until = acked, min(time.monotonic() + self.linger, last)
             is_present = awaits_first_contact() or any(c.busy and c.present for c in self.channels.values())
             absent_since = 0.0 if is_present else absent_since or time.monotonic()
