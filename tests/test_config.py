@@ -290,6 +290,10 @@ def test_a_value_of_the_wrong_type_is_refused_with_the_uniform_sentence(tmp_path
         ('[data]\nname = "digits"\n', "who holds the rows is missing"),
         ('[data]\npath = "x.csv"\nparties = 3\n', "`path` needs a `label`"),
         (
+            '[data]\nname = "digits"\npath = "x.csv"\nlabel = "y"\nparties = 3\n',
+            "`path` names a file and `name` = 'digits' a data set of tacit",
+        ),
+        (
             '[data]\nname = "heart_disease"\nby = "hospital"\nparties = 3\n',
             "both `parties` and `by` are there",
         ),

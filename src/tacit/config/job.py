@@ -335,10 +335,15 @@ def _data(raw: dict[str, Any], skews: list[Any], file: Path) -> dict[str, Any]:
 
 
 def source(table: Mapping[str, Any], file: str) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """The function that makes the data set, and what it takes."""
+    """Return the function that loads the data set, and its parameters."""
     from .. import data
 
     if "path" in table:
+        if table.get("name") in list(data.ALL):
+            raise BadJob(
+                f"{file}, data: `path` names a file and `name` = {table['name']!r} a data set of tacit. Keep "
+                "one of them; with a path, `name` is the title in reports."
+            )
         packed = str(table["path"]).lower().removesuffix(".gz").removesuffix(".zip")
         make: Callable[..., Any] = (
             data.from_parquet if packed.endswith((".parquet", ".pq")) else data.from_csv
