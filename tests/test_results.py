@@ -135,7 +135,7 @@ def test_save_writes_to_a_new_path_only(
     assert result.save(path) == path
     before = contents(path)
     assert before
-    with pytest.raises((BadParameter, BadRun), match="save: .*saved.csv") as error:
+    with pytest.raises((BadParameter, BadRun), match=r"save: .*saved\.csv") as error:
         result.save(path)
     assert "Choose another" in str(error.value)
     assert "esume" not in str(error.value)

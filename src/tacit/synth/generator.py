@@ -253,7 +253,9 @@ class Generator(JobResult, ABC):
         names = [c.name for c in self.table.columns]
         lines = [repr(self), f"{len(names)} columns: {', '.join(names)}"]
         for row in self.history[-1:]:  # the losses of the last epoch
-            lines += [f"{name:16} {value:.6g}" for name, value in row.items() if isinstance(value, int | float)]
+            lines += [
+                f"{name:16} {value:.6g}" for name, value in row.items() if isinstance(value, int | float)
+            ]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
