@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from .errors import BadParameter
 from .files import write_atomic
 from .parties.ledger import Ledger
-from .runs import Event, Journal, check_unused, encode_model, encode_nonfinite, rounds_of
+from .runs import Event, Journal, check_empty, encode_model, encode_nonfinite, rounds_of
 
 if TYPE_CHECKING:
     import pandas
@@ -70,9 +70,7 @@ class JobResult:
         import pandas
         from torch import nn
 
-        file, value = Path(path), self.value
-        if file.exists():
-            raise BadParameter(f"save: {file} already exists. Choose another name.")
+        file, value = check_absent(path), self.value
         if isinstance(value, pandas.DataFrame):
             from .data.table_files import write_table
 
@@ -98,14 +96,26 @@ class JobResult:
         return self._text()
 
     def _text(self) -> str:
-        """Single values, metrics and notes, and the ledger."""
+        """The summary and the ledger."""
+        return "\n".join(filter(None, [self._summary(), str(self.ledger)]))
+
+    def _summary(self) -> str:
+        """Single values, metrics and notes."""
         values = self.to_dict()
         lines = [
             f"{name:16} {value:.6g}" if isinstance(value, int | float) else f"{name:16} {value}"
             for name, value in {**values, **values.get("metrics", {})}.items()
             if isinstance(value, str | int | float)
         ]
-        return "\n".join([*lines, *values.get("notes", ()), str(self.ledger)])
+        return "\n".join([*lines, *values.get("notes", ())])
+
+
+def check_absent(path: str | Path) -> Path:
+    """Return the path of a file to save a result to; raise BadParameter if it exists."""
+    file = Path(path)
+    if file.exists():
+        raise BadParameter(f"save: {file} already exists. Choose another name.")
+    return file
 
 
 def encode_plain(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -218,7 +228,7 @@ class Result(JobResult):
 
     def save(self, path: str | Path) -> Path:
         """Write a run directory (job, events, ledger, model), as `out` of `tacit.train` does."""
-        journal = Journal.create(path, self.config)
+        journal = Journal.create(check_empty(path), self.config)
         try:
             for event in self.events:
                 journal.event(**event)
@@ -307,18 +317,18 @@ class Comparison(JobResult):
         return ledger
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what compare.json has: the table, who gained, the distance to the central model."""
-        return encode_nonfinite(self.summary)  # type: ignore[no-any-return]
+        """Return the ledger and what compare.json has: the table, who gained, the distance to central."""
+        return {**encode_nonfinite(self.summary), "ledger": self.ledger.to_dict()}
 
     def save(self, path: str | Path) -> Path:
         """Write compare.json and a run directory for each run."""
-        directory = check_unused(path)
+        directory = check_empty(path)
         for i, result in enumerate(self.results):
             result.save(directory / "runs" / f"{i:02d}")
-        write_atomic(directory / "compare.json", json.dumps(self.to_dict(), indent=1))
+        write_atomic(directory / "compare.json", json.dumps(encode_nonfinite(self.summary), indent=1))
         return directory
 
-    def _text(self) -> str:
+    def _summary(self) -> str:
         return "\n".join(self.verdict)
 
     def __str__(self) -> str:
