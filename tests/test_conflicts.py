@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import tacit
-from tacit import aggregate, data, guard, pace, private, selection, speeds
+from tacit import aggregate, algorithms, data, guard, pace, private, selection, speeds
 from tacit.config import conflicts
 from tacit.config.train import OPTIONS
 from tacit.errors import TacitError
@@ -52,7 +52,11 @@ AXES: dict[str, list[Any]] = {
     "select": [None, selection.BySize(), selection.PowerOfChoice(candidates=3), selection.Fast()],
     "pace": [None, pace.FedBuff(2), pace.FedAsync(), pace.SAFA()],
     "speed": [None, speeds.Lognormal()],
-    "topology": [None, tacit.Hierarchy(edges=2)],
+    "topology": [None, *(tacit.Hierarchy(edges=n) for n in (1, 2, 3))],
+    "fed": [
+        FED,
+        *(dataclasses.replace(FED, parties=(name, *FED.parties[1:])) for name in ("edge-0", "server")),
+    ],
     "private": [None, private.DPSGD(epsilon=8.0, delta=1e-3)],
     "runtime": ["cohort", "inprocess"],
     "sampling": ["fixed", "poisson"],
@@ -123,6 +127,47 @@ def test_a_party_with_the_name_of_an_edge_is_refused(tmp_path: Path) -> None:
     assert "has a party called 'edge-0', which is an edge's name" in words
     assert words == outcome(tacit.train, fed, topology=tacit.Hierarchy(), out=tmp_path / "run")
     assert not list(tmp_path.iterdir())
+
+
+UNWEIGHTED = algorithms.FedAvg(weighted=False)  # which a hidden sum inside an edge needs
+
+
+@pytest.mark.parametrize("runtime", ["cohort", "inprocess"])
+@pytest.mark.parametrize("edges", [1, 2, 3])
+@pytest.mark.parametrize("stages", [g for g in GUARDS if g and g[-1].hides])
+def test_a_hidden_sum_inside_edges_is_refused_alike_and_leaves_nothing(
+    runtime: str, edges: int, stages: Any, tmp_path: Path
+) -> None:
+    """With three edges and five parties, one edge has one party, whose update no sum hides."""
+    topology = tacit.Hierarchy(edges=edges)
+    chosen = {"topology": topology, "guard": stages, "algorithm": UNWEIGHTED, "runtime": runtime}
+    words = outcome(tacit.plan, **chosen)
+    assert words == outcome(tacit.train, **chosen, out=tmp_path / "run")
+    assert bool(words) == (edges == 3 or len(stages) == 4)  # four stages: with Noise
+    assert bool(words) == (not list(tmp_path.iterdir()))
+
+
+def test_edges_hide_updates_from_an_active_server_in_one_process() -> None:
+    """Clients sign with keys of this process, as without edges; the model is that of the simulation."""
+    chosen: dict[str, Any] = {"topology": tacit.Hierarchy(edges=2), "algorithm": UNWEIGHTED, "rounds": 2}
+    stages = [guard.Clip(1.0), guard.Quantize(bits=16), guard.SecAgg(threshold=0.9, adversary="active")]
+    runs = [
+        tacit.train(FED, model="logistic", guard=stages, runtime=runtime, insecure_seed=1, **chosen)
+        for runtime in ("cohort", "inprocess")
+    ]
+    first, second = (run.model.state_dict() for run in runs)
+    assert all(torch.allclose(first[k], second[k], atol=1e-4) for k in first)
+
+
+def test_plan_states_the_epsilon_of_rows_that_the_ledger_states() -> None:
+    settings = {"model": "logistic", "rounds": 2, "batch_size": 8, "insecure_seed": 1}
+    dpsgd = private.DPSGD(epsilon=8.0, delta=1e-3)
+    outlook = tacit.plan(FED, private=dpsgd, **settings)
+    spent = tacit.train(FED, private=dpsgd, **settings).ledger.spent
+    assert outlook.spends is not None
+    assert outlook.spends["epsilon"] == max(line.epsilon for line in spent)
+    assert "no differential privacy" not in str(outlook)
+    assert "for each row of any party, present or not" in str(outlook)
 
 
 def test_every_pair_of_options_is_refused_or_runs() -> None:

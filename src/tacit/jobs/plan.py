@@ -24,10 +24,10 @@ from ..guard import Guard, Noise
 from ..guard.guard import Layout
 from ..numbers import size
 from ..parameters import to_table
-from ..parties.ledger import Ledger
+from ..parties.ledger import Ledger, Spend
 from ..results import JobResult
 from ..runs import Event
-from .train import guards
+from .train import guards, local_dp
 from .train.elsewhere import Elsewhere
 from .train.figures import fit_figures, warn
 from .train.plan import Plan, make_plan, prepare
@@ -116,6 +116,8 @@ def plan(
         conflicts.check_resume(p)
     task, start = prepare(p)
     guard = guards.fit(p, task, start)
+    for edge in p.edges():  # what an edge's own guard refuses
+        guards.fit(edge, task, start)
     layout = guards.layout_of(task, p.algorithm, start) if guard is None else guard.layout
     up = _blank(layout) if guard is None else guard.blank_upload()
     state = p.algorithm.server_state(start["w"])
@@ -152,6 +154,19 @@ def plan(
                 f"δ = {guard.noise.delta:g} is more than one in {len(p.fed)}, the number of clients: it may "
                 "give one of them away whole."
             )
+    if p.private is not None:
+        of_rows = local_dp.spent(p, rounds)
+        notes += of_rows.stamps
+        if of_rows.spent and spends is None:
+            spends = _spends_of_rows(p, of_rows.spent, rounds)
+        elif of_rows.spent:
+            most = max(line.epsilon for line in of_rows.spent)
+            notes.append(f"ε is at most {most:.4g} at δ = {p.private.delta:g} for each row of a party.")
+        if of_rows.spent and p.private.public_size is None and p.insecure_seed is None:
+            notes.append(
+                "the noisy numbers of rows behind this ε were drawn for this plan, and the run draws its "
+                "own; showing the plan to others is one more release of them."
+            )
     if (figures := fit_figures(p, guard)) is not None:
         notes += warn(figures)
     if p.pace is not None:
@@ -175,6 +190,23 @@ def plan(
         _held_out(p),
         notes,
     )
+
+
+def _spends_of_rows(p: Plan, lines: list[Spend], rounds: int) -> dict[str, Any]:
+    """Return the largest ε of all parties' rows, as the ledger of the run would state it."""
+    assert p.private is not None
+    i = max(range(len(lines)), key=lambda k: lines[k].epsilon)
+    line, name = lines[i], p.fed.parties[i]
+    release = local_dp.terms(p, int(p.sizes[i]), p.local_epochs[i]).release
+    assert release is not None
+    return {
+        **dataclasses.asdict(line),
+        "unit": "row of any party" + line.unit.removeprefix(f"row of {name}"),
+        "note": f"The largest ε of {len(lines)} parties, that of {name!r}. {line.note}",
+        "rounds": rounds,
+        "budget": p.private.epsilon,
+        "multiplier": release.multiplier,
+    }
 
 
 def _blank(layout: Layout) -> State:

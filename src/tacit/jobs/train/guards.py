@@ -86,7 +86,11 @@ def _build_guard(p: Plan, layout: Layout, stages: Any) -> Guard:
 
 
 def _check_grid(p: Plan, guard: Guard) -> Guard:
-    """Check that Quantize's grid is fine enough for the noise."""
+    """Check that Quantize's grid is fine enough for the noise, and the terms of a hidden sum."""
+    from .hidden_sums import HiddenSum
+
+    if guard.hiding is not None:
+        HiddenSum(guard, p.fed.name).terms(0)
     if guard.noise is not None:
         check(release(p, guard))
         if (tests := evaluation_release(p, guard)) is not None:

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import tempfile
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,10 +55,7 @@ class HierarchicalTrainer(SimulatedTrainer):
         self.plan, self.hierarchy = p, p.topology
         self.groups = p.topology.groups(len(p.fed))
         clients, n = self.groups[0], len(self.groups[0])
-        self.edges = [
-            dataclasses.replace(p, members=tuple(c), per_round=min(p.per_round, len(c)), topology=None)
-            for c in clients
-        ]
+        self.edges = p.edges()
         super().__init__(task, starts * n, self.edges, dataclasses.replace(context, states=()))
         self.plans, self.seconds = [p], [None]
         for i, members in enumerate(clients):
@@ -210,10 +208,12 @@ class Programs:
     def stream(self) -> Records:
         """Run the programs; yield the records that the server emits."""
         from ...runtimes.inprocess import InProcess
+        from .hidden_sums import signing_keys
         from .party_rows import save_rows
 
         p, t = self.plan, self.trainer
         names, periods = names_of(p), p.topology.periods
+        keys = signing_keys(p, t.guards[0] if t.guards else None)
         blocks = [
             range(a, min(a + periods[0], self.rounds.stop))
             for a in range(self.rounds.start, self.rounds.stop, periods[0])
@@ -238,6 +238,7 @@ class Programs:
                         place=str(Path(folder) / str(k)),
                         job=json.dumps(self._job(e) | {"epochs": p.local_epochs[k]}),
                         boss=names[1][e],
+                        identities=keys,
                     )
             exchanges = len(blocks)
             for i in range(1, len(p.topology.levels)):
@@ -320,13 +321,15 @@ def _above(groups: list[list[int]], names: list[str], k: int) -> str:
     return next(name for name, below in zip(names, groups) if k in below)
 
 
-async def client(me: Any, *, place: str, job: str, boss: str) -> None:
+async def client(
+    me: Any, *, place: str, job: str, boss: str, identities: Mapping[str, Any] | None = None
+) -> None:
     """Run the program of a client: that of rounds.py, with its edge as the server."""
     from .member import member_from_job
 
     settings = json.loads(job)
     member = member_from_job(me.name, place, settings)
-    hidden, state = _hidden_sum(member.guard, settings), member.fresh_state()
+    hidden, state = _hidden_sum(member.guard, settings, identities), member.fresh_state()
 
     def local(r: int, down: State) -> tuple[float, State]:
         nonlocal state
@@ -336,12 +339,14 @@ async def client(me: Any, *, place: str, job: str, boss: str) -> None:
     await below.client(me, local, member.test, boss, hidden=lambda: hidden)
 
 
-def _hidden_sum(guard: Guard | None, settings: dict[str, Any]) -> HiddenSum | None:
+def _hidden_sum(
+    guard: Guard | None, settings: dict[str, Any], identities: Mapping[str, Any] | None = None
+) -> HiddenSum | None:
     from .hidden_sums import HiddenSum
 
     if guard is None or guard.hiding is None:
         return None
-    return HiddenSum(guard, settings["guard"]["federation"])
+    return HiddenSum(guard, settings["guard"]["federation"], identities)
 
 
 async def edge(

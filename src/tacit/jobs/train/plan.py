@@ -160,6 +160,17 @@ class Plan(TrainConfig):
         """How parties are drawn in fact."""
         return "everyone" if self.asked_per_round in (None, len(self.fed)) else self.sampling
 
+    def edges(self) -> list[Plan]:
+        """Return the plan of each edge of a Hierarchy; none without one."""
+        if not isinstance(self.topology, topologies.Hierarchy):
+            return []
+        return [
+            dataclasses.replace(
+                self, members=tuple(group), per_round=min(self.per_round, len(group)), topology=None
+            )
+            for group in self.topology.groups(len(self.fed))[0]
+        ]
+
     def update_counts(self) -> Iterator[int]:
         """How many updates are combined at a time: those of each round or, with a Hierarchy, of each edge."""
         n = len(self.fed)
