@@ -231,9 +231,19 @@ def test_what_json_lacks_is_written_as_text() -> None:
         "d": {3, 1},
         "e": greet,
         "f": np.float32(2),
+        "g": [{("x", 1): 2}],
     }
     plain = encode_plain(values)
-    assert plain == {"a": "nan", "b": [0, 1], "c": [1.0], "d": [1, 3], "e": repr(greet), "f": 2.0}
+    known = {"a": "nan", "b": [0, 1], "c": [1.0], "d": [1, 3], "e": repr(greet), "f": 2.0}
+    assert plain == {**known, "g": [{"('x', 1)": 2}]}
+
+
+def test_a_notebook_shows_no_row_labels_of_an_anonymized_table() -> None:
+    people = pd.DataFrame(
+        {"age": range(20, 60), "ill": [0, 1] * 20}, index=[f"person {i}" for i in range(40)]
+    )
+    result = tacit.anonymize(people, quasi=["age"], k=5)
+    assert "person" not in result._repr_html_() + str(result) + json.dumps(result.to_dict())
 
 
 def test_a_pate_result_reveals_no_votes(result_of: Callable[[str], JobResult], tmp_path: Path) -> None:

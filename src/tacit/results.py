@@ -29,6 +29,7 @@ class JobResult:
     directory: Path | None = None  # of the run, if it was written
     title: ClassVar[str]  # of the report
     facts: ClassVar[tuple[str, ...]] = ()  # attributes that `to_dict` returns and the report shows
+    shows_index: ClassVar[bool] = True  # whether a notebook shows the row labels of a table
 
     if TYPE_CHECKING:  # fields of some results, computed by others
 
@@ -86,8 +87,9 @@ class JobResult:
         """Show the result in a notebook; all text is escaped."""
         import pandas
 
-        frame = self.value
-        table = frame._repr_html_() if isinstance(frame, pandas.DataFrame) else ""  # type: ignore[operator]
+        frame, table = self.value, ""
+        if isinstance(frame, pandas.DataFrame):
+            table = (frame if self.shows_index else frame.reset_index(drop=True))._repr_html_()  # type: ignore[operator]
         return f"{table}<pre>{html.escape(self._text())}</pre>"
 
     def __str__(self) -> str:
@@ -119,8 +121,15 @@ def check_absent(path: str | Path) -> Path:
 def encode_plain(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return values as JSON can hold them: arrays as lists, tables as rows, other objects as their repr."""
     return encode_nonfinite(  # type: ignore[no-any-return]
-        json.loads(json.dumps(value, default=_encode))
+        json.loads(json.dumps(_encode_keys(value), default=_encode))
     )
+
+
+def _encode_keys(value: Any) -> Any:
+    """Return a value whose dictionaries have keys that JSON can hold."""
+    if isinstance(value, Mapping):
+        return {k if isinstance(k, str | int) else repr(k): _encode_keys(v) for k, v in value.items()}
+    return [_encode_keys(v) for v in value] if type(value) in (list, tuple) else value
 
 
 def _encode(value: Any) -> Any:

@@ -275,7 +275,9 @@ def _variants(rows: Any, where: str) -> dict[str, dict[str, Any]]:
     variants = {}
     for i, table in enumerate(rows):
         place = f"{where}, variants[{i}]"
-        settings, _ = read_settings({k: v for k, v in table.items() if k not in ("label", "guard")}, place)
+        rest = {k: v for k, v in table.items() if k not in ("label", "guard")}
+        settings, comparison = read_settings(rest, place)
+        settings |= comparison  # which compare refuses by name
         if table.get("guard"):
             settings["guard"] = list(_take("guard", table["guard"], place))
         variants[table["label"]] = settings

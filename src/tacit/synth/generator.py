@@ -121,6 +121,11 @@ class Generator(JobResult, ABC):
         self, frame: pd.DataFrame, table: Table | Mapping[str, Column] | None, watch: Watch
     ) -> tuple[Table, GeneratorState]:
         if table is None:
+            if self.private:
+                raise BadData(
+                    f"{type(self).__name__} is private and needs declared domains: fit(frame, table=…). "
+                    "Domains inferred from the data would reveal facts about single rows."
+                )
             table = Table.infer(frame)
         elif not isinstance(table, Table):
             table = Table.declare(table)
