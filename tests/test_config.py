@@ -290,6 +290,10 @@ def test_a_value_of_the_wrong_type_is_refused_with_the_uniform_sentence(tmp_path
         ('[data]\nname = "digits"\n', "who holds the rows is missing"),
         ('[data]\npath = "x.csv"\nparties = 3\n', "`path` needs a `label`"),
         (
+            '[data]\nname = "digits"\npath = "x.csv"\nlabel = "y"\nparties = 3\n',
+            "`path` names a file and `name` = 'digits' a data set of tacit",
+        ),
+        (
             '[data]\nname = "heart_disease"\nby = "hospital"\nparties = 3\n',
             "both `parties` and `by` are there",
         ),
@@ -475,3 +479,19 @@ def test_select_reaches_the_run_and_a_comparison_does_not_ignore_it_silently() -
         (word,) = table
         with pytest.raises(BadJob, match=rf"job\.toml: \[{word}\] is for `tacit run`\. Leave it out"):
             config.from_tables({"data": {"name": "iris", "parties": 3}, **table}).compare()
+
+
+def test_a_variant_keeps_settings_that_a_comparison_then_refuses(tmp_path):
+    text = DATA + '[[variants]]\nlabel = "plain"\n[[variants]]\nlabel = "three"\nseeds = 3\n'
+    job = config.load(written(tmp_path, text))
+    with pytest.raises(BadParameter, match="a setting of the variant 'three' is 'seeds'"):
+        tacit.compare(job.federations(), **job.compare())
+
+
+def test_the_job_of_a_gossip_run_can_be_read_again(tmp_path):
+    text = DATA + '[train]\nrounds = 1\n[topology]\nname = "Gossip"\ngraph = "ring"\n'
+    job = config.load(written(tmp_path, text))
+    (fed,) = job.federations()
+    tacit.train(fed, **job.train(), out=tmp_path / "run")
+    again = config.of_run(tmp_path / "run")
+    assert tacit.train(fed, **again.train(), out=tmp_path / "run", resume=True).metrics

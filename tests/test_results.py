@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import inspect
 import json
 from collections.abc import Callable
@@ -114,9 +115,31 @@ def test_a_result_has_a_value_a_ledger_a_report_a_save_and_plain_values(
     assert result.report(tmp_path / "page.html") == tmp_path / "page.html"
     plain = result.to_dict()
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain
-    assert result.save(tmp_path / "saved") == tmp_path / "saved"
-    assert (tmp_path / "saved").is_file() or list((tmp_path / "saved").iterdir())
-    assert str(result)
+    assert plain["ledger"] == result.ledger.to_dict()
+    # nothing ran in a plan: it shows who would see what
+    shown = str(result.ledger) if verb != "plan" else f"the server sees: {result.value[0]['what']}"
+    assert shown in str(result)
+    assert html.escape(shown) in result._repr_html_()
+
+
+def contents(path: Path) -> dict[Path, bytes]:
+    return {p: p.read_bytes() for p in (path, *path.rglob("*")) if p.is_file()}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("verb", VERBS)
+def test_save_writes_to_a_new_path_only(
+    verb: str, result_of: Callable[[str], JobResult], tmp_path: Path
+) -> None:
+    result, path = result_of(verb), tmp_path / "saved.csv"
+    assert result.save(path) == path
+    before = contents(path)
+    assert before
+    with pytest.raises((BadParameter, BadRun), match=r"save: .*saved\.csv") as error:
+        result.save(path)
+    assert "Choose another" in str(error.value)
+    assert "esume" not in str(error.value)
+    assert contents(path) == before
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -181,9 +204,19 @@ def test_what_json_lacks_is_written_as_text() -> None:
         "d": {3, 1},
         "e": greet,
         "f": np.float32(2),
+        "g": [{("x", 1): 2}],
     }
     plain = encode_plain(values)
-    assert plain == {"a": "nan", "b": [0, 1], "c": [1.0], "d": [1, 3], "e": repr(greet), "f": 2.0}
+    known = {"a": "nan", "b": [0, 1], "c": [1.0], "d": [1, 3], "e": repr(greet), "f": 2.0}
+    assert plain == {**known, "g": [{"('x', 1)": 2}]}
+
+
+def test_a_notebook_shows_no_row_labels_of_an_anonymized_table() -> None:
+    people = pd.DataFrame(
+        {"age": range(20, 60), "ill": [0, 1] * 20}, index=[f"person {i}" for i in range(40)]
+    )
+    result = tacit.anonymize(people, quasi=["age"], k=5)
+    assert "person" not in result._repr_html_() + str(result) + json.dumps(result.to_dict())
 
 
 def test_a_pate_result_reveals_no_votes(result_of: Callable[[str], JobResult], tmp_path: Path) -> None:

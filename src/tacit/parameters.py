@@ -159,7 +159,7 @@ def _fits(value: Any, meta: Mapping[str, Any]) -> bool:
                 and not isinstance(value, type)
                 and (meta["of"] is None or meta["of"].fits(value))
             )
-    if meta.get("each") and isinstance(value, list | tuple):
+    if meta.get("each") and isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return bool(value) and all(_fits(v, {**meta, "each": "", "none": False}) for v in value)
     if (
         isinstance(value, bool)

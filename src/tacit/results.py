@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from .errors import BadParameter
 from .files import write_atomic
 from .parties.ledger import Ledger
-from .runs import Event, Journal, check_unused, encode_model, encode_nonfinite, rounds_of
+from .runs import Event, Journal, check_empty, encode_model, encode_nonfinite, rounds_of
 
 if TYPE_CHECKING:
     import pandas
@@ -29,6 +29,7 @@ class JobResult:
     directory: Path | None = None  # of the run, if it was written
     title: ClassVar[str]  # of the report
     facts: ClassVar[tuple[str, ...]] = ()  # attributes that `to_dict` returns and the report shows
+    shows_index: ClassVar[bool] = True  # whether a notebook shows the row labels of a table
 
     if TYPE_CHECKING:  # fields of some results, computed by others
 
@@ -69,9 +70,7 @@ class JobResult:
         import pandas
         from torch import nn
 
-        file, value = Path(path), self.value
-        if file.exists():
-            raise BadParameter(f"save: {file} already exists. Choose another name.")
+        file, value = check_absent(path), self.value
         if isinstance(value, pandas.DataFrame):
             from .data.table_files import write_table
 
@@ -88,29 +87,49 @@ class JobResult:
         """Show the result in a notebook; all text is escaped."""
         import pandas
 
-        frame = self.value
-        table = frame._repr_html_() if isinstance(frame, pandas.DataFrame) else ""  # type: ignore[operator]
+        frame, table = self.value, ""
+        if isinstance(frame, pandas.DataFrame):
+            table = (frame if self.shows_index else frame.reset_index(drop=True))._repr_html_()  # type: ignore[operator]
         return f"{table}<pre>{html.escape(self._text())}</pre>"
 
     def __str__(self) -> str:
         return self._text()
 
     def _text(self) -> str:
-        """Single values, metrics and notes, and the ledger."""
+        """The summary and the ledger."""
+        return "\n".join(filter(None, [self._summary(), str(self.ledger)]))
+
+    def _summary(self) -> str:
+        """Single values, metrics and notes."""
         values = self.to_dict()
         lines = [
             f"{name:16} {value:.6g}" if isinstance(value, int | float) else f"{name:16} {value}"
             for name, value in {**values, **values.get("metrics", {})}.items()
             if isinstance(value, str | int | float)
         ]
-        return "\n".join([*lines, *values.get("notes", ()), str(self.ledger)])
+        return "\n".join([*lines, *values.get("notes", ())])
+
+
+def check_absent(path: str | Path) -> Path:
+    """Return the path of a file to save a result to; raise BadParameter if it exists."""
+    file = Path(path)
+    if file.exists():
+        raise BadParameter(f"save: {file} already exists. Choose another name.")
+    return file
 
 
 def encode_plain(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return values as JSON can hold them: arrays as lists, tables as rows, other objects as their repr."""
     return encode_nonfinite(  # type: ignore[no-any-return]
-        json.loads(json.dumps(value, default=_encode))
+        json.loads(json.dumps(_encode_keys(value), default=_encode))
     )
+
+
+def _encode_keys(value: Any) -> Any:
+    """Return a value whose dictionaries have keys that JSON can hold."""
+    if isinstance(value, Mapping):
+        return {k if isinstance(k, str | int) else repr(k): _encode_keys(v) for k, v in value.items()}
+    return [_encode_keys(v) for v in value] if type(value) in (list, tuple) else value
 
 
 def _encode(value: Any) -> Any:
@@ -209,7 +228,7 @@ class Result(JobResult):
 
     def save(self, path: str | Path) -> Path:
         """Write a run directory (job, events, ledger, model), as `out` of `tacit.train` does."""
-        journal = Journal.create(path, self.config)
+        journal = Journal.create(check_empty(path), self.config)
         try:
             for event in self.events:
                 journal.event(**event)
@@ -298,18 +317,18 @@ class Comparison(JobResult):
         return ledger
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what compare.json has: the table, who gained, the distance to the central model."""
-        return encode_nonfinite(self.summary)  # type: ignore[no-any-return]
+        """Return the ledger and what compare.json has: the table, who gained, the distance to central."""
+        return {**encode_nonfinite(self.summary), "ledger": self.ledger.to_dict()}
 
     def save(self, path: str | Path) -> Path:
         """Write compare.json and a run directory for each run."""
-        directory = check_unused(path)
+        directory = check_empty(path)
         for i, result in enumerate(self.results):
             result.save(directory / "runs" / f"{i:02d}")
-        write_atomic(directory / "compare.json", json.dumps(self.to_dict(), indent=1))
+        write_atomic(directory / "compare.json", json.dumps(encode_nonfinite(self.summary), indent=1))
         return directory
 
-    def _text(self) -> str:
+    def _summary(self) -> str:
         return "\n".join(self.verdict)
 
     def __str__(self) -> str:

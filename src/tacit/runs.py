@@ -41,6 +41,16 @@ def check_unused(directory: str | Path, marker: str = "events.jsonl") -> Path:
     return path
 
 
+def check_empty(directory: str | Path) -> Path:
+    """Return the path of a directory to save a result to; raise BadRun if it is a file or not empty."""
+    path = Path(directory)
+    if path.is_dir() and any(path.iterdir()):
+        raise BadRun(f"save: the directory {path} is in use: it contains files. Choose another one.")
+    if path.exists() and not path.is_dir():
+        raise BadRun(f"save: {path} is a file; this result needs a directory. Choose another one.")
+    return path
+
+
 def next_directory(job: str | Path) -> Path:
     """Return the first of runs/NAME, runs/NAME-2, … that does not exist."""
     name = Path(job).stem

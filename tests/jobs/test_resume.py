@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import tacit
-from tacit import algorithms, data
+from tacit import algorithms, data, guard
 from tacit.errors import BadParameter, BadRun
 from tests import warm
 
@@ -100,6 +100,8 @@ def test_an_existing_run_is_not_written_over(tmp_path: Path) -> None:
         ({"algorithm": "Scaffold"}, "algorithm.name"),
         ({"runtime": "inprocess"}, "train.runtime"),
         ({"local_steps": 2}, "train.local_steps"),
+        ({"guard": [guard.Clip(1.0)]}, "guard"),
+        ({"adversaries": {"sign_flip": 0.4}}, "adversaries"),
     ],
     ids=lambda c: str(c),
 )

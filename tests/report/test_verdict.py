@@ -180,7 +180,7 @@ def test_gain_is_stated_on_the_global_test_set_and_on_each_partys_own_rows():
     }
     assert (
         "All 2 parties do at least as well on the global test set as alone. On their own held-out rows, 1 of "
-        "2 do." in verdict.comparison(data)[1]
+        "2 do at least as well as alone." in verdict.comparison(data)[1]
     )
 
 

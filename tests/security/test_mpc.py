@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 import tacit
-from tacit.mpc import functions, inference
+from tacit.errors import PartyFailed
+from tacit.mpc import checked, functions, inference
 from tacit.mpc.context import RingContext
 from tacit.mpc.dealer import Stock, TapeKey, dealer, plan
 from tacit.mpc.model import compile, to_text
@@ -296,6 +297,22 @@ def test_without_a_helper_neither_input_nor_weights_are_in_the_others_view():
     assert looks_uniform([factors[0] - factors[1]]), (
         "the same input twice must not show: a mask was used twice"
     )
+
+
+@pytest.mark.parametrize("protocol", [inference, checked])
+def test_an_owner_that_sends_no_public_weights_is_refused_by_name(protocol):
+    """Weights that are missing are not weights that are unknown, as in a dry run."""
+    layers, _ = compile(nn.Sequential(nn.Linear(4, 3), nn.ReLU()))
+
+    async def owner(me):
+        await me.send(["client", "helper"], inference.Architecture(to_text(layers), False, "logits", 16))
+        await me.send("client", inference.PublicWeights({}))
+
+    async def client(me):
+        return await protocol.client(me, batches=[torch.ones(2, 4)])
+
+    with pytest.raises(PartyFailed, match="the weights do not match the architecture"):
+        InProcess().run_sync({"owner": owner, "client": client, "helper": protocol.helper})
 
 
 def test_without_a_helper_the_masks_are_fresh_in_every_run():

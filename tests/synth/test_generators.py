@@ -224,3 +224,11 @@ def test_a_file_cut_off_is_refused(tmp_path):
 def test_saving_to_an_unwritable_path_is_refused(tmp_path):
     with pytest.raises(BadParameter, match="cannot be written: No such file or directory"):
         synth.Independent().fit(example()[0]).save(tmp_path / "no" / "where")
+
+
+def test_a_private_generator_of_ones_own_reads_no_domains_off_the_data():
+    class Own(synth.Independent):
+        private = True
+
+    with pytest.raises(BadData, match="Own is private and needs declared domains"):
+        Own().fit(pd.DataFrame({"age": [1, 2, 3]}))

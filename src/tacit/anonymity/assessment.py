@@ -153,12 +153,12 @@ class Risk(JobResult):
 
         return render(self)
 
-    def _text(self) -> str:
+    def _summary(self) -> str:
         return "\n".join(f"warning: {w}" for w in self.warnings)
 
     def __str__(self) -> str:
         table = self.table().to_string(float_format=lambda v: f"{v:.4g}")
-        return f"{table}\n{self._text()}".rstrip()
+        return f"{table}\n{self._text()}"
 
 
 def assess(

@@ -51,6 +51,7 @@ class AnonymizationResult(JobResult):
     """
 
     facts = ("method", "settings", "quasi", "sensitive", "levels", "loss", "classes", "warnings")
+    shows_index = False  # row labels may identify people
 
     table: pandas.DataFrame = field(repr=False)
     # labels of the original rows that the table leaves out (or shows as * in every quasi-identifier)

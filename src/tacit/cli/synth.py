@@ -118,7 +118,7 @@ def _synth(args: argparse.Namespace) -> Answer:
             fit_seconds = time.monotonic() - started
         conditions = parse_conditions(generator.table, args.conditions)
         if args.save:
-            generator.save(args.save)
+            generator.save(args.save, force=args.force)
         if args.out:
             write(generator, rows, conditions, seed, Path(args.out), progress)
     name = type(generator).__name__

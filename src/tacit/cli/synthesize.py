@@ -151,7 +151,7 @@ def _synthesize(args: argparse.Namespace) -> Answer:
                 }, lambda console: console.print("done: the coordinator has the generator")
             generator = result
         if args.save:
-            generator.save(args.save)
+            generator.save(args.save, force=args.force)
         if args.out:
             write(generator, rows, conditions, args.seed or 0, Path(args.out), progress)
     value = {

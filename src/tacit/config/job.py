@@ -289,7 +289,9 @@ def _variants(rows: Any, where: str) -> dict[str, dict[str, Any]]:
     variants = {}
     for i, table in enumerate(rows):
         place = f"{where}, variants[{i}]"
-        settings, _ = read_settings({k: v for k, v in table.items() if k not in ("label", "guard")}, place)
+        rest = {k: v for k, v in table.items() if k not in ("label", "guard")}
+        settings, comparison = read_settings(rest, place)
+        settings |= comparison  # which compare refuses by name
         if table.get("guard"):
             settings["guard"] = list(_take("guard", table["guard"], place))
         variants[table["label"]] = settings
@@ -349,10 +351,15 @@ def _data(raw: dict[str, Any], skews: list[Any], file: Path) -> dict[str, Any]:
 
 
 def source(table: Mapping[str, Any], file: str) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """The function that makes the data set, and what it takes."""
+    """Return the function that loads the data set, and its parameters."""
     from .. import data
 
     if "path" in table:
+        if table.get("name") in list(data.ALL):
+            raise BadJob(
+                f"{file}, data: `path` names a file and `name` = {table['name']!r} a data set of tacit. Keep "
+                "one of them; with a path, `name` is the title in reports."
+            )
         packed = str(table["path"]).lower().removesuffix(".gz").removesuffix(".zip")
         make: Callable[..., Any] = (
             data.from_parquet if packed.endswith((".parquet", ".pq")) else data.from_csv

@@ -38,7 +38,6 @@ from ..parameters import (
 from ..private.dpsgd import DPSGD
 
 MIN_ROWS = 10  # a metric on fewer held-out rows says too much about single rows
-SEEDS = 2**63 - 1
 
 ALGORITHM = Kind("an algorithm", algorithms.ALL, base=Algorithm, example="algorithms.FedAvg(lr=0.1)")
 RULE = aggregate.RULE._replace(example="aggregate.Median()")
@@ -121,7 +120,9 @@ class TrainConfig:
         None, least=1, none="epochs decide", doc="local steps in a round, instead of epochs"
     )
     batch_size: int | None = whole(32, least=1, none="all rows at once", doc="rows in a local step")
-    seed: int = whole(0, least=0, most=SEEDS, compare="seeds", doc="seed of everything reproducible")
+    seed: int = whole(
+        0, least=0, compare="seeds", doc="random seed; noise and masks that protect data do not follow it"
+    )
     device: str = component("cpu", keep, takes="str", simulated=True, doc="'cpu', 'cuda', 'cuda:0' or 'auto'")
     precision: str = choice("float32", ("float32", "tf32", "bf16"), doc="arithmetic of local steps")
     engine: str = choice(

@@ -23,7 +23,7 @@ from ..parameters import bad
 from ..parties.ledger import Ledger
 from ..protocols import fedmd as protocol
 from ..results import JobResult
-from ..runs import check_unused, encode_model
+from ..runs import check_empty, encode_model
 from .vertical.split import folder_of
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class FedMDResult(JobResult):
 
     def save(self, path: str | Path) -> Path:
         """Write each party's model to a new directory, as safetensors, and `to_dict` as result.json."""
-        directory = check_unused(path, "result.json")
+        directory = check_empty(path)
         directory.mkdir(parents=True, exist_ok=True)
         for k, (name, model) in enumerate(self.models.items()):
             write_atomic(directory / f"{folder_of(name, k)}.safetensors", encode_model(model))

@@ -124,7 +124,7 @@ class Arithmetic(NamedTuple):
     check: Callable[[Tensor], Tensor]
 
 
-RING = Arithmetic(Tape.draw, join, _subtract, lambda x: x)
+RING = Arithmetic(lambda tape, shape, dtype: tape.draw(shape, dtype), join, _subtract, lambda x: x)
 
 
 async def dealer(me: Party, parties: Sequence[str], requests: Iterable[Request], device: str = "cpu") -> None:

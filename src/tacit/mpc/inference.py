@@ -257,9 +257,9 @@ async def share_weights(
     with_weights = model.layers_with_weights(layers)
     shapes = {name: shape for layer in with_weights for name, shape in model.weight_shapes(layer).items()}
     codes: Mapping[str, Any] = {} if weights is None else model.encode_weights(ctx, weights)
-    if codes and {name: tuple(w.shape) for name, w in codes.items()} != shapes:
+    if weights is not None and {name: tuple(w.shape) for name, w in codes.items()} != shapes:
         raise ProtocolError("the weights do not match the architecture. All parties must run the same model.")
-    if not private and not codes:
+    if not private and weights is None:
         codes = {name: torch.empty(s, dtype=torch.int64, device="meta") for name, s in shapes.items()}
     shared: dict[str, Any] = {}
     with ctx.at("weights, once"):

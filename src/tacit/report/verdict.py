@@ -193,7 +193,8 @@ def _under(
     yes, no = split
     own = count_gains(data, label, skew, "_own") if metric == "accuracy" else None
     at_home = (
-        f" On their own held-out rows, {count(len(own[0]))} of {count(len(own[0]) + len(own[1]))} do."
+        f" On their own held-out rows, {count(len(own[0]))} of {count(len(own[0]) + len(own[1]))} do at "
+        "least as well as alone."
         if own
         else ""
     )

@@ -6,6 +6,7 @@ numbers again. Nothing else is kept: no row of the training table, and no index 
 
 from __future__ import annotations
 
+import html
 import json
 import time
 from abc import ABC, abstractmethod
@@ -22,7 +23,7 @@ from ..errors import BadData, BadParameter
 from ..files import write_atomic
 from ..parameters import bad, check, to_table
 from ..parties.ledger import Ledger
-from ..results import JobResult, encode_plain
+from ..results import JobResult, check_absent, encode_plain
 from .columns import Column
 from .constraints import Ordered, Unique
 from .encode import Conditions, Layout
@@ -120,6 +121,11 @@ class Generator(JobResult, ABC):
         self, frame: pd.DataFrame, table: Table | Mapping[str, Column] | None, watch: Watch
     ) -> tuple[Table, GeneratorState]:
         if table is None:
+            if self.private:
+                raise BadData(
+                    f"{type(self).__name__} is private and needs declared domains: fit(frame, table=…). "
+                    "Domains inferred from the data would reveal facts about single rows."
+                )
             table = Table.infer(frame)
         elif not isinstance(table, Table):
             table = Table.declare(table)
@@ -246,10 +252,22 @@ class Generator(JobResult, ABC):
         )
 
     def _text(self) -> str:
-        return repr(self)
+        return super()._text() if self.is_fitted else repr(self)
 
-    def save(self, path: str | Path) -> Path:
-        """Write the fitted generator to one file.
+    def _summary(self) -> str:
+        names = [c.name for c in self.table.columns]
+        lines = [repr(self), f"{len(names)} columns: {', '.join(names)}"]
+        for row in self.history[-1:]:  # the losses of the last epoch
+            lines += [
+                f"{name:16} {value:.6g}" for name, value in row.items() if isinstance(value, int | float)
+            ]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self._text())}</pre>"
+
+    def save(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write the fitted generator to one file, which must not exist unless `force`.
 
         Tensors as safetensors, the rest as JSON in its header; no code and no training row.
         """
@@ -265,7 +283,7 @@ class Generator(JobResult, ABC):
             "ledger": self.ledger.to_dict(),
         }
         tensors = {name: t.detach().cpu().contiguous() for name, t in self.state.tensors.items()}
-        path = Path(path)
+        path = Path(path) if force else check_absent(path)
         try:
             write_atomic(path, save(tensors, metadata={"tacit": json.dumps(header, allow_nan=False)}))
         except OSError as error:

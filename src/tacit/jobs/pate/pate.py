@@ -24,7 +24,7 @@ from ...parties.ledger import Ledger
 from ...private.pate import AGGREGATOR, UNANSWERED, Aggregator, ConfidentGNMax, VoteCost
 from ...private.pate_student import Lessons, Student
 from ...results import JobResult
-from ...runs import check_unused, encode_model
+from ...runs import check_empty, check_unused, encode_model
 from ...runtimes.choose import SyncRuntime, choose_runtime
 from ..devices import device_for
 from .budget import Budget
@@ -73,10 +73,12 @@ class PateResult(JobResult):
         return render(self)
 
     def save(self, path: str | Path) -> Path:
-        """Write job, result, labels, student and report; nothing confidential."""
+        """Write job, result, labels, student and report to a new directory; nothing confidential."""
+        return self._write(check_empty(path))
+
+    def _write(self, directory: Path) -> Path:
         import tomli_w
 
-        directory = Path(path)
         directory.mkdir(parents=True, exist_ok=True)
         public = {k: v for k, v in self.to_dict().items() if k not in ("ledger", "job")}
         lines = [f"{r},{y}\n" for r, y in zip(self.questions, self.labels) if y != UNANSWERED]
@@ -319,7 +321,7 @@ def pate(
         used,
     )
     if directory is not None:
-        result.save(directory)
+        result._write(directory)
     return result
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...parties.ledger import Ledger
 from ...report import study as page
 from ...results import JobResult
-from ...runs import check_unused, encode_nonfinite, write_atomic
+from ...runs import check_empty, encode_nonfinite, write_atomic
 from . import file, run, table
 from .store import Store
 
@@ -45,8 +45,8 @@ class StudyResult(JobResult):
         return self.tables
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the summary as plain values."""
-        return encode_nonfinite(self.summary)  # type: ignore[no-any-return]
+        """Return the summary and the ledger as plain values."""
+        return {**encode_nonfinite(self.summary), "ledger": self.ledger.to_dict()}
 
     def report(self, path: str | Path | None = None) -> Path:
         """Return the path of the report; with `path`, copy it there."""
@@ -55,14 +55,14 @@ class StudyResult(JobResult):
 
     def save(self, path: str | Path) -> Path:
         """Copy the tables, the curves and the report to a new directory."""
-        directory = check_unused(path)
+        directory = check_empty(path)
         directory.mkdir(parents=True, exist_ok=True)
         for source in self.files:
             shutil.copyfile(source, directory / source.name)
-        write_atomic(directory / "summary.json", json.dumps(self.to_dict(), indent=1))
+        write_atomic(directory / "summary.json", json.dumps(encode_nonfinite(self.summary), indent=1))
         return directory
 
-    def __str__(self) -> str:
+    def _summary(self) -> str:
         return "\n\n".join(f"{name}\n{frame.to_string()}" for name, frame in self.tables.items())
 
 

@@ -23,7 +23,7 @@ from ...engine.task import Task
 from ...errors import BadData, BadParameter
 from ...guard import Noise, Stage
 from ...guard.guard import Layout, round_up
-from ...parameters import bad, check, to_table
+from ...parameters import NONE, bad, check, to_table
 from ...runtimes.cohort import Run
 from ..devices import device_for
 from . import guards
@@ -173,6 +173,8 @@ class Plan(TrainConfig):
         tables = to_tables(self)
         epochs = self.local_epochs
         tables["train"]["local_epochs"] = epochs[0] if len(set(epochs)) == 1 else list(epochs)
+        if isinstance(self.topology, topologies.Gossip):
+            tables["train"]["per_round"] = NONE  # everyone, as gossip requires
         if self.adversaries is not None:
             tables["adversaries"] = [to_table(attack) for attack in self.adversaries.attacks]
         skew = {} if self.fed.skew is None else {"skew": to_table(self.fed.skew)}

@@ -506,13 +506,13 @@ def _check_same_job(out: Path, job: dict[str, Any]) -> None:
     except ValueError as error:
         raise BadRun(f"{out / 'job.toml'} cannot be read: {error}. {RESTART_HINT}") from error
     if before != now:
-        tables = {*now, *before}
-        where = [
-            f"{t}.{k}"
-            for t in tables
-            for k in {*now.get(t, {}), *before.get(t, {})}
-            if now.get(t, {}).get(k) != before.get(t, {}).get(k)
-        ]
+        where = []
+        for name in {*now, *before}:
+            a, b = now.get(name, {}), before.get(name, {})
+            if isinstance(a, dict) and isinstance(b, dict):
+                where += [f"{name}.{k}" for k in {*a, *b} if a.get(k) != b.get(k)]
+            elif a != b:  # a list of tables: [[guard]]
+                where.append(name)
         raise BadRun(
             f"{out} holds another run: it differs in {', '.join(sorted(where))}. Resume with the same "
             "settings, or start a new directory."

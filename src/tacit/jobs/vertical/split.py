@@ -27,6 +27,7 @@ from ...protocols import splitnn as protocol
 from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ...protocols.splitnn_terms import Route, SplitTerms
 from ...results import JobResult
+from ...runs import check_empty
 from ...runtimes.choose import SyncRuntime, choose_runtime
 from ...runtimes.inprocess import InProcess
 from . import split_parts as parts
@@ -58,10 +59,13 @@ class PartsResult(JobResult):
         return self.shares
 
     def save(self, path: str | Path) -> Path:
-        """Write a folder for each party: layers, settings and weights, but no rows."""
+        """Write a new directory, a folder for each party: layers, settings and weights, but no rows."""
+        return self._write(check_empty(path))
+
+    def _write(self, directory: Path) -> Path:
         for k, share in enumerate(self.shares.values()):
-            share.write(Path(path) / folder_of(share.party, k))
-        return Path(path)
+            share.write(directory / folder_of(share.party, k))
+        return directory
 
 
 class SplitResult(PartsResult):
@@ -241,7 +245,7 @@ def splitnn(
     }
     run = SplitResult(metrics, history, ledger, config, shares, tuple(rows.notes))
     if out is not None:
-        run.save(out)
+        run._write(Path(out))
     return run
 
 

@@ -177,7 +177,7 @@ def ftl(
         intersection.size,
     )
     if out is not None:
-        run.save(out)
+        run._write(Path(out))
     return run
 
 
