@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +18,7 @@ from tacit.config.train import OPTIONS
 from tacit.errors import TacitError
 
 FED = data.gaussian_blobs(rows=80, seed=0).split(5, seed=0)
+NORMED = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 3))
 GUARDS: list[Any] = [
     None,
     [guard.Clip(1.0)],
@@ -33,7 +36,18 @@ GUARDS: list[Any] = [
 AXES: dict[str, list[Any]] = {
     "algorithm": ["FedAvg", "FedSGD", "Scaffold", "FedNova", "IFCA", "CFL", "FedPSO", "FedBN", "QFedAvg"],
     "guard": GUARDS,
-    "aggregate": [None, aggregate.Median(), aggregate.Best(), aggregate.FoolsGold(), aggregate.Krum()],
+    "aggregate": [
+        None,
+        aggregate.Median(),
+        aggregate.Best(),
+        aggregate.FoolsGold(),
+        aggregate.Krum(),
+        aggregate.MultiKrum(byzantine=0.4),
+        aggregate.Bulyan(),
+        aggregate.Matched(),
+        aggregate.Momentum(),
+        aggregate.Momentum(rule=aggregate.Krum(byzantine=0.45)),
+    ],
     "adversaries": [None, {"sign_flip": 0.2}],
     "select": [None, selection.BySize(), selection.PowerOfChoice(candidates=3), selection.Fast()],
     "pace": [None, pace.FedBuff(2), pace.FedAsync(), pace.SAFA()],
@@ -48,10 +62,10 @@ AXES: dict[str, list[Any]] = {
 }
 
 
-def outcome(verb: Any, **options: Any) -> str:
+def outcome(verb: Any, fed: Any = FED, **options: Any) -> str:
     """Return the words with which a verb refuses, or ""."""
     try:
-        verb(FED, model="logistic", rounds=1, batch_size=8, insecure_seed=1, **options)
+        verb(fed, **{"model": "logistic", "rounds": 1, "batch_size": 8, "insecure_seed": 1} | options)
     except TacitError as error:
         return f"{type(error).__name__}: {error}"
     return ""
@@ -78,6 +92,37 @@ def test_plan_refuses_what_it_once_promised_and_train_refused() -> None:
     words = outcome(tacit.plan, **chosen)
     assert "Noise is accounted for one server's sum, and with a Hierarchy there are several" in words
     assert words == outcome(tacit.train, **chosen)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"aggregate": "Bulyan"},
+        {"aggregate": "Bulyan", "runtime": "inprocess"},
+        {"aggregate": aggregate.Krum(byzantine=0.4), "per_round": 3},
+        {"aggregate": aggregate.Krum(byzantine=0.4), "topology": tacit.Hierarchy(edges=2)},
+        {"aggregate": aggregate.Krum(byzantine=0.4), "sampling": "poisson", "per_round": 4},
+        {"aggregate": "Matched", "algorithm": "Scaffold"},
+        {"aggregate": "Matched", "algorithm": "IFCA"},
+        {"aggregate": "Momentum", "algorithm": "FedNova"},
+        {"aggregate": "Matched", "model": NORMED},
+    ],
+)
+def test_a_rule_that_cannot_work_is_refused_before_anything_is_written(
+    chosen: dict[str, Any], tmp_path: Path
+) -> None:
+    words = outcome(tacit.plan, **chosen)
+    assert "Krum" in words or "Bulyan" in words or "Matched" in words or "Momentum" in words
+    assert words == outcome(tacit.train, **chosen, out=tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_party_with_the_name_of_an_edge_is_refused(tmp_path: Path) -> None:
+    fed = dataclasses.replace(FED, parties=("edge-0", *FED.parties[1:]))
+    words = outcome(tacit.plan, fed, topology=tacit.Hierarchy())
+    assert "has a party called 'edge-0', which is an edge's name" in words
+    assert words == outcome(tacit.train, fed, topology=tacit.Hierarchy(), out=tmp_path / "run")
+    assert not list(tmp_path.iterdir())
 
 
 def test_every_pair_of_options_is_refused_or_runs() -> None:

@@ -98,6 +98,14 @@ class Hierarchy:
         each = (self.period,) * len(self.levels) if isinstance(self.period, int) else tuple(self.period)
         return tuple(int(np.prod(each[: i + 1])) for i in range(len(each)))
 
+    @property
+    def names(self) -> list[list[str]]:
+        """The names of the nodes between clients and server, for each level from the bottom."""
+        return [
+            [f"edge-{k}" if i == 0 else f"level-{i + 1}-{k}" for k in range(n)]
+            for i, n in enumerate(self.levels)
+        ]
+
     def groups(self, parties: int) -> list[list[list[int]]]:
         """For each level, from the bottom to the server, the children of each node."""
         below, out = parties, []

@@ -284,6 +284,13 @@ BAD = [
 ]
 
 
+@pytest.mark.parametrize("name", ["anon.xlsx", "anon"])
+def test_a_table_of_another_ending_is_refused_before_the_input_is_read(folder, capsys, name):
+    words = f"anonymize: --out {name} must end in .csv, .csv.gz or .parquet"
+    assert words in refused(capsys, "anonymize", "empty.csv", "--quasi", "age", "--out", name)
+    assert not Path(name).exists()
+
+
 @pytest.mark.parametrize(("argv", "words"), BAD, ids=[" ".join(a)[:60] for a, _ in BAD])
 def test_bad_input_is_named_and_nothing_is_written(folder, capsys, argv, words):
     Path("empty.csv").write_text("")

@@ -9,7 +9,7 @@ import torch
 
 import tacit
 from tacit import algorithms, data, guard
-from tacit.errors import BadData, BadParameter
+from tacit.errors import BadParameter
 from tacit.protocols.hierarchy import weighted_mean
 
 WEIGHED, ALIKE = algorithms.FedAvg(lr=0.2), algorithms.FedAvg(lr=0.2, weighted=False)
@@ -187,7 +187,7 @@ def test_a_party_may_not_be_called_an_edge():
     import dataclasses
 
     fed = dataclasses.replace(blobs(), parties=("edge-0", *blobs().parties[1:]))
-    with pytest.raises(BadData, match="a party is called 'edge-0'"):
+    with pytest.raises(BadParameter, match="a party called 'edge-0', which is an edge's name"):
         tacit.train(fed, model="logistic", rounds=1, topology=tacit.Hierarchy(2))
 
 

@@ -7,6 +7,7 @@ Distributed Learning in Byzantium", ICML 2018.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -33,6 +34,10 @@ class Krum(SeesEach):
     def count(self, n: int, f: int) -> int:
         """How many updates are averaged."""
         return 1
+
+    def check_parties(self, counts: Iterable[int]) -> None:
+        for n in counts:
+            max_malicious(self, n, 2)
 
     def aggregate(self, updates: Updates) -> State:
         n = len(updates)
@@ -65,6 +70,10 @@ class Bulyan(SeesEach):
     """
 
     byzantine: float = real(0.2, least=0, below=0.25, doc=BYZANTINE)
+
+    def check_parties(self, counts: Iterable[int]) -> None:
+        for n in counts:
+            max_malicious(self, n, 4)
 
     def aggregate(self, updates: Updates) -> State:
         n = len(updates)

@@ -5,6 +5,7 @@ model.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -26,6 +27,15 @@ class ModelRule(SeesEach):
 
     def aggregate(self, updates: Updates) -> State:
         return updates.weighted_sum(updates.weights.double() / updates.weights.sum())
+
+    def check_uploads(self, shapes: Mapping[str, tuple[int, ...]], model: tuple[int, ...]) -> None:
+        keys = sorted(shapes.keys() - {"buffers"})
+        if keys not in (["delta"], ["w"]) or tuple(shapes[keys[0]]) != tuple(model):
+            raise BadParameter(
+                f"aggregate: {type(self).__name__} works on the parties' models, but with this "
+                f"algorithm they send {', '.join(keys)}. "
+                "Use an algorithm that sends only a model or its change, such as FedAvg or FedProx."
+            )
 
     def with_task(self, task: Any, tests: list[Tensor]) -> BoundModelRule:
         return BoundModelRule(self, task, tests)
@@ -71,17 +81,12 @@ class BoundModelRule(SeesEach):
         return self.tests[self.run]
 
     def aggregate(self, updates: Updates) -> State:
-        keys = sorted(updates.chunks.keys() - {"buffers"})
-        if keys not in (["delta"], ["w"]) or updates.shapes[keys[0]] != self.w.shape:
-            raise BadParameter(
-                f"aggregate: {type(self.rule).__name__} works on the parties' models, but with this "
-                f"algorithm they send {', '.join(keys)}. "
-                "Use an algorithm that sends only a model or its change, such as FedAvg or FedProx."
-            )
+        self.rule.check_uploads(updates.shapes, self.w.shape)
+        (key,) = updates.shapes.keys() - {"buffers"}
         mean = {k: v.to(self.w.device) for k, v in self.rule.aggregate(updates).items()}
-        models = ModelCoding(keys[0], self.w)
+        models = ModelCoding(key, self.w)
         result = mean | self.rule.aggregate_models(updates, mean, models, self)
-        result[keys[0]] = models.encode(result.pop("model"))
+        result[key] = models.encode(result.pop("model"))
         return {k: v.to(updates.weights.device) for k, v in result.items()}
 
 

@@ -7,6 +7,7 @@ History for Byzantine Robust Optimization", ICML 2021, on why a robust rule need
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -50,6 +51,18 @@ class Momentum(Rule):
                 "Distill and Matched work on models, and Best selects one party's.",
             )
 
+    def check_parties(self, counts: Iterable[int]) -> None:
+        self.rule.check_parties(counts)
+
+    def check_uploads(self, shapes: Mapping[str, tuple[int, ...]], model: tuple[int, ...]) -> None:
+        keys = sorted(shapes.keys() - {"buffers"})
+        if keys not in (["delta"], ["w"]):
+            raise BadParameter(
+                "aggregate: Momentum works on models or their changes, but with this algorithm parties send "
+                f"{', '.join(keys)}. Use an algorithm that sends only a model or its change, such as FedAvg "
+                "or FedProx."
+            )
+
     def with_layers(self, layers: tuple[int, ...]) -> Momentum:
         return replace(self, rule=self.rule.with_layers(layers))
 
@@ -67,14 +80,8 @@ class Momentum(Rule):
     ) -> tuple[State, list[Total]]:
         inner: list[Total] = [{k[5:]: v for k, v in m.items() if k.startswith("rule.")} for m in memories]
         mean, inner = self.rule.result_with_memory(total, parties, inner, down)
-        keys = sorted(mean.keys() - {"buffers"})
-        if keys not in (["delta"], ["w"]):
-            raise BadParameter(
-                "aggregate: Momentum works on models or their changes, but with this algorithm parties send "
-                f"{', '.join(keys)}. Use an algorithm that sends only a model or its change, such as FedAvg "
-                "or FedProx."
-            )
-        key = keys[0]
+        self.check_uploads({k: tuple(v.shape[1:]) for k, v in mean.items()}, ())
+        (key,) = mean.keys() - {"buffers"}
         base = down[key] if key in down else torch.zeros_like(mean[key])
         delta = mean[key] - base.to(mean[key])
         v = torch.stack(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -51,6 +52,12 @@ class Rule(ABC):
 
     def check_data(self, tests: list[Tensor]) -> None:  # noqa: B027  # optional
         """Raise if the rule cannot work with these test rows, one tensor for each run."""
+
+    def check_parties(self, counts: Iterable[int]) -> None:  # noqa: B027  # optional
+        """Raise if the rule cannot combine the updates of so many parties, for each of `counts`."""
+
+    def check_uploads(self, shapes: Mapping[str, tuple[int, ...]], model: tuple[int, ...]) -> None:  # noqa: B027
+        """Raise if the rule cannot combine vectors of these names and shapes; `model` is the model's."""
 
     def with_layers(self, layers: tuple[int, ...]) -> Rule:
         """The rule for a model whose layers have this many parameters."""

@@ -166,7 +166,7 @@ def _anonymize(args: argparse.Namespace) -> Answer:
     from ..anonymity import ALL, pseudonyms, report
     from ..anonymity.losses import METRICS
     from ..anonymity.risk import find_identifiers
-    from ..data.table_files import read_header, read_table, write_table
+    from ..data.table_files import check_table_name, read_header, read_table, write_table
     from ..files import check_free
     from ..parameters import bad, nearest
     from ..report.page import write_page
@@ -205,7 +205,7 @@ def _anonymize(args: argparse.Namespace) -> Answer:
             "anonymize: --pseudonymize and --key must be used together: pseudonyms need a secret key. "
             "Pass both, or neither."
         )
-    out = check_free(args.out, args.force, [args.table])
+    out = check_table_name(check_free(args.out, args.force, [args.table]), "anonymize: --out ")
     page = _report(args, [args.table, out])
     with Progress(args.quiet) as progress:
         progress.step(f"reading {args.table}")

@@ -164,6 +164,8 @@ def _synth(args: argparse.Namespace) -> Answer:
 
 def _check(args: argparse.Namespace) -> None:
     """Check the options before anything is read or fitted."""
+    from ..data.table_files import check_table_name
+
     refuse(
         (
             bool(args.table) == bool(args.load),
@@ -205,11 +207,9 @@ def _check(args: argparse.Namespace) -> None:
         "the real table itself",
         args.force,
     )
+    if args.out:
+        check_table_name(args.out, "synth: --out ")
     refuse(
-        (
-            args.out and file_format(args.out) is None,
-            f"synth: --out {args.out} must end in .csv, .csv.gz or .parquet, which determines the format.",
-        ),
         (
             args.target is not None and not args.report,
             "synth: --target needs --report FILE. Add it, or remove --target.",
@@ -291,18 +291,6 @@ def parse_conditions(table: Table, texts: list[str]) -> dict[str, Any]:
     conditions = dict(_parse_condition(table, text) for text in texts)
     Conditions.parse(table, conditions)
     return conditions
-
-
-def file_format(path: str) -> str | None:
-    """Return 'csv' or 'parquet' by the file name, else None."""
-    name = path.lower()
-    return (
-        "csv"
-        if name.endswith((".csv", ".csv.gz"))
-        else "parquet"
-        if name.endswith((".parquet", ".pq"))
-        else None
-    )
 
 
 def _columns_to_drop(args: argparse.Namespace) -> list[str]:

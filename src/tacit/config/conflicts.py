@@ -106,6 +106,12 @@ def _aggregation(p: Plan) -> Iterator[Conflict]:
         )
 
 
+def _too_few_updates(p: Plan) -> Iterator[Conflict]:
+    """A rule that needs more parties than a round, or an edge, has: the rule itself raises."""
+    p.aggregate.check_parties(p.update_counts())
+    yield from ()
+
+
 def _single_updates(p: Plan) -> Iterator[Conflict]:
     """A rule or an algorithm that must see single updates."""
     hiding = _hiding(p)
@@ -358,6 +364,12 @@ def _hierarchy(p: Plan) -> Iterator[Conflict]:
     if not isinstance(p.topology, Hierarchy):
         return
     hides = _hiding(p) is not None
+    if taken := set().union(*p.topology.names) & set(p.fed.parties):
+        yield Conflict(
+            "topology",
+            f"{p.fed.name} has a party called {min(taken)!r}, which is an edge's name",
+            "Rename the party.",
+        )
     if p.pace is not None or p.speed is not None:
         yield Conflict(
             "topology", "a Hierarchy has synchronous rounds and no clock", "Leave out pace and speed."
@@ -492,6 +504,14 @@ def _paced_model(p: Plan, task: Task, start: State, layout: Callable[[], Layout]
         )
 
 
+def _aggregated_model(p: Plan, task: Task, start: State, layout: Callable[[], Layout]) -> Iterator[Conflict]:
+    """A rule that cannot combine what the clients send, or does not know such a model: it raises itself."""
+    if p.aggregate != Mean():
+        p.aggregate.with_task(task, [p.fed.test.x])
+        p.aggregate.check_uploads(layout().shapes, tuple(start["w"].shape))
+    yield from ()
+
+
 def _gossip_model(p: Plan, task: Task, start: State, layout: Callable[[], Layout]) -> Iterator[Conflict]:
     state = p.algorithm.server_state(start["w"]) or p.algorithm.client_state(start["w"])
     if isinstance(p.topology, Gossip) and (state or _other_vectors(layout())):
@@ -526,8 +546,10 @@ ENTRIES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
     _hierarchy,
     _private,
     _runtime,
+    _too_few_updates,
 )
 MODEL_ENTRIES: tuple[Callable[[Plan, Task, State, Callable[[], Layout]], Iterator[Conflict]], ...] = (
+    _aggregated_model,
     _paced_model,
     _gossip_model,
     _frozen_model,

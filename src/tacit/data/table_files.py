@@ -203,6 +203,18 @@ def read_chunks(
             yield frame if columns is None else frame[list(columns)]
 
 
+def check_table_name(path: str | os.PathLike[str], option: str = "") -> Path:
+    """Return the path of a table to write; raise BadParameter if its ending is not that of a table.
+
+    Call it before any work is done. `option` is the beginning of the error, such as "synth: --out ".
+    """
+    if not os.fspath(path).lower().endswith((".csv", ".csv.gz", *PARQUET)):
+        raise BadParameter(
+            f"{option}{path} must end in .csv, .csv.gz or .parquet, which determines the format."
+        )
+    return Path(path)
+
+
 def write_table(
     frames: DataFrame | Iterable[DataFrame],
     path: str | os.PathLike[str],
@@ -216,7 +228,7 @@ def write_table(
     """
     import pandas as pd
 
-    file = Path(path)
+    file = check_table_name(path)
     parts = [frames] if isinstance(frames, pd.DataFrame) else frames
     try:
         with open_atomic(file) as out:

@@ -19,7 +19,7 @@ from ...aggregate.mean import combine
 from ...algorithms.types import State
 from ...data.federation import Rows
 from ...engine.task import Task
-from ...errors import BadData, SumAborted
+from ...errors import SumAborted
 from ...pace.scheduler import under
 from ...parameters import from_table, to_table
 from ...parties.ledger import Ledger
@@ -43,15 +43,7 @@ SERVER = "server"
 
 def names_of(p: Plan) -> list[list[str]]:
     """Return the names of the nodes of each level, from the clients up."""
-    out = [list(p.fed.parties)]
-    for i, n in enumerate(p.topology.levels):
-        out.append([f"edge-{k}" if i == 0 else f"level-{i + 1}-{k}" for k in range(n)])
-    taken = {name for level in out[1:] for name in level} & set(p.fed.parties)
-    if taken:
-        raise BadData(
-            f"{p.fed.name}: a party is called {min(taken)!r}, which is an edge's name. Rename the party."
-        )
-    return [*out, [SERVER]]
+    return [list(p.fed.parties), *p.topology.names, [SERVER]]
 
 
 class HierarchicalTrainer(SimulatedTrainer):

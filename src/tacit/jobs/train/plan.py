@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -159,6 +159,33 @@ class Plan(TrainConfig):
     def real_sampling(self) -> str:
         """How parties are drawn in fact."""
         return "everyone" if self.asked_per_round in (None, len(self.fed)) else self.sampling
+
+    def update_counts(self) -> Iterator[int]:
+        """How many updates are combined at a time: those of each round or, with a Hierarchy, of each edge."""
+        n = len(self.fed)
+        groups = self.topology.groups(n)[0] if isinstance(self.topology, topologies.Hierarchy) else [range(n)]
+        if self.real_sampling == "everyone" and not self._selects_fewer:
+            yield from map(len, groups)
+        elif self.topology is None and self.sampling == "fixed" and not self._selects_fewer:
+            yield self.per_round
+        else:
+            for r in range(self.rounds):
+                who = self._selected(r)
+                yield from (int(np.isin(group, who).sum()) for group in groups)
+
+    @property
+    def _selects_fewer(self) -> bool:
+        """Whether `select` may choose fewer than per_round, and a simulation can tell how many."""
+        return self.select is not None and not self.select.fills and self.runtime in ("cohort", "inprocess")
+
+    def _selected(self, r: int) -> np.ndarray:
+        """Return who takes part in round r; by a rule that does not choose by losses."""
+        if self.select is None:
+            return guards.chosen(self, r)
+        n, takes = len(self.fed), seconds_of(self)
+        seconds = None if takes is None else takes(np.arange(n), np.full(n, r))
+        known = selection.PartyInfo(self.sizes, lambda who: np.zeros(len(who)), seconds)
+        return selection.select(self.select, self.seed, r, known, self.per_round)
 
     @property
     def weights_hidden(self) -> bool:
