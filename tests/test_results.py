@@ -196,6 +196,33 @@ def test_save_writes_a_table_as_csv_without_row_labels_and_other_values_as_json(
         shared.save(tmp_path / "ids.json")
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("verb", ["anonymize", "risk"])
+@pytest.mark.parametrize("name", ["table.xlsx", "table", "table.gz", "csv"])
+def test_a_table_is_saved_under_a_name_that_determines_its_format(
+    verb: str, name: str, result_of: Callable[[str], JobResult], tmp_path: Path
+) -> None:
+    with pytest.raises(BadParameter, match=r"must end in \.csv, \.csv\.gz or \.parquet"):
+        result_of(verb).save(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_report_of_a_plan_shows_the_sentences_of_its_text(tmp_path: Path) -> None:
+    plan = tacit.plan(FED, **OPTIONS, guard=[tacit.guard.Clip(1.0)])
+    page = plan.report(tmp_path / "plan.html").read_text()
+    for line in str(plan).splitlines():
+        assert line in html.unescape(page)
+    assert "Clip" in page
+    for words in ("tolerated</td>", "spends", "No messages were sent"):
+        assert words not in page
+
+
+def test_an_unfitted_generator_is_shown_by_its_parameters() -> None:
+    generator = tacit.synth.GaussianCopula(seed=3)
+    assert str(generator) == repr(generator)
+    assert html.escape(repr(generator)) in generator._repr_html_()
+
+
 def test_what_json_lacks_is_written_as_text() -> None:
     values = {
         "a": float("nan"),

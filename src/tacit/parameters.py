@@ -219,6 +219,13 @@ def check(thing: T, owner: str = "") -> T:
     return thing
 
 
+def check_value(owner: str, name: str, value: Any, cls: type, field: str) -> None:
+    """Raise unless this field of the dataclass allows the value. The error calls the value `name`."""
+    meta = next(f.metadata for f in dataclasses.fields(cls) if f.name == field)
+    if not _fits(value, meta):
+        raise bad(owner, name, value, allowed(meta))
+
+
 def _check_fields(thing: Any, owner: str) -> list[str]:
     """Return a sentence for each value that its field does not allow."""
     problems = []
@@ -269,13 +276,14 @@ def to_table(thing: Any) -> dict[str, Any]:
     return table
 
 
-def nearest(word: str, words: list[str]) -> str:
-    """Return 'Did you mean …?', or the whole list when nothing is similar."""
+def nearest(word: str, words: list[str], label: str = "Known", most: int | None = None) -> str:
+    """Return 'Did you mean …?', or the list (of at most `most` words) when nothing is similar."""
     close = difflib.get_close_matches(word.lower(), [w.lower() for w in words], n=1, cutoff=0.6)
     for w in words:
         if close and w.lower() == close[0]:
             return f"Did you mean {w!r}?"
-    return "Known: " + ", ".join(sorted(words)) + "."
+    more = ", …" if most is not None and len(words) > most else "."
+    return f"{label}: " + ", ".join(sorted(words)[:most]) + more
 
 
 def from_table(table: Any, members: Mapping[str, type], where: str) -> Any:

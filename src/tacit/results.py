@@ -64,8 +64,8 @@ class JobResult:
     def save(self, path: str | Path) -> Path:
         """Write `value` to a new file and return its path.
 
-        A table is written as CSV (or as Parquet, if the path ends so), a model as safetensors, anything else
-        as the JSON of `to_dict`.
+        A table is written as CSV or Parquet, by the ending (.csv, .csv.gz, .parquet), a model as
+        safetensors, anything else as the JSON of `to_dict`.
         """
         import pandas
         from torch import nn

@@ -89,7 +89,7 @@ def test_a_constant_sensitive_value_warns():
     frame = pandas.DataFrame({"a": list("0" * 5 + "1" * 5), "s": ["flu"] * 5 + ["flu", "none"] * 2 + ["flu"]})
     with pytest.warns(
         HomogeneityWarning,
-        match=r"1 class \(5 rows of 10\) have a single value of 's': .* Use l-diversity \(l=2\)",
+        match=r"1 class \(5 rows of 10\) has a single value of 's': .* Use l-diversity \(l=2\)",
     ):
         made = tacit.anonymize(frame, quasi=["a"], sensitive=["s"], k=5)
     assert len(made.warnings) == 1

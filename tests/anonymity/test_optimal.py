@@ -123,7 +123,7 @@ def test_full_domain_with_suppression_equals_brute_force(metric, rows, k, limit)
     assert made.loss == pytest.approx(min(found), abs=1e-9)
 
 
-@pytest.mark.filterwarnings("ignore:.*have a single value:tacit.anonymity.HomogeneityWarning")
+@pytest.mark.filterwarnings("ignore:.*a single value:tacit.anonymity.HomogeneityWarning")
 @settings(max_examples=60, deadline=None)
 @given(
     rows=TABLES,

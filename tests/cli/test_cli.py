@@ -85,6 +85,8 @@ def test_a_command_that_cannot_be_parsed_ends_with_2_and_the_usage(argv, capsys)
             ["synth", "t.csv", "--modle=mst"],
             "tacit synth: error: unrecognized arguments: --modle=mst. Did you mean --model?",
         ),
+        (["rnu"], "tacit: error: argument VERB: 'rnu' is not known. Did you mean 'run'?"),
+        (["data", "shwo"], "tacit data: error: argument VERB: 'shwo' is not known. Did you mean 'show'?"),
         (["doctor", "--zzz"], "tacit doctor: error: unrecognized arguments: --zzz\n"),
         (["study"], "tacit study: error: the following arguments are required: name\n"),
     ],
@@ -94,7 +96,42 @@ def test_an_unknown_option_is_refused_with_the_nearest_one_of_its_verb(argv, sen
         cli.main(argv)
     err = capsys.readouterr().err
     assert err.endswith(sentence if sentence.endswith("\n") else sentence + "\n")
-    assert err.startswith(f"usage: tacit {argv[0]} ")
+    assert err.startswith("usage: tacit " + (f"{argv[0]} " if argv != ["rnu"] else ""))
+
+
+def test_a_bare_command_prints_the_help(capsys):
+    with pytest.raises(SystemExit) as done:
+        cli.main([])
+    out, err = capsys.readouterr()
+    assert (done.value.code, out) == (2, "")
+    assert "Train one model from a job file." in err
+
+
+def test_a_new_run_in_a_directory_to_resume_is_refused_in_the_words_of_the_command_line(folder, capsys):
+    Path("runs/b").mkdir(parents=True)
+    for verb, words in (
+        ("run", "holds no run to resume: it contains no job.toml."),
+        ("compare", "holds no comparison to resume: it contains no runs."),
+    ):
+        code, _, err = run(capsys, verb, "job.toml", "--resume", "runs/b")
+        assert code == 2
+        assert f"{Path('runs/b')} {words} Start it without --resume." in err
+
+
+def test_the_unknown_keys_of_all_tables_are_listed_at_once(folder, capsys):
+    Path("wrong.toml").write_text(
+        SMALL.replace("parties", "partis") + "round = 2\n[algorithm]\nname = 'FedProx'\nmuh = 1\n[tarin]\n"
+    )
+    code, _, err = run(capsys, "run", "wrong.toml")
+    assert code == 2
+    for words in (
+        "wrong.toml: 'tarin' is not known here. Did you mean 'train'?",
+        "wrong.toml, data: 'partis' is not known here. Did you mean 'parties'?",
+        "wrong.toml, train: 'round' is not known here. Did you mean 'rounds'?",
+        "FedProx has no parameter 'muh'. Did you mean 'mu'?",
+    ):
+        assert words in err
+    assert len(err.splitlines()) == 4
 
 
 def test_a_run_leaves_its_directory_and_says_where(folder, capsys):
@@ -283,7 +320,12 @@ def test_the_command_line_gives_what_python_gives(folder, capsys):
             "several.toml lists several algorithms or skews. Compare them with `tacit compare several.toml`.",
         ),
         (["run"], "there is no job. Give a job file"),
-        (["run", "--resume", "nowhere"], "nowhere holds no run to resume"),
+        (["run", "--resume", "nowhere"], "--resume nowhere: there is no such directory."),
+        (
+            ["run", "--resume", "job.toml"],
+            "--resume job.toml: this is a file. --resume takes the directory of a run. Start a new run from a "
+            "job file without it: `tacit run job.toml`.",
+        ),
         (["compare", "job.toml", "--set", "train.runtime=inprocess"], "'runtime' is for `tacit run`"),
         (["report", "nowhere"], "there is no directory nowhere"),
         (["report", "."], "is not a run directory"),

@@ -231,14 +231,23 @@ def test_a_failure_leaves_nothing_behind(folder, capsys):
 BAD = [
     (("missing.csv", "--quasi", "a"), "there is no file missing.csv."),
     (("patient.csv", "--quasi", "age"), "there is no file patient.csv. Did you mean 'patients.csv'?"),
-    (("patients.csv", "--quasi", "agee"), "there is no column 'agee' (columns). Did you mean 'age'?"),
+    (("patients.csv", "--quasi", "agee"), "there is no column 'agee' (--quasi). Did you mean 'age'?"),
     (
         ("patients.csv", "--quasi", "age,,sex"),
         "--quasi is 'age,,sex'; expected column names separated by commas",
     ),
     (("patients.csv", "--quasi", "age", "--method", "mondrain"), "--method is 'mondrain'; it must be one of"),
     (("patients.csv", "--quasi", "age", "--metric", "los"), "--metric is 'los'; it must be one of loss"),
-    (("patients.csv", "--quasi", "age", "--k", "0"), "k"),
+    (("patients.csv", "--quasi", "age", "--k", "0"), "--k is 0; it must be a whole number"),
+    (("patients.csv", "--quasi", "age", "--epsilon", "0"), "--epsilon is 0.0; it must be a number above 0"),
+    (("patients.csv", "--quasi", "age", "--l", "2"), "--l needs --sensitive"),
+    (("patients.csv", "--quasi", "age", "--t", "0.2"), "--t needs --sensitive"),
+    (("patients.csv", "--quasi", "age", "--drop", "idd"), "there is no column 'idd' (--drop). Did you mean"),
+    (
+        ("numbers.csv", "--quasi", "age"),
+        "two columns are named '1.0'. Give each column its own name. The first line must contain column "
+        "names; this one contains numbers.",
+    ),
     (
         ("patients.csv", "--quasi", "age", "--max-suppressed", "4"),
         "max_suppressed is 4.0; it must be a fraction of the rows between 0 and 1",
@@ -275,11 +284,19 @@ BAD = [
 ]
 
 
+@pytest.mark.parametrize("name", ["anon.xlsx", "anon"])
+def test_a_table_of_another_ending_is_refused_before_the_input_is_read(folder, capsys, name):
+    words = f"anonymize: --out {name} must end in .csv, .csv.gz or .parquet"
+    assert words in refused(capsys, "anonymize", "empty.csv", "--quasi", "age", "--out", name)
+    assert not Path(name).exists()
+
+
 @pytest.mark.parametrize(("argv", "words"), BAD, ids=[" ".join(a)[:60] for a, _ in BAD])
 def test_bad_input_is_named_and_nothing_is_written(folder, capsys, argv, words):
     Path("empty.csv").write_text("")
     Path("norows.csv").write_text("age,sex\n")
     Path("twice.csv").write_text("age,age\n1,2\n")
+    Path("numbers.csv").write_text("1.0,2,1.0\n3,4,5\n")
     Path("short.csv").write_text("age,sex\n30,m\n31\n")
     Path("long.csv").write_text("age,sex\n30,m\n31,f,x\n")
     Path("latin.csv").write_bytes("age,name\n30,José\n".encode("latin-1"))
@@ -302,6 +319,43 @@ def test_pseudonyms_with_a_generated_key(folder, capsys):
     assert code == 2
     assert "A key is never overwritten" in err
     assert Path("id.key").read_text().strip() not in Path("a.csv").read_text()
+
+
+def test_a_pseudonymized_column_is_not_called_an_identifier(folder, capsys):
+    assert "The column 'id' is neither" in run(capsys, "anonymize", "patients.csv", *ASK, "--out", "a.csv")[1]
+    ask = (
+        *ASK,
+        "--pseudonymize",
+        "id",
+        "--key",
+        "id.key",
+        "--new-key",
+        "--out",
+        "b.csv",
+        "--report",
+        "b.html",
+    )
+    code, out, err = run(capsys, "anonymize", "patients.csv", *ask)
+    assert code == 0, err
+    assert "differs in every row" not in out + Path("b.html").read_text()
+
+
+def test_columns_to_drop_are_a_list_or_several_options(folder, capsys):
+    for name, drop in (("a.csv", ["--drop", "id,zip"]), ("b.csv", ["--drop", "id", "--drop", "zip"])):
+        code, out, err = run(capsys, "anonymize", "patients.csv", "--quasi", "age,sex", *drop, "--out", name)
+        assert code == 0, err
+        assert "(granularity), " in out
+        assert list(pd.read_csv(name).columns) == ["age", "sex", "diagnosis"]
+
+
+def test_a_missing_file_is_refused_with_at_most_five_tables_of_its_folder(folder, capsys):
+    for name in ("a.csv", "b.csv.gz", "c.tsv", "d.py", "z.csv"):
+        Path(name).touch()
+    err = refused(capsys, "risk", "quite-another", "a.csv", "--quasi", "age")
+    assert (
+        "there is no file quite-another. Files in this folder: a.csv, b.csv.gz, c.tsv, patients.csv, "
+        "patients.parquet, …\n" in err
+    )
 
 
 def test_risk_prints_both_tables_and_the_columns_that_single_out(folder, capsys):
@@ -389,7 +443,7 @@ def test_differential_privacy_on_the_command_line(folder, capsys):
     )
     code, _, err = run(capsys, *ask, "--epsilon", "1", "--method", "optimal", "--force")
     assert code == 2
-    assert "it must be 'private' or Fixed(levels=…) with DifferentialPrivacy" in err
+    assert "--epsilon needs --method private or fixed, got 'optimal'" in err
     code, _, err = run(
         capsys,
         "anonymize",
@@ -404,7 +458,7 @@ def test_differential_privacy_on_the_command_line(folder, capsys):
         "1",
     )
     assert code == 2
-    assert "add 'id', 'age', 'sex', 'diagnosis' to quasi=, or drop it" in err
+    assert "Add 'id', 'age', 'sex', 'diagnosis' to --quasi, or --drop them." in err
 
 
 def test_thresholds_and_fixed_levels_on_the_command_line(folder, capsys):
@@ -481,8 +535,8 @@ def test_thresholds_and_fixed_levels_on_the_command_line(folder, capsys):
             ("--levels", "age", "--method", "fixed"),
             "--levels is 'age'; expected COLUMN=LEVEL,…, like age=2,zip=1",
         ),
-        (("--max-average-risk", "0"), "AverageRisk: most is 0.0; it must be a number above 0"),
-        (("--epsilon", "0"), "DifferentialPrivacy: epsilon is 0.0; it must be a number above 0"),
+        (("--max-average-risk", "0"), "anonymize: --max-average-risk is 0.0; it must be a number above 0"),
+        (("--epsilon", "0"), "anonymize: --epsilon is 0.0; it must be a number above 0"),
     ],
 )
 def test_bad_thresholds_and_levels_are_refused_on_the_command_line(folder, capsys, more, words):

@@ -170,6 +170,10 @@ def test_two_local_files(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
             "c.ledger.json already exists. Choose another name, or pass --force to overwrite it.",
         ),
         (
+            ["--try", "b.csv", "--out", "c.xlsx"],
+            "psi: --out c.xlsx must end in .csv, .csv.gz or .parquet",
+        ),
+        (
             ["--try", "b.csv", "--out", "no/c.csv"],
             "no/c.csv cannot be written: no is not a writable directory.",
         ),

@@ -300,6 +300,7 @@ def test_job_files_that_differ_are_noticed_and_parts_go_to_their_own_party(
             "--out` wrote",
         ),
         (("split", "job.toml", "--out", "job.toml/made"), "job.toml is not a folder. Choose another folder"),
+        (("predict", "parts", "--out", "a.xlsx"), "--out a.xlsx must end in .csv, .csv.gz or .parquet"),
         (("predict", "parts", "--out", "job.toml/a.csv"), "job.toml is not a folder. Choose another folder"),
         (
             ("split", "job.toml", "--out", "parts"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
+import torch
 
 import tacit
 from tacit.crypto import agree, ckks, group, ot, prg
@@ -51,6 +53,15 @@ def test_without_libsodium_the_error_is_the_install_line(monkeypatch: pytest.Mon
     ):
         with pytest.raises(MissingExtra, match=wanted):
             call()
+
+
+@pytest.mark.parametrize("options", [{}, {"adversary": "active"}, {"helper": None}])
+def test_without_aes_inference_names_its_extra_and_starts_no_party(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers", None)
+    with pytest.raises(MissingExtra, match=r"inference on secret shares needs .* pip install 'tacit\[mpc\]'"):
+        tacit.infer(torch.nn.Linear(2, 1), torch.ones(1, 2), **options)
 
 
 def test_without_aes_large_sets_say_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -257,6 +257,13 @@ def test_what_is_written_is_read_back(tmp_path: Path, name: str) -> None:
     assert len(back) == 3
 
 
+@pytest.mark.parametrize("name", ["t.xlsx", "t", "t.gz", "t.txt"])
+def test_a_table_is_not_written_under_another_ending(tmp_path: Path, name: str) -> None:
+    with pytest.raises(BadParameter, match=r"must end in \.csv, \.csv\.gz or \.parquet"):
+        write_table(pd.DataFrame({"a": [1]}), tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_table_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("old")
 

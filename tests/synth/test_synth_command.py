@@ -53,6 +53,18 @@ def test_a_table_in_a_table_out_in_every_format(folder, capsys, real, made):
     assert not list(folder.glob(".*"))  # no temporary file is left
 
 
+def test_columns_to_drop_are_a_list_or_several_options(folder, capsys):
+    frame = pd.read_csv("table.csv")
+    first, second, *rest = frame.columns
+    for name, drop in (("a", [f"{first},{second}"]), ("b", [first, second])):
+        words = [word for column in drop for word in ("--drop", column)]
+        assert said(capsys, "table.csv", "--out", f"{name}.csv", "--rows", "20", *words)[0] == 0
+        assert list(pd.read_csv(f"{name}.csv").columns) == rest
+    frame.rename(columns={first: "one, two"}).to_csv("comma.csv", index=False)
+    assert said(capsys, "comma.csv", "--out", "c.csv", "--rows", "20", "--drop", "one, two")[0] == 0
+    assert list(pd.read_csv("c.csv").columns) == [second, *rest]
+
+
 def test_a_private_model_stays_private_with_a_seed_and_is_stamped_with_an_insecure_one(folder, capsys):
     (folder / "columns.toml").write_text(
         'age = {kind = "integer", low = 0, high = 120}\nsex = {kind = "categorical", values = ["F", "M"]}\n'

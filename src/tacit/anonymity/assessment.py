@@ -228,7 +228,7 @@ def assess(
     others = [c for c in after.columns if c not in quasi and c not in sensitive and c != target]
     warnings = find_warnings(after, quasi, exposures[1], others)
     if result is not None:  # except homogeneity, which is measured here
-        warnings += [w for w in result.warnings if "have a single value of" not in w]
+        warnings += [w for w in result.warnings if " a single value of " not in w]
     compatibility = None
     if result is not None and result.method == "ambiguity":
         compatibility = measure_compatibility(columns)

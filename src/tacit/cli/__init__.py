@@ -43,6 +43,9 @@ WIDTH = 160  # of tables that are written to a file or a pipe, which have no wid
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
+    if not (sys.argv[1:] if argv is None else argv):
+        parser.print_help(sys.stderr)
+        parser.exit(2)
     args, rest = parser.parse_known_args(argv)
     args.rest = rest
     if rest and not getattr(args, "takes_rest", False):
@@ -152,6 +155,14 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, **more: Any):
         super().__init__(**{"allow_abbrev": False, **more})
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a word that is not one of the choices, with the nearest one."""
+        from ..parameters import nearest
+
+        if action.choices is not None and value not in action.choices:
+            words = list(map(str, action.choices))
+            raise argparse.ArgumentError(action, f"{value!r} is not known. {nearest(str(value), words)}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -285,7 +296,7 @@ def _run(args: argparse.Namespace) -> Answer:
 
     job = _job_of(args, "run", config.of_run)
     options = job.train()  # refuses what is not a single run, before any data are read
-    out = Path(args.resume) if args.resume is not None else _out(args)
+    out = _out(args) if args.resume is None else Path(args.resume)
     (fed,) = job.federations()
     import tacit
 
@@ -316,11 +327,27 @@ def answer_run(result: Result, out: Path, notes: list[str], lines: list[str], **
     return answer(value, [*lines, f"run     {out}", f"report  {report}"])
 
 
+def check_resume(args: argparse.Namespace, verb: str, noun: str, content: str) -> None:
+    """Raise unless --resume names a directory and, if a job file is given too, it has this content."""
+    out = Path(args.resume)
+    if out.is_file():
+        raise BadRun(
+            f"--resume {out}: this is a file. --resume takes the directory of a {noun}. Start a new {noun} "
+            f"from a job file without it: `tacit {verb} {out}`."
+        )
+    if not out.is_dir():
+        raise BadRun(f"--resume {out}: there is no such directory. Give one that `tacit {verb}` wrote.")
+    if args.job is not None and not (out / content).exists():
+        raise BadRun(f"{out} holds no {noun} to resume: it contains no {content}. Start it without --resume.")
+
+
 def _job_of(args: argparse.Namespace, what: str, of: Callable[[str], Any]) -> Any:
     """Return the job of a job file, or that of the directory to resume."""
     from ..config import job as config
 
-    noun = {"run": "run", "compare": "comparison"}[what]
+    noun, content = {"run": ("run", "job.toml"), "compare": ("comparison", "runs")}[what]
+    if args.resume is not None:
+        check_resume(args, what, noun, content)
     if args.job is not None:
         return config.load(args.job, changes_of(args))
     if args.resume is None:
@@ -340,7 +367,7 @@ def _compare(args: argparse.Namespace) -> Answer:
     from ..config import job as config
 
     job = _job_of(args, "compare", config.of_comparison)
-    options, out = job.compare(), Path(args.resume) if args.resume is not None else _out(args)
+    options, out = job.compare(), _out(args) if args.resume is None else Path(args.resume)
     feds = job.federations()
     import tacit
 

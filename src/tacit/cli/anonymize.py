@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BadParameter, MissingFiles
+from ..errors import BadData, BadParameter, MissingFiles
 from ..progress import Progress
-from .verbs import FORCE, QUIET, Answer, arg
+from .verbs import DROP, FORCE, QUIET, Answer, arg, parse_columns
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -125,7 +126,7 @@ def add(verb: Callable[..., argparse.ArgumentParser]) -> None:
             default="drop",
             help="drop suppressed rows (default), or show them as *",
         ),
-        arg("--drop", metavar="COLUMNS", help="columns to drop, like name,phone"),
+        DROP,
         arg(
             "--pseudonymize",
             metavar="COLUMNS",
@@ -164,13 +165,15 @@ def add(verb: Callable[..., argparse.ArgumentParser]) -> None:
 def _anonymize(args: argparse.Namespace) -> Answer:
     from ..anonymity import ALL, pseudonyms, report
     from ..anonymity.losses import METRICS
-    from ..data.table_files import read_header, read_table, write_table
+    from ..anonymity.risk import find_identifiers
+    from ..data.table_files import check_table_name, read_header, read_table, write_table
     from ..files import check_free
     from ..parameters import bad, nearest
     from ..report.page import write_page
 
     quasi, sensitive, hidden, dropped = (
-        _columns(getattr(args, name), f"--{name}") for name in ("quasi", "sensitive", "pseudonymize", "drop")
+        parse_columns(getattr(args, name), f"--{name}")
+        for name in ("quasi", "sensitive", "pseudonymize", "drop")
     )
     args.method = args.method or ("optimal" if args.epsilon is None else "private")
     if args.method not in ALL:  # before anything is read
@@ -185,6 +188,7 @@ def _anonymize(args: argparse.Namespace) -> Answer:
             "one of " + ", ".join(METRICS),
             nearest(args.metric, list(METRICS)),
         )
+    _check_options(args, bool(sensitive))
     method, models = _method(args), _models(args)
     for name, columns in (("--pseudonymize", hidden), ("--drop", dropped)):
         both = [c for c in columns if c in (*quasi, *sensitive)]
@@ -201,14 +205,14 @@ def _anonymize(args: argparse.Namespace) -> Answer:
             "anonymize: --pseudonymize and --key must be used together: pseudonyms need a secret key. "
             "Pass both, or neither."
         )
-    out = check_free(args.out, args.force, [args.table])
+    out = check_table_name(check_free(args.out, args.force, [args.table]), "anonymize: --out ")
     page = _report(args, [args.table, out])
     with Progress(args.quiet) as progress:
         progress.step(f"reading {args.table}")
         separator, frame = read_header(args.table).separator, read_table(args.table, text=True)
-        _check_columns(
-            frame, [*quasi, *sensitive, *hidden, *dropped, *([args.target] if args.target else [])]
-        )
+        named = {"--quasi": quasi, "--sensitive": sensitive, "--pseudonymize": hidden, "--drop": dropped}
+        named["--target"] = [args.target] if args.target else []
+        _check_columns(frame, named, args.epsilon is not None)
         if args.new_key and args.key:
             pseudonyms.new_key(args.key)
         if hidden:
@@ -235,6 +239,9 @@ def _anonymize(args: argparse.Namespace) -> Answer:
             )
         progress.step("measuring the remaining risk")
         left = tacit.risk(frame, result, quasi, sensitive=sensitive, target=args.target)
+        # a column of pseudonyms is expected to differ in every row
+        expected = find_identifiers(result.table, hidden)
+        left = replace(left, warnings=tuple(w for w in left.warnings if w not in expected))
         # before writing any file, so that an error leaves none behind
         text = report.render(left) if page is not None else None
         progress.step(f"writing {out}")
@@ -263,11 +270,12 @@ def _anonymize(args: argparse.Namespace) -> Answer:
 
     def show(console: Any) -> None:
         after, before = left.after, left.before
+        measure = "granularity" if args.metric == "loss" else args.metric
         lines = [
             f"published   {after.rows:,} of {len(frame):,} rows in {after.classes:,} classes, k = {after.k} "
             f"(before: {before.k})",
             f"levels      {', '.join(f'{c} {_format_level(result, c)}' for c in result.quasi)}",
-            f"loss        {result.loss:.4f} ({args.metric}), {len(result.suppressed):,} rows suppressed",
+            f"loss        {result.loss:.4f} ({measure}), {len(result.suppressed):,} rows suppressed",
             f"risk        highest {after.prosecutor.highest:.1%}, average {after.prosecutor.average:.2%} "
             f"(before: {before.prosecutor.highest:.1%}, "
             f"{before.prosecutor.average:.2%})",
@@ -282,11 +290,40 @@ def _anonymize(args: argparse.Namespace) -> Answer:
     return value, show
 
 
+def _check_options(args: argparse.Namespace, has_sensitive: bool) -> None:
+    """Raise for values of options that the privacy models do not allow, by the options' names."""
+    from ..anonymity import AverageRisk, DifferentialPrivacy, PopulationUniqueness
+    from ..anonymity.models import KAnonymity, LDiversity, TCloseness
+    from ..parameters import check_value, refuse
+
+    for option, value, model, field in (
+        ("--k", args.k, KAnonymity, "k"),
+        ("--l", args.l, LDiversity, "l"),
+        ("--t", args.t, TCloseness, "t"),
+        ("--max-average-risk", args.max_average_risk, AverageRisk, "most"),
+        ("--max-uniques", args.max_uniques, PopulationUniqueness, "most"),
+        ("--epsilon", args.epsilon, DifferentialPrivacy, "epsilon"),
+        ("--delta", args.delta, DifferentialPrivacy, "delta"),
+    ):
+        if value is not None:
+            check_value("anonymize", option, value, model, field)
+    needs = "needs --sensitive: the columns whose values it protects."
+    refuse(
+        (args.l is not None and not has_sensitive, f"anonymize: --l {needs}"),
+        (args.t is not None and not has_sensitive, f"anonymize: --t {needs}"),
+        (
+            args.epsilon is not None and args.method not in ("private", "fixed"),
+            f"anonymize: --epsilon needs --method private or fixed, got {args.method!r}: other methods "
+            "choose levels that depend on the table.",
+        ),
+    )
+
+
 def _method(args: argparse.Namespace) -> Any:
     from ..anonymity import ALL, Fixed, Private
 
     levels: dict[str, int] = {}
-    for word in _columns(args.levels, "--levels"):
+    for word in parse_columns(args.levels, "--levels"):
         name, _, level = word.rpartition("=")
         if not name or not level.isdigit():
             raise BadParameter(f"--levels is {args.levels!r}; expected COLUMN=LEVEL,…, like age=2,zip=1.")
@@ -323,7 +360,7 @@ def _models(args: argparse.Namespace) -> list[Any]:
 def _risk(args: argparse.Namespace) -> Answer:
     from ..data.table_files import read_table
 
-    quasi, sensitive = _columns(args.quasi, "--quasi"), _columns(args.sensitive, "--sensitive")
+    quasi, sensitive = parse_columns(args.quasi, "--quasi"), parse_columns(args.sensitive, "--sensitive")
     page = _report(args, [args.before, args.after])
     with Progress(args.quiet) as progress:
         frames = []
@@ -382,24 +419,18 @@ def _risk(args: argparse.Namespace) -> Answer:
     return value, show
 
 
-def _columns(text: str | None, name: str) -> list[str]:
-    """Parse age,zip,sex as a list; quote a name that contains a comma, as in a CSV file."""
-    import csv
-
-    if text is None:
-        return []
-    words = [w.strip() for w in next(csv.reader([text]), [])]
-    if not words or not all(words):
-        raise BadParameter(
-            f"{name} is {text!r}; expected column names separated by commas, like age,zip,sex."
-        )
-    return list(dict.fromkeys(words))
-
-
-def _check_columns(frame: DataFrame, columns: list[str]) -> None:
+def _check_columns(frame: DataFrame, columns: dict[str, list[str]], is_private: bool) -> None:
+    """Raise unless the table has the columns that each option names."""
     from ..anonymity.classes import check_columns
 
-    check_columns(frame, list(dict.fromkeys(columns)), "columns", "anonymize")
+    for option, names in columns.items():
+        check_columns(frame, names, option, "anonymize", may_be_empty=True)
+    rest = [c for c in frame.columns if c not in (*columns["--quasi"], *columns["--drop"])]
+    if is_private and rest:
+        raise BadData(
+            "anonymize: with --epsilon every published column is generalized. Add "
+            f"{', '.join(map(repr, rest))} to --quasi, or --drop {'it' if len(rest) == 1 else 'them'}."
+        )
 
 
 def _report(args: argparse.Namespace, sources: list[Any]) -> Path | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BadParameter, BadRun
+from ..errors import BadParameter
 from .verbs import QUIET, SET, Answer, answer, arg, one_of
 
 if TYPE_CHECKING:
@@ -152,12 +152,12 @@ def _party(args: Any) -> Answer:
 
 
 def _coordinate(args: Any, kit: Any, deployed: Any) -> Answer:
-    from . import _out
+    from . import _out, check_resume
     from .progress import Watch
 
-    out = Path(args.resume) if args.resume is not None else _out(args)
-    if args.resume is not None and not (out / "job.toml").exists():
-        raise BadRun(f"{out} holds no run to resume: there is no job.toml in it. Start it with --out.")
+    if args.resume is not None:
+        check_resume(args, "party", "run", "job.toml")
+    out = _out(args) if args.resume is None else Path(args.resume)
     rounds = deployed.read(args.job, args.changes)[1].get("rounds", 0)
     with Watch(args.quiet, rounds=rounds) as watch:
         result = deployed.coordinate(

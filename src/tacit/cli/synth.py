@@ -14,7 +14,7 @@ from ..errors import BadData, BadParameter, MissingFiles
 from ..files import check_new
 from ..parameters import check, from_table, nearest, refuse
 from ..progress import Progress
-from .verbs import FORCE, QUIET, Answer, answer, arg
+from .verbs import DROP, FORCE, QUIET, Answer, answer, arg, parse_columns
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -48,13 +48,7 @@ def add(verb: Callable[..., Any]) -> None:
             help="a parameter of the model; may be given several times",
         ),
         arg("--columns", metavar="FILE", help=COLUMNS),
-        arg(
-            "--drop",
-            action="append",
-            default=[],
-            metavar="COLUMN",
-            help="leave this column out; may be given several times",
-        ),
+        DROP,
         arg(
             "--rows",
             type=int,
@@ -170,6 +164,8 @@ def _synth(args: argparse.Namespace) -> Answer:
 
 def _check(args: argparse.Namespace) -> None:
     """Check the options before anything is read or fitted."""
+    from ..data.table_files import check_table_name
+
     refuse(
         (
             bool(args.table) == bool(args.load),
@@ -211,11 +207,9 @@ def _check(args: argparse.Namespace) -> None:
         "the real table itself",
         args.force,
     )
+    if args.out:
+        check_table_name(args.out, "synth: --out ")
     refuse(
-        (
-            args.out and file_format(args.out) is None,
-            f"synth: --out {args.out} must end in .csv, .csv.gz or .parquet, which determines the format.",
-        ),
         (
             args.target is not None and not args.report,
             "synth: --target needs --report FILE. Add it, or remove --target.",
@@ -299,26 +293,16 @@ def parse_conditions(table: Table, texts: list[str]) -> dict[str, Any]:
     return conditions
 
 
-def file_format(path: str) -> str | None:
-    """Return 'csv' or 'parquet' by the file name, else None."""
-    name = path.lower()
-    return (
-        "csv"
-        if name.endswith((".csv", ".csv.gz"))
-        else "parquet"
-        if name.endswith((".parquet", ".pq"))
-        else None
-    )
-
-
 def _columns_to_drop(args: argparse.Namespace) -> list[str]:
     from ..data.table_files import read_header
 
     names = list(read_header(args.table).names) if args.drop else []
-    for name in args.drop:
+    # the whole text may be the name of one column that contains a comma
+    dropped = [c for t in args.drop for c in ([t] if t in names else parse_columns(t, "synth: --drop"))]
+    for name in dropped:
         if name not in names:
             raise BadParameter(f"synth: --drop {name}: there is no such column. {nearest(name, names)}")
-    return list(args.drop)
+    return dropped
 
 
 def _split_holdout(frame: DataFrame, args: argparse.Namespace) -> tuple[DataFrame, DataFrame | None]:

@@ -17,7 +17,6 @@ from ..progress import Progress
 from .synth import (
     COLUMNS,
     check_targets,
-    file_format,
     make_generator,
     parse_conditions,
     read_columns,
@@ -174,6 +173,8 @@ def _synthesize(args: argparse.Namespace) -> Answer:
 
 def _check(args: argparse.Namespace) -> None:
     """Check the options before anything is read or fitted."""
+    from ..data.table_files import check_table_name
+
     refuse(
         (
             args.kit is None and len(args.tables) < 2,
@@ -193,12 +194,9 @@ def _check(args: argparse.Namespace) -> None:
             args.rows is not None and args.rows < 1,
             f"synthesize: --rows is {args.rows}; it must be at least 1.",
         ),
-        (
-            args.out and file_format(args.out) is None,
-            f"synthesize: --out {args.out} must end in .csv, .csv.gz or .parquet, which "
-            "determines the format.",
-        ),
     )
+    if args.out:
+        check_table_name(args.out, "synthesize: --out ")
     check_targets(
         "synthesize", {"out": args.out, "save": args.save}, args.tables, "a holder's table", args.force
     )

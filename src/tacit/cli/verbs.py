@@ -7,9 +7,12 @@ text, *arguments)` adds a verb; `do(args)` returns the answer as (plain values, 
 from __future__ import annotations
 
 import argparse
+import csv
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any, NamedTuple
+
+from ..errors import BadParameter
 
 # in the order `tacit --help` lists them
 MODULES: tuple[str, ...] = (
@@ -79,6 +82,13 @@ KIT = arg(
     metavar="DIR",
     help="your start kit: take part as its party; every other party runs the same command with its own",
 )
+DROP = arg(
+    "--drop",
+    action="append",
+    default=[],
+    metavar="COLUMNS",
+    help="columns to leave out, like name,phone; may be given several times",
+)
 PATIENCE = arg(
     "--patience",
     type=float,
@@ -91,6 +101,18 @@ PROCESSES = arg(
     action="store_true",
     help="without a kit: a process and a certificate for each party, over a hub on this machine",
 )
+
+
+def parse_columns(text: str | Iterable[str] | None, name: str) -> list[str]:
+    """Parse age,zip,sex, or several such texts, as a list; quote a name with a comma, as in a CSV file."""
+    texts = [] if text is None else [text] if isinstance(text, str) else list(text)
+    lists = [[w.strip() for w in next(csv.reader([t]), [])] for t in texts]
+    for t, words in zip(texts, lists):
+        if not words or not all(words):
+            raise BadParameter(
+                f"{name} is {t!r}; expected column names separated by commas, like age,zip,sex."
+            )
+    return list(dict.fromkeys(word for words in lists for word in words))
 
 
 def add_all(verb: Callable[..., argparse.ArgumentParser]) -> None:

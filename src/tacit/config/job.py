@@ -128,7 +128,7 @@ class Job:
 
 def load(path: str | os.PathLike[str], changes: Sequence[str] = ()) -> Job:
     """Read and check a job file; `changes` such as "train.rounds=5" replace values of it."""
-    return from_tables(toml.load(path, changes, KNOWN), Path(path))
+    return from_tables(toml.load(path, changes), Path(path))
 
 
 def of_run(directory: str | os.PathLike[str]) -> Job:
@@ -163,8 +163,11 @@ def from_tables(tables: Mapping[str, Any], file: Path = Path("job.toml")) -> Job
     from .. import data
 
     where = str(file)
-    toml.only_known(where, tables, KNOWN)
+    problems: list[str] = []
+    with toml.collect(problems):
+        toml.only_known(where, tables, KNOWN)
     if "data" not in tables:
+        toml.refuse_all(problems)  # which may be a misspelled [data]
         raise BadJob(
             f'{where}: there is no [data] table. Begin with one: [data] name = "digits", parties = 10. '
             f"Data sets: {', '.join(data.ALL)}."
@@ -176,12 +179,15 @@ def from_tables(tables: Mapping[str, Any], file: Path = Path("job.toml")) -> Job
                 f"{where}: both `{one}` and `{one}s` are there. Keep `{one}` for one run, or the list "
                 f"`{one}s` for a comparison."
             )
-    skews = [
-        from_table(table, data.SKEWS, f"{where}, {place}")
-        for place, table in toml.listed(where, "data.skew", raw.get("skew"), raw.get("skews"))
-    ]
-    values = _data(raw, skews, file)
-    options, comparison = read_options(tables, file)
+    with toml.collect(problems):
+        skews = [
+            from_table(table, data.SKEWS, f"{where}, {place}")
+            for place, table in toml.listed(where, "data.skew", raw.get("skew"), raw.get("skews"))
+        ]
+        values = _data(raw, skews, file)
+    with toml.collect(problems):
+        options, comparison = read_options(tables, file)
+    toml.refuse_all(problems)
     skew_tables: dict[str, Any] = {"skew": to_table(skews[0])} if "skew" in raw else {}
     if "skews" in raw:
         skew_tables = {"skews": [to_table(skew) for skew in skews]}
@@ -193,21 +199,29 @@ def from_tables(tables: Mapping[str, Any], file: Path = Path("job.toml")) -> Job
 def read_options(tables: Mapping[str, Any], file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the options of TrainConfig and of CompareConfig that the tables of a job file give."""
     where = str(file)
-    options: dict[str, Any] = {"model": _model(tables.get("model", OPTIONS["model"].default), file)}
+    options: dict[str, Any] = {}
+    comparison: dict[str, Any] = {}
+    problems: list[str] = []
+    with toml.collect(problems):
+        options["model"] = _model(tables.get("model", OPTIONS["model"].default), file)
     for name in TABLES[1:]:
         if name in tables:
-            options[name] = _take(name, tables[name], where)
+            with toml.collect(problems):
+                options[name] = _take(name, tables[name], where)
     if "algorithms" not in tables:
         options.setdefault("algorithm", OPTIONS["algorithm"].metadata["take"](None, where))
-    settings, comparison = read_settings(
-        toml.table(where, "train", tables.get("train", {})), f"{where}, train"
-    )
+    with toml.collect(problems):
+        train = toml.table(where, "train", tables.get("train", {}))
+        settings, comparison = read_settings(train, f"{where}, train")
     for name, (one, members) in AXES.items():
         if name in tables and name != "variants":
-            rows = toml.listed(where, one, None, tables[name])
-            comparison[name] = [from_table(table, members, f"{where}, {place}") for place, table in rows]
+            with toml.collect(problems):
+                rows = toml.listed(where, one, None, tables[name])
+                comparison[name] = [from_table(table, members, f"{where}, {place}") for place, table in rows]
     if "variants" in tables:
-        comparison["variants"] = _variants(tables["variants"], where)
+        with toml.collect(problems):
+            comparison["variants"] = _variants(tables["variants"], where)
+    toml.refuse_all(problems)
     return options | settings, comparison
 
 

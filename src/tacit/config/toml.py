@@ -23,8 +23,10 @@ NUMBER = re.compile(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 USUAL = {"model": "mlp", "algorithm": "FedAvg", "solver": "SGD"}  # the defaults of names
 
 
-def load(path: str | os.PathLike[str], changes: Sequence[str], known: Iterable[str]) -> dict[str, Any]:
-    """Read a job file, apply `changes` such as "train.rounds=5", and refuse tables that are not known."""
+def load(
+    path: str | os.PathLike[str], changes: Sequence[str], known: Iterable[str] | None = None
+) -> dict[str, Any]:
+    """Read a job file, apply `changes` such as "train.rounds=5", and refuse tables not in `known`."""
     file = Path(path)
     if file.is_dir():
         raise BadJob(f"{file} is a directory, not a job file. Resume a run by `tacit run --resume {file}`.")
@@ -42,7 +44,8 @@ def load(path: str | os.PathLike[str], changes: Sequence[str], known: Iterable[s
         )
     for line in changes:
         change(tables, line)
-    only_known(str(file), tables, known)
+    if known is not None:
+        only_known(str(file), tables, known)
     return tables
 
 
@@ -140,6 +143,21 @@ def listed(where: str, name: str, one: Any, many: Any) -> list[tuple[str, Any]]:
     return [(f"{name}s[{i}]", table) for i, table in enumerate(many)]
 
 
+@contextmanager
+def collect(problems: list[str]) -> Iterator[None]:
+    """Add the error of a part of a job file to `problems`, so that the other parts are read, too."""
+    try:
+        yield
+    except BadJob as error:
+        problems.append(str(error))
+
+
+def refuse_all(problems: Sequence[str]) -> None:
+    """Raise one error with all problems, if there are any."""
+    if problems:
+        raise BadJob("\n".join(problems))
+
+
 def only_known(where: str, table: Iterable[str], known: Iterable[str]) -> None:
     unknown = [key for key in table if key not in known]
     if unknown:
@@ -149,21 +167,20 @@ def only_known(where: str, table: Iterable[str], known: Iterable[str]) -> None:
 
 def hold(where: str, table: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a table whose keys have these types; one error names all that do not."""
-    values, problems = {}, []
+    values: dict[str, Any] = {}
+    problems: list[str] = []
     for key, value in table.items():
-        try:
+        with collect(problems):
             only_known(where, [key], hints)
             values[key] = held(where, key, value, hints[key])
-        except BadJob as error:
-            problems.append(str(error))
-    if problems:
-        raise BadJob("\n".join(problems))
+    refuse_all(problems)
     return values
 
 
 __all__ = [
     "NONE",
     "change",
+    "collect",
     "dumps",
     "held",
     "hints",
@@ -173,6 +190,7 @@ __all__ = [
     "named",
     "only_known",
     "read",
+    "refuse_all",
     "table",
     "value_of",
 ]

@@ -89,8 +89,21 @@ def read_header(path: str | os.PathLike[str], separator: str | None = None) -> H
             header = Header(tuple(names), used, len(second) > len(names))
     repeated = next((n for n in header.names if header.names.count(n) > 1), None)
     if repeated is not None:
-        raise BadData(f"{file}: two columns are named {repeated!r}. Give each column its own name.")
+        advice = (
+            " The first line must contain column names; this one contains numbers."
+            if all(map(_is_number, header.names))
+            else ""
+        )
+        raise BadData(f"{file}: two columns are named {repeated!r}. Give each column its own name.{advice}")
     return header
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def read_table(
@@ -190,6 +203,18 @@ def read_chunks(
             yield frame if columns is None else frame[list(columns)]
 
 
+def check_table_name(path: str | os.PathLike[str], option: str = "") -> Path:
+    """Return the path of a table to write; raise BadParameter if its ending is not that of a table.
+
+    Call it before any work is done. `option` is the beginning of the error, such as "synth: --out ".
+    """
+    if not os.fspath(path).lower().endswith((".csv", ".csv.gz", *PARQUET)):
+        raise BadParameter(
+            f"{option}{path} must end in .csv, .csv.gz or .parquet, which determines the format."
+        )
+    return Path(path)
+
+
 def write_table(
     frames: DataFrame | Iterable[DataFrame],
     path: str | os.PathLike[str],
@@ -203,7 +228,7 @@ def write_table(
     """
     import pandas as pd
 
-    file = Path(path)
+    file = check_table_name(path)
     parts = [frames] if isinstance(frames, pd.DataFrame) else frames
     try:
         with open_atomic(file) as out:
@@ -253,12 +278,20 @@ def _find(path: str | os.PathLike[str]) -> Path:
     if file.is_dir():
         raise MissingFiles(f"{file} is a folder. Give a file in it.")
     if not file.is_file():
-        siblings = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
-        raise MissingFiles(
-            f"there is no file {file}. "
-            + (nearest(file.name, siblings[:50]) if siblings else "Check the path.")
+        tables = (
+            sorted(p.name for p in file.parent.iterdir() if _has_table_name(p))
+            if file.parent.is_dir()
+            else []
         )
+        advice = nearest(file.name, tables, "Files in this folder", 5) if tables else "Check the path."
+        raise MissingFiles(f"there is no file {file}. {advice}")
     return file
+
+
+def _has_table_name(path: Path) -> bool:
+    """Whether the name is that of a table. (Other files can be read too, if they contain one.)"""
+    name = path.with_suffix("") if path.suffix in _OPEN else path
+    return name.suffix in (".csv", ".tsv", *PARQUET) and path.is_file()
 
 
 def _is_parquet(file: Path) -> bool:

@@ -291,11 +291,11 @@ def _find_homogeneity(classes: Classes) -> list[str]:
     notes = []
     for name in classes.sensitive:
         is_homogeneous = classes.histogram(name).count_distinct() == 1
-        rows = int(classes.sizes[is_homogeneous].sum())
+        number, rows = int(np.sum(is_homogeneous)), int(classes.sizes[is_homogeneous].sum())
         if rows:
             notes.append(
-                f"{format_count(int(np.sum(is_homogeneous)), 'class')} ({format_count(rows)} of "
-                f"{classes.rows:,}) have a single value of {name!r}: an attacker who knows that a person is "
-                "in one knows the value. Use l-diversity (l=2) or t-closeness (t=0.2)."
+                f"{format_count(number, 'class')} ({format_count(rows)} of {classes.rows:,}) "
+                f"{'has' if number == 1 else 'have'} a single value of {name!r}: an attacker who "
+                "knows that a person is in one knows the value. Use l-diversity (l=2) or t-closeness (t=0.2)."
             )
     return notes

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..crypto import group
+from ..crypto.prg import KEY, aes
 from ..errors import MissingExtra
 from ..mpc import checked, inference
 from ..mpc.model import compile, to_text
@@ -175,8 +176,7 @@ def infer(
             ),
         ),
     )
-    if helper is None:
-        _check_oblivious_transfer()
+    _check_extra(helper)
     names = [owner, client, helper] if helper is not None else [owner, client]
     if len(set(names)) < len(names) or not all(isinstance(n, str) and n for n in names):
         raise bad(
@@ -238,8 +238,11 @@ def infer(
     return Inference(value if reveal == "argmax" else value.float(), ledger, costs, error, offline)
 
 
-def _check_oblivious_transfer() -> None:
-    """Report a missing extra before anything is sent."""
+def _check_extra(helper: str | None) -> None:
+    """Report a missing package before any party starts."""
+    aes(bytes(KEY), "inference on secret shares", "mpc")
+    if helper is not None:
+        return
     try:
         group.ready()
     except MissingExtra:

@@ -75,6 +75,11 @@ class Outlook(JobResult):
         """Who would see what."""
         return self.sees
 
+    def _page(self) -> str:
+        from ..report.result import render_plan
+
+        return render_plan(self.title, self._text().splitlines(), self.guard)
+
     def _text(self) -> str:
         lines = [f"{self.parties} parties, {self.per_round} a round, {self.rounds} rounds"]
         lines += [f"{s['party']} sees: {s['what']}" for s in self.sees]

@@ -18,6 +18,8 @@ MOST_ROWS = 200  # of a table in the report; `save` writes all of it
 STEPS = ("epoch", "round")
 FOOT = "Made by tacit from the run's own records. This file makes no network request."
 
+PLAN_FOOT = "Made by tacit before anything ran. This file makes no network request."
+
 
 def render(title: str, values: Mapping[str, Any], more: Sequence[Section] = ()) -> str:
     """Render the values of a result, and further sections before the ledger."""
@@ -39,6 +41,14 @@ def render(title: str, values: Mapping[str, Any], more: Sequence[Section] = ()) 
         [*sections, ledger(Page([RunRecord({}, [], seen)], None, {}))],
         FOOT,
     )
+
+
+def render_plan(title: str, lines: Sequence[str], guard: Sequence[Mapping[str, Any]]) -> str:
+    """Render what a run would do, one sentence a line, and the settings of its guard. Nothing ran."""
+    parts: list[Any] = [tag("p", line) for line in lines]
+    if guard:
+        parts.append(_structure("guard", list(guard)))
+    return assemble(title, Safe(""), [], [Section("plan", "What would happen", join(parts))], PLAN_FOOT)
 
 
 def show(value: Any) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...crypto import group
 from ...data.identifiers import IdSet, identify
-from ...data.table_files import read_chunks, read_header, write_table
+from ...data.table_files import check_table_name, read_chunks, read_header, write_table
 from ...errors import BadData, BadKit
 from ...files import write_atomic
 from ...parameters import bad, nearest
@@ -84,6 +84,8 @@ def match_with(
     the kit, or else the default policy) for queries of others. Queries and the ledger are recorded in the
     kit.
     """
+    if out is not None:
+        check_table_name(out, "psi: --out ")
     if kit.role == "hub":
         raise BadKit(f"this is the hub's kit; ids are matched by {', '.join(map(repr, kit.parties))}.")
     names = _participants(kit, others)
@@ -204,6 +206,8 @@ def match_here(
     `file` is the receiver's; `other` is the sender's, with `values` a column of it and `policy` its policy
     file.
     """
+    if out is not None:
+        check_table_name(out, "psi: --out ")
     sets = [read_ids(file, id), read_ids(other, id)]
     numbers = None if values is None else _read_values(other, values, sets[1])
     # the ids are normalized digests already; normalization does not change hexadecimal text

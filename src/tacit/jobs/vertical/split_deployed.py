@@ -25,6 +25,7 @@ from torch import nn
 
 from ...config.vertical import SplitParty, SplitSettings, read_parties
 from ...data.identifiers import normal
+from ...data.table_files import check_table_name, write_table
 from ...data.tables import from_csv
 from ...data.vertical import Columns, drop_repeated_ids, split_rows
 from ...errors import BadData, BadJob, BadKit, BadRun, MissingFiles
@@ -319,7 +320,7 @@ def write_predictions(out: Path, values: torch.Tensor, ids: np.ndarray | None, s
         for k, name in enumerate(names):
             frame[f"chance of {name}"] = chances[:, k].numpy()
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(out, frame.to_csv(index=False))
+    write_table(frame, out)
 
 
 # --- started by an operator ---------------------------------------------------------------------------------
@@ -422,7 +423,7 @@ def predict_part(
 ) -> dict[str, Any]:
     """Run one party of a joint prediction over the federation's hub."""
     if parts.read(folder).terms.routes[0].stops[-1] == kit.name:  # only this party writes predictions
-        check_writable(check_new(out, force).parent)
+        check_writable(check_table_name(check_new(out, force), "predict: --out ").parent)
     program = functools.partial(
         run_prediction,
         folder=str(folder),
@@ -451,7 +452,7 @@ def predict_here(
             f"there is no saved split network in {folder}. Give the folder that `tacit split --out` or "
             "`tacit ftl --out` wrote."
         )
-    check_writable(check_new(out, force).parent)
+    check_writable(check_table_name(check_new(out, force), "predict: --out ").parent)
     shares = {parts.read(p).party: p for p in sorted(places)}
     for name in files:
         if name not in shares:
