@@ -105,9 +105,10 @@ def works(args):
         asyncio.run(wait(folder)) if sys.argv[1] == "asyncio" else (say(folder), time.sleep(60))
 
 parser = argparse.ArgumentParser()
+parser.add_argument("verb")
 parser.set_defaults(do=works, debug=False, json=False)
 cli._parser = lambda: parser
-sys.exit(cli.main([]))
+sys.exit(cli.main(["work"]))
 """
 
 

@@ -54,7 +54,7 @@ def test_the_other_side_of_a_killed_party_ends_with_its_name(
                 "--file",
                 f"{name}.csv",
                 "--out",
-                f"out-{name}",
+                f"out-{name}" + (".csv" if verb == "psi" else ""),
                 "--patience",
                 "2",
             )
