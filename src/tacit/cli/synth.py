@@ -14,7 +14,7 @@ from ..errors import BadData, BadParameter, MissingFiles
 from ..files import check_new
 from ..parameters import check, from_table, nearest, refuse
 from ..progress import Progress
-from .verbs import DROP, FORCE, QUIET, Answer, answer, arg, parse_columns
+from .verbs import DROP, FORCE, QUIET, SET, Answer, answer, arg, parse_columns
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -39,14 +39,7 @@ def add(verb: Callable[..., Any]) -> None:
             "private, with --columns and --rows: mst, aim, pategan, dpctgan or dpgan; case does not matter",
         ),
         arg("--epochs", type=int, help="short for --set epochs=N, for models that have epochs"),
-        arg(
-            "--set",
-            action="append",
-            default=[],
-            metavar="NAME=VALUE",
-            dest="changes",
-            help="a parameter of the model; may be given several times",
-        ),
+        SET,
         arg("--columns", metavar="FILE", help=COLUMNS),
         DROP,
         arg(

@@ -23,7 +23,7 @@ from .synth import (
     show_event,
     write,
 )
-from .verbs import FORCE, QUIET, Answer, answer, arg
+from .verbs import FORCE, QUIET, SET, Answer, answer, arg
 
 
 def add(verb: Callable[..., Any]) -> None:
@@ -53,14 +53,7 @@ def add(verb: Callable[..., Any]) -> None:
             metavar="N",
             help="epochs at each holder between two averages of the weights (default: 1)",
         ),
-        arg(
-            "--set",
-            action="append",
-            default=[],
-            metavar="NAME=VALUE",
-            dest="changes",
-            help="a parameter of the model; may be given several times",
-        ),
+        SET,
         arg(
             "--in-the-clear",
             action="store_true",

@@ -89,6 +89,14 @@ DROP = arg(
     metavar="COLUMNS",
     help="columns to leave out, like name,phone; may be given several times",
 )
+SET = arg(
+    "--set",
+    action="append",
+    default=[],
+    metavar="NAME=VALUE",
+    dest="changes",
+    help="a parameter of the model; may be given several times",
+)
 PATIENCE = arg(
     "--patience",
     type=float,

@@ -8,6 +8,7 @@ them modulo 2^64 between semi-honest parties; `tagged_context.py` has the one wh
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -63,7 +64,7 @@ class Cost:
 
 
 @dataclass
-class Context:
+class Context(ABC):
     """One computing party. In a dry run `me` is None and tensors are on torch's meta device."""
 
     me: Party | None
@@ -110,13 +111,13 @@ class Context:
         cost.rounds += 1
         cost.bytes += bytes
 
+    @abstractmethod
     def public(self, value: Any, like: Any) -> Any:
         """This party's share of a public value, on the device of `like`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def subtract_mask(self, value: Tensor, b: Any) -> Tensor:
         """value − b, at the party that knows both."""
-        raise NotImplementedError
 
     async def mask_private(
         self, name: str | None, shape: tuple[int, ...], value: Tensor | None, owner: int
@@ -150,25 +151,25 @@ class Context:
                 "shapes."
             )
 
+    @abstractmethod
     async def share_private(self, value: Tensor | None, shape: tuple[int, ...], owner: int) -> Any:
         """Share a value that its owner knows; `value` is None at the other parties."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def reveal(self, x: Any) -> Tensor:
         """Open x to all parties."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def open_to(self, x: Any, to: int) -> Tensor | None:
         """Open x to one party; None at the others."""
-        raise NotImplementedError
 
-    async def check(self) -> None:
+    async def check(self) -> None:  # noqa: B027  # optional
         """Abort if a party has deviated, as far as that can be told: not between semi-honest parties."""
 
-    async def expect(self, x: Any, low: float, high: float, what: str) -> None:
+    async def expect(self, x: Any, low: float, high: float, what: str) -> None:  # noqa: B027  # optional
         """In debug mode, refuse values outside low … high. Otherwise the caller guarantees the domain."""
 
-    async def expect_product(self, op: Bilinear, x: Any, y: Any) -> None:
+    async def expect_product(self, op: Bilinear, x: Any, y: Any) -> None:  # noqa: B027  # optional
         """In debug mode, refuse a product that would overflow."""
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ class Corrections(Message, reveals="one share of random products: uniform words"
     values: list[Tensor]
 
 
-class Request:
+class Request(ABC):
     """One piece of correlated randomness: uniform parts, and parts derived from them.
 
     With a holder, the uniform parts belong to that party alone; the others' shares are 0.
@@ -65,8 +66,9 @@ class Request:
 
     holder: int | None = None
 
+    @abstractmethod
     def uniform(self) -> Parts:
-        raise NotImplementedError
+        """Return the shape and type of each uniform part."""
 
     def derived(self) -> Parts:
         return {}
