@@ -22,7 +22,7 @@ from tacit.engine import evaluation
 from tacit.engine.metrics import count
 from tacit.engine.task import Task
 from tacit.errors import BadRun
-from tacit.jobs.train.messages import Member
+from tacit.jobs.train.local import Member
 
 FEATURES = 4
 SIMULATED = [{"engine": "stack"}, {"engine": "each"}]

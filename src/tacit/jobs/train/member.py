@@ -34,7 +34,8 @@ from . import guards
 from .contract import Agreement, Contract, Limits, NotAgreed
 from .figures import add_noise, fit_figures
 from .hidden_sums import HiddenCounts, HiddenSum
-from .messages import Member, blank_counts
+from .local import Member
+from .messages import blank_counts
 from .party_rows import load_rows, read_rows
 from .plan import Plan
 from .record import Record

@@ -17,13 +17,10 @@ from torch import Tensor
 
 from ... import selection
 from ...aggregate.mean import combine_with_memory
-from ...algorithms.plan import identify, plan
-from ...algorithms.types import Algorithm, Batches, State, fresh
-from ...data.federation import Federation
+from ...algorithms.types import Algorithm, State, fresh
 from ...engine import evaluation
 from ...engine.metrics import Counts, count
-from ...engine.task import LOSSES, Task
-from ...guard import Guard
+from ...engine.task import Task
 from ...pace.scheduler import under
 from ...parties.ledger import Ledger
 from ...parties.message import Message
@@ -39,8 +36,8 @@ from ..devices import placed
 from .figures import estimate, fit_figures, warn
 from .guards import chosen, fit
 from .hidden_sums import HiddenCounts, HiddenSum, hidden_sizes, signing_keys
-from .local_dp import PrivateTask
-from .plan import MIN_ROWS, Plan, seconds_of
+from .local import Member
+from .plan import Plan, seconds_of
 from .simulated import SimulatedTrainer, rule_for, tested_reveals, upload_reveals
 from .traffic import MessageSizes, look_sizes, round_sizes
 from .trainer import Records, RoundRecord, RunContext, Trainer, evaluates, make_record
@@ -544,87 +541,3 @@ def blank_counts(task: Task, classes: int | None) -> Counts:
         torch.zeros(0, *labels, dtype=torch.int64 if classes else torch.float32),
         classes,
     )
-
-
-class Member:
-    """What one party does with its own rows. It never sees anyone else's."""
-
-    def __init__(
-        self,
-        name: str,
-        fed: Federation,
-        task: Task,
-        algorithm: Algorithm,
-        seed: int,
-        epochs: int,
-        batch_size: int | None,
-        local_steps: int | None,
-        guard: Guard | None = None,
-        min_rows: int = MIN_ROWS,
-    ):
-        self.guard, self.min_rows = guard, min_rows
-        self.name, self.fed, self.task, self.algorithm = name, fed, task, algorithm
-        self.seed, self.epochs, self.batch_size, self.local_steps = seed, epochs, batch_size, local_steps
-
-    def fresh_state(self) -> State:
-        """Return the state of a party that has not trained yet."""
-        return fresh(self.algorithm, self.task.initial()) | (
-            {} if self.guard is None else self.guard.client_state()
-        )
-
-    def local(self, r: int, down: State, mine: State, work: int | None = None) -> tuple[float, State, State]:
-        """Train in round r; return (weight, vectors to send, the party's new state).
-
-        `work` counts instead of the round where training has no rounds.
-        """
-        number = r if work is None else work
-        (x, y), device = self.fed.at(r + 1), self.task.x.device  # data that drifts counts its rounds from 1
-        self.task.x, self.task.y = x.to(device), y.to(device)
-        private = self.task if isinstance(self.task, PrivateTask) else None
-        size = int(self.fed.train.sizes[0]) if private is None else private.public_size(self.name)
-        plans = plan(
-            self.seed,
-            number,
-            identify([self.name]),
-            np.array([size]),
-            self.epochs,
-            self.batch_size,
-            self.local_steps,
-        )
-        if private is not None:
-            plans = private.redraw(plans, self.name, int(np.max(self.epochs)))
-        batches = plans.of(0)
-        batches = Batches(
-            *(t.to(device) for t in batches._replace(index=self.fed.train.index[batches.index]))
-        )
-        with torch.no_grad():
-            upload, state = self.algorithm.local(self.task, placed(device, down), mine, batches)
-        vectors = {k: v.cpu() for k, v in upload.vectors.items()}
-        weight = float(upload.weight)
-        return (
-            (weight, vectors, state)
-            if self.guard is None
-            else self.guard.encode_upload(self.name, number, weight, vectors, down, mine | state)
-        )
-
-    def loss(self, r: int, down: State) -> float:
-        """Return the mean loss of the server's model on the rows this party trains on in round r."""
-        rows, index = self.fed.at(r + 1), self.fed.train.index
-        out = self.task.predict(down["w"], rows.x[index].to(self.task.x.device), down.get("buffers")).cpu()
-        return float(LOSSES[self.task.loss_name](out, rows.y[index]).mean())
-
-    def test(self, r: int, down: State, mine: State | None = None, summed: bool = False) -> State:
-        """Return the counts of the server's model, or of the party's own one, on its held-out rows.
-
-        They are empty for fewer than `min_rows` rows, unless `summed`: the server sees a hidden sum only.
-        """
-        if not summed and int(self.fed.held.sizes[0]) < self.min_rows:
-            return {}
-        if mine and self.algorithm.personalizes:
-            down = placed(self.task.x.device, down)
-            down |= self.algorithm.personal(self.task, down, mine)
-        rows = self.fed.at(r + 1)
-        x, y = rows.x[self.fed.held.index].to(self.task.x.device), rows.y[self.fed.held.index]
-        return count(
-            self.task.predict(down["w"], x, down.get("buffers")).cpu(), y, self.fed.classes
-        )._asdict()

@@ -19,7 +19,8 @@ from ...protocols import buffered
 from ...protocols.rounds import Stop, Test, Tested
 from ...runtimes.streaming import Emitter
 from ..devices import placed
-from .messages import SERVER, Member, MessageTrainer, server_step
+from .local import Member
+from .messages import SERVER, MessageTrainer, server_step
 from .networked import NetworkedTrainer
 from .paced import Merger
 from .plan import Plan
