@@ -13,7 +13,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -181,11 +181,11 @@ def test_the_bytes_of_the_records_are_those_of_the_ledger(kind: str) -> None:
 
 
 def children() -> set[int]:
-    return {
-        int(pid)
-        for task in Path("/proc/self/task").iterdir()
-        for pid in (task / "children").read_text().split()
-    }
+    pids: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError):  # the thread ended meanwhile; its children are another's now
+            pids |= {int(pid) for pid in (task / "children").read_text().split()}
+    return pids
 
 
 def open_files() -> set[str]:
