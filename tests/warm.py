@@ -37,6 +37,7 @@ MODULES = (
     "pandas",
     "pytest",
     "sklearn.linear_model",
+    "torch._dynamo",  # the first optimizer of a process imports it, which takes seconds
     "torch.utils.flop_counter",
 )
 NUMBER = struct.Struct("i")
