@@ -43,7 +43,7 @@ def test_the_other_side_of_a_killed_party_ends_with_its_name(
     hub = Role(tmp_path, "hub", "hub", "--kit", "kits/hub")
     roles: dict[str, Role] = {}
     try:
-        hub.wait_for("listens on")  # the parties' patience of 2 s is not for its start
+        hub.wait_for("listens on")  # the parties' patience of 1 s is not for its start
         for name in "ab":
             roles[name] = Role(
                 tmp_path,
@@ -56,10 +56,10 @@ def test_the_other_side_of_a_killed_party_ends_with_its_name(
                 "--out",
                 f"out-{name}" + (".csv" if verb == "psi" else ""),
                 "--patience",
-                "2",
+                "1",
             )
         roles["a"].wait_for("the encrypted channel with 'b' is open")
-        time.sleep(random.Random(verb).uniform(0.0, 1.0))
+        time.sleep(random.Random(verb).uniform(0.0, 0.3))
         os.kill(roles["b"].process.pid, signal.SIGKILL)
         assert roles["a"].wait(60) == 2, roles["a"].log.read_text()
         said = roles["a"].log.read_text()

@@ -162,6 +162,8 @@ def test_a_holder_with_other_columns_refuses_the_coordinators_job(kits):
     (kits / "other.toml").write_text(COLUMNS.replace("high = 120", "high = 130"))
     hub = Role(kits, "hub", "hub", "--kit", "kits/hub")
     try:
+        # the patience of 1 s is not for its start: it counts from when a party that was connected has left
+        hub.wait_for("listens on")
         north = Role(
             kits,
             "north",
@@ -172,7 +174,7 @@ def test_a_holder_with_other_columns_refuses_the_coordinators_job(kits):
             "--columns",
             "other.toml",
             "--patience",
-            "5",
+            "1",
         )
         south = Role(
             kits,
@@ -184,7 +186,7 @@ def test_a_holder_with_other_columns_refuses_the_coordinators_job(kits):
             "--columns",
             "columns.toml",
             "--patience",
-            "5",
+            "1",
         )
         server = Role(
             kits,
@@ -197,7 +199,7 @@ def test_a_holder_with_other_columns_refuses_the_coordinators_job(kits):
             "--save",
             "g.tacit",
             "--patience",
-            "5",
+            "1",
         )
         assert north.wait() == 2
         assert (
