@@ -4,7 +4,7 @@ A tag α·x authenticates x only where every nonzero difference has an inverse. 
 that adds 2^63 has to guess only one bit of α; in a field of 2^61 elements it has to guess α itself. Since
 2^61 ≡ 1, a product of 122 bits is reduced by adding its upper half to its lower half.
 
-A dry run (`tagged.plan`) has tensors on torch's meta device: shapes without numbers. There an operation returns
+A dry run (`tagged.plan`) has tensors on the meta device: shapes without numbers. There an operation returns
 a tensor of the right shape and computes nothing, since torch executes every step on a meta tensor in Python.
 
     range of real numbers   |x| ≤ 2^(58−2f) and 2^(47−f)      with f = 16: ±2^26 = ±6.7e7
