@@ -180,7 +180,7 @@ def kill_at_random(base: Path, kills: int, seed: int, kind: str) -> dict[str, An
             cast.start(role)
         before = len(struck)
         while len(struck) < kills:
-            time.sleep(rng.uniform(0.05, 0.5))
+            time.sleep(rng.uniform(0.03, 0.3))
             role = rng.choice(cast.roles)
             if cast.ended("server"):
                 break
