@@ -19,6 +19,7 @@ import time
 import traceback
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,6 @@ class Cast:
         k = self.fed.parties.index(name)
         async with Link(self.kits[name]) as link:
 
-
             def program(me: Party) -> Coroutine[Any, Any, None]:
                 if name in self.doomed:
                     deadly = Deadly(me.transport, self.doomed[name], self.folder / name, kind="Upload")
@@ -188,7 +188,7 @@ def kill_at_random(base: Path, kills: int, seed: int, kind: str) -> dict[str, An
                 cast.kill(role)
                 struck.append(role)
             cast.start(role)
-        wait_until(cast, lambda: cast.ended("server"), 120)
+        wait_until(cast, partial(cast.ended, "server"), 120)
         cast.close()
         if not (folder / "model.pt").exists():
             raise RuntimeError(
@@ -223,7 +223,7 @@ def leave_and_return(base: Path) -> dict[str, Any]:
     wait_until(cast, lambda: cast.ended(gone) and not (base / gone).exists(), 90)  # the deadline has passed
     cast.doomed = {}
     cast.start(gone)
-    wait_until(cast, lambda: cast.ended("server"), 120)
+    wait_until(cast, partial(cast.ended, "server"), 120)
     cast.close()
     events = base / "run" / "events.jsonl"
     found = [json.loads(line) for line in events.read_text().splitlines()]

@@ -102,7 +102,9 @@ def test_a_party_that_has_finished_keeps_its_messages_for_one_that_connects_late
 
             early = asyncio.create_task(net.party("a", says, linger=2.0))
             await has_sent.wait()
-            await asyncio.sleep(0.3)  # longer than it waits for a receiver that was there and left: linger / 10
+            await asyncio.sleep(
+                0.3
+            )  # longer than it waits for a receiver that was there and left: linger / 10
             assert not early.done()
             got = await net.party("b", receives)
             await early
@@ -250,7 +252,9 @@ def test_a_party_that_reconnects_in_time_is_not_reported_absent(ticks: list[str]
                 await me.send("b", NetBall(1))
                 await me.recv("b", NetBall)
                 waiting = asyncio.create_task(me.recv("b", NetBall))
-                net.links["b"]._tasks[0].cancel()  # b's connection is lost, and made again when this was noticed
+                net.links["b"]._tasks[
+                    0
+                ].cancel()  # b's connection is lost, and made again when this was noticed
                 await until(lambda: not net.links["a"].channels["b"].present)
                 ticks.clear()
                 await until(lambda: ticks.count("a") > 2)
