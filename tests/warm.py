@@ -12,6 +12,7 @@ import asyncio
 import atexit
 import contextlib
 import fcntl
+import gc
 import importlib
 import json
 import os
@@ -37,6 +38,7 @@ MODULES = (
     "pandas",
     "pytest",
     "sklearn.linear_model",
+    "torch._dynamo",  # the first optimizer of a process imports it, which takes seconds
     "torch.utils.flop_counter",
 )
 NUMBER = struct.Struct("i")
@@ -265,6 +267,7 @@ def serve(connection: socket.socket) -> None:
     rooms = (module.name for module in pkgutil.walk_packages(tacit.__path__, "tacit."))
     for name in (*MODULES, *(room for room in rooms if not room.endswith("__main__"))):
         importlib.import_module(name)
+    gc.freeze()  # otherwise the garbage collector of every process visits, and so copies, all of this
     processes: dict[int, int] = {}  # id -> where its status is awaited
     wake, woken = os.pipe()
     os.set_blocking(woken, False)

@@ -8,6 +8,7 @@ thread, so that forking is safe.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import select
@@ -31,6 +32,7 @@ def main(reply: int, modules: list[str]) -> None:
 
     for name in modules:
         importlib.import_module(name)
+    gc.freeze()  # otherwise the garbage collector of every process visits, and so copies, all of torch
     names: dict[int, str] = {}
     waiting = b""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent, which ends us
