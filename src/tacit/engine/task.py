@@ -91,7 +91,7 @@ class Task:
         self._local = _Thread()
         self._loss = LOSSES[loss]
         self.frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
-        self.kind = like.kind if like is not None and len(like.x) else self._kind()
+        self.kind: tuple[bool, bool, bool] = like.kind if like is not None and len(like.x) else self._kind()
         self.special, self.draws, self.mixes = self.kind
         self.dense, self.pooled, self.chain = (
             self._written_out() if loss == "cross_entropy" and precision != "bf16" else (None, None, None)
