@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
 
 from tacit.runtimes import cohort
 from tacit.runtimes.fold import FoldEngine
@@ -105,7 +104,7 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     refuse it.
     """
     name = func._schema.name.partition("::")[2]
-    tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
+    tensors = list(tensors_of((args, kwargs)))
     there = [x for x in tensors if isinstance(x, OnCard)]
     if there and name not in MOVES:
         together = [x for x in (args[0], *args[2:3]) if isinstance(x, Tensor)] if name in INDEXED else tensors
@@ -128,17 +127,33 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if kwargs.get("pin_memory"):
         kwargs = {**kwargs, "pin_memory": False}
     known = {id(x.held): x for x in there}  # what an operation changed in place is the tensor it was given
-    out = KERNELS.get(name, func)(*tree_map(held, args), **tree_map(held, kwargs))
-    return tree_map(
-        lambda x: (
-            known[id(x)] if id(x) in known else OnCard(x) if result_there and isinstance(x, Tensor) else x
-        ),
-        out,
-    )
+    out = KERNELS.get(name, func)(*held(args), **held(kwargs))
+    return placed_where(out, known, result_there)
+
+
+# What a schema allows to be nested: tuples, lists and the dict of keywords. torch's pytree takes everything, and
+# three quarters of the time of an operation.
+def tensors_of(x: Any) -> Iterator[Tensor]:
+    if isinstance(x, Tensor):
+        yield x
+    elif isinstance(x, (tuple, list, dict)):
+        for y in x.values() if isinstance(x, dict) else x:
+            yield from tensors_of(y)
 
 
 def held(x: Any) -> Any:
-    return x.held if isinstance(x, OnCard) else x
+    if isinstance(x, OnCard):
+        return x.held
+    if isinstance(x, dict):
+        return {k: held(v) for k, v in x.items()}
+    return type(x)(map(held, x)) if type(x) in (tuple, list) else x
+
+
+def placed_where(x: Any, known: dict[int, OnCard], there: bool) -> Any:
+    """The result as the program sees it: on the card, if `there`."""
+    if isinstance(x, Tensor):
+        return known[id(x)] if id(x) in known else OnCard(x) if there else x
+    return type(x)(placed_where(y, known, there) for y in x) if type(x) in (tuple, list) else x
 
 
 def cell(read: Tensor, before: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:

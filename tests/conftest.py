@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from collections.abc import Iterator
 
@@ -12,6 +13,12 @@ import pytest
 import torch
 
 from . import warm
+
+
+def pytest_collection_finish() -> None:
+    """What thousands of collected tests hold lives until the end: the garbage collector need not visit it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

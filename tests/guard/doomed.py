@@ -10,7 +10,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -21,30 +21,35 @@ from typing import Any
 import pytest
 
 import tacit
+from tacit.files import write_atomic
 from tacit.jobs.train import member as members
 from tacit.jobs.train import networked, party_rows
 from tacit.parties.codec import decode
 from tacit.parties.party import Party, Transport
 from tacit.protocols.secagg import MaskedVector
 
+from ..clocks import ClockOfTheKilled
+
 
 class Deadly:
     """Kills this process, as the kernel would, in place of sending the n-th message of a kind (a masked
     vector, if not given); with several runs in this process, once all of them have come so far. `mark` is a
-    file: only the first life is so short.
+    file: only the first life is so short. It lists the scopes in which that message was due.
     """
 
     def __init__(self, inner: Transport, nth: int, mark: Path, runs: int = 1, kind: str = MaskedVector.kind):
         self.inner, self.nth, self.mark, self.runs, self.kind = inner, nth, mark, runs, kind
         self.sent: dict[str, int] = {}
+        self.due: list[str] = []
 
     async def deliver(self, sender: str, to: str, scope: str, frame: bytes) -> None:
         run = scope.split("/")[0] if self.runs > 1 else ""
         if decode(frame).kind == self.kind:
             self.sent[run] = self.sent.get(run, 0) + 1
             if self.sent[run] == self.nth:
+                self.due.append(scope)
                 if sum(n == self.nth for n in self.sent.values()) == self.runs:
-                    self.mark.touch()
+                    write_atomic(self.mark, "\n".join(self.due).encode())
                     os.kill(os.getpid(), signal.SIGKILL)
                 await asyncio.Event().wait()  # the others are not there yet
         await self.inner.deliver(sender, to, scope, frame)
@@ -62,10 +67,44 @@ async def member(
     await members.member(me, **told)
 
 
-def doom(monkeypatch: pytest.MonkeyPatch, marks: Path, kind: str = MaskedVector.kind, **doomed: int) -> None:
-    """From now on the clients of training runs across processes are these."""
+def doom(
+    monkeypatch: pytest.MonkeyPatch,
+    marks: Path,
+    kind: str = MaskedVector.kind,
+    come_back: bool = False,
+    **doomed: int,
+) -> None:
+    """From now on the clients of training runs across processes are these.
+
+    A deadline of the server passes when all it waits for were killed, and not before. `come_back`: they are
+    started again.
+    """
     marks.mkdir(exist_ok=True)
+    ClockOfTheKilled.use(monkeypatch, Marks(marks, doomed, come_back).lost)
     monkeypatch.setattr(networked, "member", partial(member, doomed=doomed, marks=str(marks), kind=kind))
+
+
+class Marks:
+    """Which of the doomed were killed, by their marks in a folder."""
+
+    def __init__(self, folder: Path, doomed: Iterable[str], come_back: bool = False):
+        self.marks, self.come_back = [folder / name for name in doomed], come_back
+
+    def lost(self, scope: str) -> list[str]:
+        """Return who will send nothing more in this scope or, for the scope "", cannot be asked again."""
+        killed = [mark for mark in self.marks if mark.exists()]
+        if not scope:
+            return [] if self.come_back else [mark.name for mark in killed]
+        return [
+            mark.name
+            for mark in killed
+            if any(f"{scope}/".startswith(f"{due}/") for due in mark.read_text().split("\n"))
+        ]
+
+    def clear(self) -> None:
+        """Forget who was killed."""
+        for mark in self.marks:
+            mark.unlink(missing_ok=True)
 
 
 # many runs in the same processes ----------------------------------------------------------------------------
@@ -91,6 +130,8 @@ def train_together(
     Starting processes is what takes the time.
     """
     waiting: dict[str, tuple[Any, Future[None]]] = {}
+    (folder / "killed").mkdir()
+    marks = Marks(folder / "killed", doomed)
     another = threading.Event()
 
     def meet(trainer: Any, _: Any, program: Any, emitter: Any) -> Iterator[Any]:
@@ -116,7 +157,9 @@ def train_together(
         async def one(name: str) -> None:
             program, done = waiting[name]
             try:
-                await program(me.scope(name))
+                here = me.scope(name)
+                # time passes in each run alone: in another, clients may still be at work
+                await program(replace(here, clock=ClockOfTheKilled(marks.lost)) if doomed else here)
                 done.set_result(None)
             except BaseException as error:
                 done.set_exception(error)
@@ -130,6 +173,8 @@ def train_together(
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(jobs)) as pool:
         patch.setattr(networked.NetworkedTrainer, "_stream_here", meet)
+        if doomed:
+            ClockOfTheKilled.use(patch, marks.lost)
         results = {}
         # one after the other until they wait: a model's first values come from torch's one generator, which
         # threads would share
@@ -152,7 +197,7 @@ def train_together(
                 rows=str(folder / f"rows-{k}"),
                 state=str(folder / f"state-{k}"),
                 dies=doomed.get(name, 0),
-                mark=str(folder / f"killed-{k}"),
+                mark=str(folder / "killed" / name),
             )
         runtime.run_sync(programs, here=("server",), may_leave=fed.parties)
         return {name: r.result(60) for name, r in results.items()}

@@ -18,20 +18,14 @@ from tacit.errors import PartyFailed, SumAborted
 from tacit.guard import Clip, Encrypt, Lazy, LightSecAgg, Noise, Quantize, SecAgg, Sparsify
 from tacit.jobs.train import messages
 from tacit.protocols import rounds
-from tacit.runtimes import link as links
 
-from ..clocks import ClockAfterEvent
 from .doomed import doom, train_together
 
 FED = data.digits().split(3, seed=0)
 TOLD = {"model": "logistic", "algorithm": algorithms.Scaffold(lr=0.1), "rounds": 2, "batch_size": 64}
 FOUR = data.gaussian_blobs(rows=80, seed=0).split(4, skew=data.Quantity(0.7), seed=0)
-# seconds a party may take for a step: a killed one costs the test this long, and a busy machine must not take
-# longer
+# seconds a party may take for a step, and to join: on the clock of doomed.py, which stops until it is killed
 SOON = 6.0
-# the same where many runs share a process, and for all to have joined: what a round waits for those who are
-# not there
-LATER = 15.0
 
 
 def weights(run: tacit.Result) -> torch.Tensor:
@@ -116,13 +110,13 @@ def test_every_linear_algorithm_with_a_killed_client_is_the_unguarded_one_up_to_
         if not made.sees_each and name != "IFCA"
     }
     off, on = [Clip(2000.0)], [Clip(20.0), Noise(multiplier=1e-3, placement="distributed")]
-    hidden = [Quantize(bits=48, stochastic=False), SecAgg(within=LATER)]
+    hidden = [Quantize(bits=48, stochastic=False), SecAgg(within=SOON)]
     jobs = {name: {**job, "guard": [*off, *hidden]} for name, job in linear.items()}
     jobs |= {
         f"{name} with noise": {**linear[name], "guard": [*on, *hidden]}
         for name in ("FedAvg", "FedNova", "Scaffold", "FedAdam")
     }
-    found = train_together(FOUR, jobs, tmp_path, {gone: 2}, tacit.Processes(deadline=LATER, at_least=3))
+    found = train_together(FOUR, jobs, tmp_path, {gone: 2}, tacit.Processes(deadline=SOON, at_least=3))
     for name, run in found.items():
         assert [e.get("dropped", {}) for e in run.history] == [
             {},
@@ -138,12 +132,6 @@ def test_every_linear_algorithm_with_a_killed_client_is_the_unguarded_one_up_to_
             assert apart(plain, run) < (2e-4 if name in ("FedAdagrad", "FedAdam", "FedYogi") else 2e-5), name
 
 
-def stop_clock_until_killed(monkeypatch: pytest.MonkeyPatch, marks: Path, *names: str) -> None:
-    """Let no deadline of the server pass before these parties were killed, however slowly processes start."""
-    killed = lambda: all((marks / name).exists() for name in names)  # noqa: E731
-    monkeypatch.setattr(links, "RealClock", lambda: ClockAfterEvent(killed))
-
-
 def guarded(**more: Any) -> dict[str, Any]:
     return {
         "model": "logistic",
@@ -155,7 +143,6 @@ def guarded(**more: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.slow
 def test_a_killed_client_is_left_out_of_its_round_and_of_those_after_it_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,7 +150,7 @@ def test_a_killed_client_is_left_out_of_its_round_and_of_those_after_it_and_name
     gone = FOUR.parties[2]
     doom(monkeypatch, tmp_path / "killed", **{gone: 1})
     told = {**guarded(threshold=0.7, adversary="active"), "rounds": 2, "algorithm": algorithms.FedAvg(lr=0.1)}
-    run = tacit.train(FOUR, **told, runtime=tacit.Processes(deadline=LATER, at_least=3))
+    run = tacit.train(FOUR, **told, runtime=tacit.Processes(deadline=SOON, at_least=3))
     assert [e.get("dropped", {}) for e in run.history] == [
         {gone: "left the secure sum at its step 'upload'"},
         {gone: "it is not there, or still at work on an earlier round"},
@@ -182,8 +169,7 @@ def test_too_few_left_abort_the_sum_and_those_who_come_back_take_part_when_it_is
     no client is missing from any sum.
     """
     first, second = FOUR.parties[:2]
-    doom(monkeypatch, tmp_path / "killed", **{first: 2, second: 2})
-    stop_clock_until_killed(monkeypatch, tmp_path / "killed", first, second)
+    doom(monkeypatch, tmp_path / "killed", come_back=True, **{first: 2, second: 2})
     run = tacit.train(FOUR, **guarded(), runtime=tacit.Processes(deadline=30.0, at_least=4, restart=True))
     notes = [e["text"] for e in run.events if e["kind"] == "note" and "aborted" in e["text"]]
     assert len(notes) == 1
@@ -201,7 +187,6 @@ def test_too_few_left_for_good_end_the_run_with_nothing_opened(
 ) -> None:
     first, second = FOUR.parties[:2]
     doom(monkeypatch, tmp_path / "killed", **{first: 1, second: 1})
-    stop_clock_until_killed(monkeypatch, tmp_path / "killed", first, second)
     events: list[dict[str, Any]] = []
     told = guarded(tries=2)
     with pytest.raises(

@@ -26,11 +26,9 @@ from tacit.protocols import joining, picking, rounds
 from tacit.protocols.picking import Pick, Score
 from tacit.protocols.rounds import Down, Loss, Stop, Upload
 from tacit.runtimes import kits
-from tacit.runtimes import link as links
 from tacit.runtimes.inprocess import InProcess
 
 from ..awaited import awaited
-from ..clocks import ClockAfterEvent
 from ..guard.doomed import doom
 from ..runtimes.net import Net
 
@@ -429,7 +427,6 @@ def test_if_the_best_party_is_killed_before_it_sends_its_model_the_next_best_is_
     job = {**JOB, "rounds": 2, "evaluate_every": 0}
     gone = tacit.train(fed(), **job).history[0]["best"]
     doom(monkeypatch, tmp_path / "killed", kind="Upload", **{gone: 1})
-    monkeypatch.setattr(links, "RealClock", lambda: ClockAfterEvent((tmp_path / "killed" / gone).exists))
     run = tacit.train(fed(), **job, runtime=tacit.Processes(deadline=5.0, at_least=3))
     first, second = run.history
     assert first["dropped"] == {
@@ -460,7 +457,7 @@ def test_a_best_party_that_is_started_again_still_sends_its_model(kind, tmp_path
     job = {**JOB, "rounds": 2, "evaluate_every": 0}
     stacked = tacit.train(fed(), **job)
     first = stacked.history[0]["best"]
-    doom(monkeypatch, tmp_path / "killed", kind=kind, **{first: 1})
+    doom(monkeypatch, tmp_path / "killed", kind=kind, come_back=True, **{first: 1})
     run = tacit.train(fed(), **job, runtime=tacit.Processes(restart=True))
     assert (tmp_path / "killed" / first).exists()
     assert (vector(stacked) - vector(run)).abs().max() < 1e-6

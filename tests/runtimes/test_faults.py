@@ -39,8 +39,8 @@ def test_ten_kills_change_nothing_in_asynchronous_training_that_waits_for_all(tm
     check(killing("paced", str(tmp_path), "10", "3", timeout=300), 10)
 
 
-def test_twenty_kills_change_nothing_where_only_the_best_sends_its_model(tmp_path: Path) -> None:
-    check(killing("picked", str(tmp_path), "20", "4", timeout=300), 20)
+def test_ten_kills_change_nothing_where_only_the_best_sends_its_model(tmp_path: Path) -> None:
+    check(killing("picked", str(tmp_path), "10", "4", timeout=300), 10)
 
 
 @pytest.mark.slow
@@ -52,10 +52,7 @@ def test_two_hundred_kills_change_nothing(tmp_path: Path) -> None:
 def test_a_killed_client_is_dropped_by_name_and_takes_part_again_when_it_returns(tmp_path: Path) -> None:
     told = killing("leave", str(tmp_path), timeout=280)
     gone = told["gone"]
-    without = [r for r, names in enumerate(told["dropped"]) if gone in names]
-    assert without
-    # on a loaded machine another client may be late as well
-    assert all(sampled == 3 - len(names) for sampled, names in zip(told["sampled"], told["dropped"]))
-    assert told["why"] in ("no answer within 4 s", "it is not there, or still at work on an earlier round")
-    assert any(gone not in names for names in told["dropped"][without[0] + 1 :])  # it is back
+    assert told["dropped"] == [[], [], [gone], [], []]
+    assert told["sampled"] == [3, 3, 2, 3, 3]
+    assert told["why"] == "no answer within 4 s"
     assert any(f"{gone!r} was restarted" in n for n in told["notes"])

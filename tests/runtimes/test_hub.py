@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
 from tacit.errors import BadKit, NoHub
+from tacit.parties import Party
 from tacit.runtimes import hub as hubs
+from tacit.runtimes import link as links
 from tacit.runtimes.envelope import MAIL, MAX_ENVELOPE, METHOD, pack
 from tacit.runtimes.hub import Hub
 from tacit.runtimes.kits import Kit, load, temporary
@@ -22,8 +27,9 @@ from tacit.runtimes.provision import FederationFile, provision
 from .net import DEADLINE, Net, NetBall, catch, throw
 
 
-async def raw(kit: Kit, envelopes: list[bytes]) -> tuple[grpc.StatusCode, str]:
-    """A party that writes whatever it likes: how the hub ends it."""
+@asynccontextmanager
+async def connect(kit: Kit) -> AsyncIterator[Any]:
+    """The stream of a party that reads and writes what it likes."""
     authority, key, certificate = kit.pems()
     options = [(k, v) for k, v in CLIENT_OPTIONS if "message_length" not in k] + [
         ("grpc.max_send_message_length", -1)
@@ -31,7 +37,12 @@ async def raw(kit: Kit, envelopes: list[bytes]) -> tuple[grpc.StatusCode, str]:
     async with grpc.aio.secure_channel(
         kit.address, grpc.ssl_channel_credentials(authority, key, certificate), options=options
     ) as channel:
-        call = channel.stream_stream(METHOD)()
+        yield channel.stream_stream(METHOD)()
+
+
+async def raw(kit: Kit, envelopes: list[bytes]) -> tuple[grpc.StatusCode, str]:
+    """A party that writes these envelopes: how the hub ends it."""
+    async with connect(kit) as call:
         try:
             await call.read()  # the welcome
             for envelope in envelopes:
@@ -102,7 +113,11 @@ def test_invalid_envelope_bytes_end_only_their_own_connection(
     asyncio.run(play())
 
 
-def test_a_stranger_gets_the_error_that_its_certificate_is_not_accepted() -> None:
+def test_a_stranger_gets_the_error_that_its_certificate_is_not_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(links, "RESTART", 0.0)
+
     async def play() -> None:
         async with Net.of("a", "b") as net:
             _, others = temporary("another", ("a", "b"))
@@ -113,7 +128,7 @@ def test_a_stranger_gets_the_error_that_its_certificate_is_not_accepted() -> Non
             assert fatal
             assert "does not accept the certificate of 'a'" in why
             with pytest.raises(NoHub, match="does not accept the certificate of 'a'"):
-                async with asyncio.timeout(30), Link(stranger, patience=10) as link:
+                async with Link(stranger, patience=DEADLINE) as link:
                     await link.run(lambda me: throw(me, "b"))
             assert (await asyncio.to_thread(reach, net.kits["a"])) == (False, "")
 
@@ -176,9 +191,16 @@ def test_a_revoked_party_is_sent_away_while_connected_and_not_let_in_again(
         at = f"127.0.0.1:{await hub.start()}"
         net = Net(hub, {name: load(tmp_path / name).at(at) for name in ("a", "b", "c")})
         out = asyncio.create_task(net.party("c", lambda me: me.recv("a", NetBall)))
-        game = asyncio.create_task(
-            net.run(a=lambda me: throw(me, "b", 2000), b=lambda me: catch(me, "a", 2000))
-        )
+        was_refused, heard = asyncio.Event(), 0
+
+        async def throws(me: Party) -> None:
+            nonlocal heard
+            while not was_refused.is_set():
+                await throw(me, "b", 20)
+                heard += 1
+
+        game = asyncio.create_task(net.party("a", throws))
+        other = asyncio.create_task(net.party("b", lambda me: catch(me, "a", 1 << 30)))
         while "c" not in hub.connections:
             await asyncio.sleep(0.02)
         provision(federation, tmp_path, revoke=("c",))  # writes the hub's list anew
@@ -188,31 +210,42 @@ def test_a_revoked_party_is_sent_away_while_connected_and_not_let_in_again(
         with pytest.raises(NoHub, match="was revoked"):
             async with asyncio.timeout(DEADLINE):
                 await net.party("c", lambda me: me.recv("a", NetBall))
-        assert (await game)["a"] == list(range(2000))
+        until = heard + 2  # they play on
+        while heard < until:
+            await asyncio.sleep(0.01)
+        was_refused.set()
+        await game
+        other.cancel()
+        await asyncio.gather(other, return_exceptions=True)
         await hub.stop()
 
     asyncio.run(play())
 
 
 def test_a_slow_reader_delays_only_its_sender(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`slow` never reads; what waits for it in the hub stays below what one pair may have under way."""
+    """`slow` never reads, and `flooder` writes to it without end: the hub stops reading from the flooder when it
+    holds QUOTA bytes of it, and others play on.
+    """
+    monkeypatch.setattr(hubs, "QUOTA", 1 << 20)
+    envelope = pack(MAIL, "flooder", "slow", bytes(100_000))
 
     async def play() -> None:
-        async with Net.of("a", "b", "slow") as net:
+        async with Net.of("a", "b", "flooder", "slow") as net, connect(net.kits["slow"]) as slow:
+            await slow.read()  # the welcome
+            async with connect(net.kits["flooder"]) as flooder:
+                await flooder.read()
 
-            async def floods(me):  # type: ignore[no-untyped-def]
-                try:
-                    async with asyncio.timeout(3):
-                        await throw(me, "slow", 1, 100 << 20)
-                except TimeoutError:
-                    return
+                async def floods() -> None:
+                    while True:
+                        await flooder.write(envelope)
 
-            async def sits(me):  # type: ignore[no-untyped-def]
-                await asyncio.sleep(3)
-
-            stopped = asyncio.create_task(net.party("b", floods, linger=0.1))
-            asleep = asyncio.create_task(net.party("slow", sits, linger=0.1))
-            await asyncio.gather(stopped, asleep)
-            assert max(net.hub.held.values(), default=0) <= hubs.QUOTA
+                flood = asyncio.create_task(floods())
+                while net.hub.held.get("flooder", 0) <= hubs.QUOTA:
+                    await asyncio.sleep(0.01)
+                told = await net.run(a=lambda me: throw(me, "b"), b=lambda me: catch(me, "a"))
+                assert told["a"] == list(range(20))
+                assert hubs.QUOTA // 2 < net.hub.held["flooder"] <= hubs.QUOTA + len(envelope) + hubs.ENTRY
+                flood.cancel()
+                await asyncio.gather(flood, return_exceptions=True)
 
     asyncio.run(play())

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tacit.errors import ProtocolError
+from tacit.runtimes import link as links
 from tacit.runtimes.link import Link
 
 from .net import DEADLINE, Net, NetBall, NetSecret, catch, throw
@@ -79,7 +80,8 @@ def test_a_late_party_gets_earlier_messages() -> None:
     async def play() -> list[int]:
         async with Net.of("a", "b") as net:
             early = asyncio.create_task(net.party("a", lambda me: throw(me, "b", 3)))
-            await asyncio.sleep(0.5)
+            await until(lambda: "a" in net.links and "b" in net.links["a"].channels)
+            await until(lambda: not net.links["a"].channels["b"].present)  # the hub says that b is not there
             await net.party("b", lambda me: catch(me, "a", 3))
             return await early
 
@@ -101,7 +103,7 @@ def test_a_party_that_has_finished_keeps_its_messages_for_one_that_connects_late
             early = asyncio.create_task(net.party("a", says, linger=2.0))
             await has_sent.wait()
             await asyncio.sleep(
-                0.8
+                0.3
             )  # longer than it waits for a receiver that was there and left: linger / 10
             assert not early.done()
             got = await net.party("b", receives)
@@ -118,7 +120,7 @@ def test_the_hub_may_start_last() -> None:
             game = asyncio.create_task(
                 net.run(a=lambda me: throw(me, "b", 3), b=lambda me: catch(me, "a", 3))
             )
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.2)  # they try, and try again
             await net.restart()
             return (await game)["a"]
 
@@ -194,6 +196,22 @@ def test_memory_stays_flat_over_ten_thousand_small_messages() -> None:
     assert last - first < 4096  # kB
 
 
+@pytest.fixture
+def ticks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Links that look for missing parties every 20 ms; a list of who looked."""
+    found: list[str] = []
+    original = Link._check_missing
+
+    def check(self: Link, away: float) -> None:
+        found.append(self.kit.name)
+        original(self, away)
+
+    monkeypatch.setattr(links, "TICK", 0.02)
+    monkeypatch.setattr(Link, "_check_missing", check)
+    return found
+
+
+@pytest.mark.usefixtures("ticks")
 def test_a_party_that_disconnected_is_not_awaited_forever() -> None:
     """Its absence is reported at once; it may return within `away` seconds, and is named with the expected message. A
     party that never connected is a different case.
@@ -209,8 +227,8 @@ def test_a_party_that_disconnected_is_not_awaited_forever() -> None:
                 await me.recv("b", NetBall)
                 await me.recv("b", NetSecret)
 
-            waiting = asyncio.create_task(net.party("a", wants_more, away=0.5))
-            never = asyncio.create_task(net.party("c", wants_more, away=0.5))
+            waiting = asyncio.create_task(net.party("a", wants_more, away=0.1))
+            never = asyncio.create_task(net.party("c", wants_more, away=0.1))
             await net.party("b", says)
             with pytest.raises(
                 ProtocolError,
@@ -225,21 +243,28 @@ def test_a_party_that_disconnected_is_not_awaited_forever() -> None:
     asyncio.run(_soon(play))
 
 
-def test_a_party_that_reconnects_in_time_is_not_reported_absent() -> None:
+def test_a_party_that_reconnects_in_time_is_not_reported_absent(ticks: list[str]) -> None:
     async def play() -> int:
         async with Net.of("a", "b") as net:
+            is_back = asyncio.Event()
 
             async def asks(me: Any) -> int:
                 await me.send("b", NetBall(1))
                 await me.recv("b", NetBall)
-                net.links["b"]._tasks[0].cancel()  # b's connection is lost, and made again a second later
-                await asyncio.sleep(1.0)
+                waiting = asyncio.create_task(me.recv("b", NetBall))
+                net.links["b"]._tasks[
+                    0
+                ].cancel()  # b's connection is lost, and made again when this was noticed
+                await until(lambda: not net.links["a"].channels["b"].present)
+                ticks.clear()
+                await until(lambda: ticks.count("a") > 2)
                 net.links["b"]._tasks[0] = asyncio.create_task(net.links["b"]._stay_connected())
-                return (await me.recv("b", NetBall)).x
+                is_back.set()
+                return (await waiting).x
 
             async def answers(me: Any) -> None:
                 await me.send("a", await me.recv("a", NetBall))
-                await me.clock.sleep(1.5)
+                await is_back.wait()
                 await me.send("a", NetBall(2))
 
             a = asyncio.create_task(net.party("a", asks, away=20.0))
@@ -249,6 +274,7 @@ def test_a_party_that_reconnects_in_time_is_not_reported_absent() -> None:
     assert asyncio.run(_soon(play)) == 2
 
 
+@pytest.mark.usefixtures("ticks")
 def test_a_restarted_party_is_distinguished_from_the_one_before() -> None:
     async def play() -> None:
         async with Net.of("a", "b") as net:
@@ -273,6 +299,7 @@ def test_a_restarted_party_is_distinguished_from_the_one_before() -> None:
     asyncio.run(_soon(play))
 
 
+@pytest.mark.usefixtures("ticks")
 def test_one_that_is_not_there_to_read_ends_who_has_too_much_to_say() -> None:
     async def play() -> None:
         async with Net.of("a", "b") as net:
@@ -281,7 +308,7 @@ def test_one_that_is_not_there_to_read_ends_who_has_too_much_to_say() -> None:
                 await me.recv("a", NetSecret)
 
             waiting = asyncio.create_task(
-                net.party("a", lambda me: counts(me, "b", 100, [1 << 20]), away=0.5)
+                net.party("a", lambda me: counts(me, "b", 100, [1 << 20]), away=0.1)
             )
             await net.party("b", hears, linger=0.1)
             with pytest.raises(

@@ -94,7 +94,7 @@ async def hears_one(me: Party) -> int:
     return (await me.recv("a", ProcessNumber)).value
 
 
-def test_a_killed_process_is_restarted_if_requested(tmp_path, new_interpreter):
+def test_a_killed_process_is_restarted_if_requested(tmp_path):
     results = Processes(restart=True).run_sync(
         {"a": functools.partial(dies_once, marker=str(tmp_path / "died")), "b": hears_one}
     )

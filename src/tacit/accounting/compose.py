@@ -144,6 +144,12 @@ def divergence(r: Release, orders: np.ndarray) -> np.ndarray:
         return skellam_rdp_curve(orders, r.multiplier, r.distance, r.dimension)
     if r.rate == 1:
         return orders / (2 * r.multiplier**2)
+    return _sampled_divergence(r, tuple(orders))
+
+
+@lru_cache(maxsize=256)
+def _sampled_divergence(r: Release, orders: tuple[float, ...]) -> np.ndarray:
+    """The same for a step with sampling; it does not depend on the number of steps or on δ."""
     google = google_accounting()
     event: Any = google.GaussianDpEvent(r.multiplier)
     if r.sampling == "fixed":
@@ -158,7 +164,7 @@ def divergence(r: Release, orders: np.ndarray) -> np.ndarray:
             google.PoissonSampledDpEvent(r.rate, event),
             google.NeighboringRelation.ADD_OR_REMOVE_ONE,
         )
-    accountant = google.rdp.RdpAccountant(orders, relation)
+    accountant = google.rdp.RdpAccountant(np.array(orders), relation)
     log = logging.getLogger("absl")
     before = log.level
     # it warns of orders whose series did not converge; they count as infinite, which is an upper bound
@@ -167,7 +173,9 @@ def divergence(r: Release, orders: np.ndarray) -> np.ndarray:
         accountant.compose(event)
     finally:
         log.setLevel(before)
-    return np.asarray(accountant.rdp)
+    curve = np.asarray(accountant.rdp)
+    curve.setflags(write=False)
+    return curve
 
 
 def _release(noise_multiplier: float, sampling_rate: float, accountant: str, sampling: str) -> Release:

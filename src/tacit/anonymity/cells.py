@@ -11,8 +11,8 @@ the cells that change. Equal rows are one kind with a count; a group takes a num
 
 from __future__ import annotations
 
-import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,17 @@ from .exact import minimize
 from .forest import Forest
 from .release import AnonymizationRequest, TableRelease, format_count, make_step
 from .table import EncodedTable
+
+
+def _choices(rows: list[int], size: int, first: int = 0) -> Iterator[dict[int, int]]:
+    """Every choice of `size` rows, as rows taken of each kind, in lexicographic order."""
+    if size == 0:
+        yield {}
+        return
+    for kind in range(first, len(rows)):
+        for n in range(min(rows[kind], size), 0, -1):
+            for others in _choices(rows, size - n, kind + 1):
+                yield {kind: n, **others}
 
 
 @dataclass(frozen=True)
@@ -64,10 +75,7 @@ class Cells:
         tie = 0.5 / (table.rows * len(table.columns))
         entries: list[tuple[int, int, int]] = []  # rows, kind, group
         for size in sizes:
-            for group in itertools.combinations_with_replacement(range(len(kinds)), size):
-                taken = {kind: sum(1 for _ in same) for kind, same in itertools.groupby(group)}
-                if any(n > rows[kind] for kind, n in taken.items()):
-                    continue
+            for taken in _choices(rows.tolist(), size):
                 node = forest.span(list(taken), nodes)
                 entries += [(n, kind, len(groups)) for kind, n in taken.items()]
                 cost.append(self._price(forest, node, size, tie))

@@ -152,14 +152,16 @@ def _check_release(
 
 
 def _compatible(frame: pandas.DataFrame, out: pandas.DataFrame, table: EncodedTable) -> Iterator[list[bool]]:
-    for _, released in out.iterrows():
+    originals, releases = (
+        list(zip(*(map(spell, rows[c.name]) for c in table.columns))) for rows in (frame, out)
+    )
+    for released in releases:
         yield [
             all(
-                _covered_share(c.hierarchy, spell(original[c.name]), spell(released[c.name]), False, 1.0)
-                is not None
-                for c in table.columns
+                _covered_share(c.hierarchy, value, word, False, 1.0) is not None
+                for c, value, word in zip(table.columns, original, released)
             )
-            for _, original in frame.iterrows()
+            for original in originals
         ]
 
 

@@ -80,7 +80,9 @@ class Task:
         loss: str = "cross_entropy",
         precision: str = "float32",
         stacked: bool = False,
+        like: Task | None = None,
     ):
+        """`like` is a task of the same model on other rows."""
         self.module, self.x, self.y, self.loss_name, self.precision = module, x, y, loss, precision
         self.parameters = _slots(module.named_parameters())
         self.buffer_slots = _slots(module.named_buffers())
@@ -89,7 +91,8 @@ class Task:
         self._local = _Thread()
         self._loss = LOSSES[loss]
         self.frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
-        self.special, self.draws, self.mixes = self._kind()
+        self.kind: tuple[bool, bool, bool] = like.kind if like is not None and len(like.x) else self._kind()
+        self.special, self.draws, self.mixes = self.kind
         self.dense, self.pooled, self.chain = (
             self._written_out() if loss == "cross_entropy" and precision != "bf16" else (None, None, None)
         )
@@ -99,12 +102,12 @@ class Task:
 
     def on(self, x: Tensor, y: Tensor) -> Task:
         """The same model on other rows."""
-        return Task(self.module, x, y, self.loss_name, self.precision)
+        return Task(self.module, x, y, self.loss_name, self.precision, like=self)
 
     def for_stacking(self) -> Task:
         """A copy for `vmap` with its own module, because `functional_call` swaps values inside the module."""
         module = copy.deepcopy(self.module).to(self.x.device).train()
-        return Task(module, self.x, self.y, self.loss_name, self.precision, stacked=True)
+        return Task(module, self.x, self.y, self.loss_name, self.precision, stacked=True, like=self)
 
     def redraw(self, plans: Plans, name: str, epochs: int) -> Plans:
         """The plans of the stacked clients; a private task draws the rows of its one client `name` in

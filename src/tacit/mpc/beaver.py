@@ -19,6 +19,7 @@ shared, and then `product_masked`.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -54,6 +55,7 @@ class Bilinear:
             return x * y
         return ring.matmul(x, y) if self.name == "matmul" else ring.conv2d(x, y, *(self.options or ()))
 
+    @functools.lru_cache(maxsize=1024)  # noqa: B019  # the few operators of a program; asked many times
     def shape(self, x: tuple[int, ...], y: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of x ∘ y."""
         empty = (torch.empty(s, dtype=torch.int64, device="meta") for s in (x, y))

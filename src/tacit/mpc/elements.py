@@ -20,6 +20,11 @@ class TaggedShare:
     def __init__(self, data: Tensor):
         self.data = data  # [2, …]: the share and the share of its tag
 
+    @classmethod
+    def join(cls, share: Tensor, tag: Tensor) -> TaggedShare:
+        """A share and its tag; without numbers in a dry run, where torch would stack in Python."""
+        return cls(share.new_empty((2, *share.shape)) if share.is_meta else torch.stack([share, tag]))
+
     @property
     def shape(self) -> torch.Size:
         return self.data.shape[1:]

@@ -4,6 +4,9 @@ A tag α·x authenticates x only where every nonzero difference has an inverse. 
 that adds 2^63 has to guess only one bit of α; in a field of 2^61 elements it has to guess α itself. Since
 2^61 ≡ 1, a product of 122 bits is reduced by adding its upper half to its lower half.
 
+A dry run (`tagged.plan`) has tensors on the meta device: shapes without numbers. There an operation returns
+a tensor of the right shape and computes nothing, since torch executes every step on a meta tensor in Python.
+
     range of real numbers   |x| ≤ 2^(58−2f) and 2^(47−f)      with f = 16: ±2^26 = ±6.7e7
                             the same for every product and sum of products
 """
@@ -53,6 +56,8 @@ class FixedPointPrime(FixedPoint):
 
 def from_signed(x: Tensor) -> Tensor:
     """Map −p < x < p to 0 ≤ x < p."""
+    if x.is_meta:
+        return x
     return torch.where(x < 0, x + P, x)
 
 
@@ -63,20 +68,29 @@ def to_signed(x: Tensor) -> Tensor:
 
 def fold(x: Tensor) -> Tensor:
     """Reduce 0 ≤ x < 2^63 to 0 ≤ x < p."""
+    if x.is_meta:
+        return x
     x = (x & P) + (x >> BITS)
     return torch.where(x >= P, x - P, x)
 
 
+def _broadcast(x: Tensor, y: Tensor) -> Tensor:
+    """A tensor with the shape of x + y."""
+    return x if x.shape == y.shape else x.expand(torch.broadcast_shapes(x.shape, y.shape))
+
+
 def add(x: Tensor, y: Tensor) -> Tensor:
-    return fold(x + y)
+    return _broadcast(x, y) if x.is_meta else fold(x + y)
 
 
 def sub(x: Tensor, y: Tensor) -> Tensor:
-    return fold(x + (P - y))
+    return _broadcast(x, y) if x.is_meta else fold(x + (P - y))
 
 
 def mul(x: Tensor, y: Tensor) -> Tensor:
     """x·y in halves of 31 and 30 bits; 2^62 ≡ 2, and the upper part of the middle product is folded."""
+    if x.is_meta:
+        return _broadcast(x, y)
     (xh, xl), (yh, yl) = ((t >> _HALF, t & _LOW) for t in (x, y))
     middle = xh * yl + xl * yh  # < 2^62
     return fold(fold(xl * yl) + ((middle & _TOP) << _HALF) + (middle >> 30) + 2 * (xh * yh))
@@ -84,18 +98,24 @@ def mul(x: Tensor, y: Tensor) -> Tensor:
 
 def total(x: Tensor, dim: int) -> Tensor:
     """The sum along a dimension; up to 2^31 of the 32-bit halves add without overflow."""
+    if x.is_meta:
+        return x.sum(dim)
     low, high = (x & 0xFFFFFFFF).sum(dim), (x >> 32).sum(dim)
     return add(fold(low), rotate(fold(high), 32))
 
 
 def rotate(x: Tensor, by: int) -> Tensor:
     """x · 2^by: a rotation of the 61 bits."""
+    if x.is_meta:
+        return x
     by %= BITS
     return fold(((x & ((1 << (BITS - by)) - 1)) << by) + (x >> (BITS - by)))
 
 
 def matmul(x: Tensor, y: Tensor) -> Tensor:
     """x @ y: Σ 2^(21(i+j)) · x_i y_j over limbs, exact in float64; long sums are split."""
+    if x.is_meta:
+        return torch.matmul(x, y)
     if x.shape[-1] > LONGEST:
         if y.dim() == 1:
             return matmul(x, y[:, None])[..., 0]

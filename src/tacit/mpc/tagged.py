@@ -116,6 +116,8 @@ class TaggedComparison(Request):
 
 def split_digits(x: Tensor) -> Tensor:
     """The 3-bit digits of each element, lowest first, in a new first dimension."""
+    if x.is_meta:
+        return x.new_empty((DIGITS, *x.shape))
     return torch.stack([(x >> (DIGIT * d)) & STEPS for d in range(DIGITS)])
 
 
@@ -176,7 +178,7 @@ class TaggedStock:
 
     async def take(self, request: Request) -> dict[str, TaggedShare]:
         parts = await self.stock.take(Tagged(request))
-        return {name: TaggedShare(torch.stack([parts[name], parts[f"α·{name}"]])) for name in request.parts()}
+        return {name: TaggedShare.join(parts[name], parts[f"α·{name}"]) for name in request.parts()}
 
 
 def plan(program: Callable[[TaggedContext], Awaitable[Any]], **options: Any) -> list[Request]:

@@ -84,13 +84,9 @@ class TaggedContext(Context):
     def public(self, value: Any, like: TaggedShare | Tensor) -> TaggedShare:
         """One party's share is the value, the others' are 0; every party's tag share is α_i · value."""
         code = prime.from_signed(torch.as_tensor(value, dtype=torch.int64, device=like.device))
-        return TaggedShare(
-            torch.stack(
-                [
-                    code if self.first else torch.zeros_like(code),
-                    prime.mul(code, self.key.to(like.device).expand_as(code)),
-                ]
-            )
+        return TaggedShare.join(
+            code if self.first else torch.zeros_like(code),
+            prime.mul(code, self.key.to(like.device).expand_as(code)),
         )
 
     async def open(self, *shares: TaggedShare) -> list[Tensor]:

@@ -25,6 +25,7 @@ size.
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import math
 from collections.abc import Iterator
@@ -160,6 +161,7 @@ class OprfLayout:
         return numbers.astype(np.uint64).view(np.uint8).reshape(-1, 8)
 
 
+@functools.lru_cache
 def code_bits(items: int) -> int:
     """Return w: the code length at which a distance below 128 has probability below 2^-40.
 

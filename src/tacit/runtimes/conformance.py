@@ -19,7 +19,7 @@ from ..parties.message import Message
 from ..parties.party import Party, Program, Runtime
 
 PATIENCE = 120.0  # seconds of real time for one check, process start-up included
-LATE = 1.0  # seconds a gather waits for a silent party
+LATE = 0.2  # seconds a gather waits for a silent party; the other messages have arrived before
 
 
 class CheckNumber(Message, reveals="a number used to check a runtime"):

@@ -39,7 +39,9 @@ SOON = 0.02
 TICK = 0.5
 # seconds between attempts to connect: doubling, with jitter, so that parties do not reconnect at once
 WAIT = (0.05, 2.0)
+RESTART = 2.0  # seconds that a restart of the hub may take; after them, the reason is looked for
 LINGER = 10.0  # seconds a finished party waits for others to receive its messages
+ABSENT_SHARE = 0.1  # the fraction of this time that it waits where no receiver is connected
 CLIENT_OPTIONS = [
     *OPTIONS,
     ("grpc.ssl_target_name_override", HUB_NAME),
@@ -195,7 +197,7 @@ class Link:
                 last_acked, until = acked, min(time.monotonic() + self.linger, last)
             is_present = awaits_first_contact() or any(c.busy and c.present for c in self.channels.values())
             absent_since = 0.0 if is_present else absent_since or time.monotonic()
-            if absent_since and time.monotonic() - absent_since > self.linger / 10:
+            if absent_since and time.monotonic() - absent_since > ABSENT_SHARE * self.linger:
                 break
             self._check()
             await asyncio.sleep(0.005)
@@ -257,9 +259,7 @@ class Link:
             if self.connections > before:
                 lost, wait = time.monotonic(), WAIT[0]
                 self.note(f"the connection to the hub was lost: {why}")
-            elif time.monotonic() - lost > min(
-                2.0, self.patience
-            ):  # longer than a restart of the hub: find out the reason
+            elif time.monotonic() - lost > min(RESTART, self.patience):
                 from .preflight import reach
 
                 fatal, reason = await asyncio.to_thread(reach, self.kit)

@@ -116,7 +116,7 @@ class PrivateTask(Task):
 
     @classmethod
     def of(cls, task: Task, p: Plan) -> PrivateTask:
-        private = cls(task.module, task.x, task.y, task.loss_name, task.precision)
+        private = cls(task.module, task.x, task.y, task.loss_name, task.precision, like=task)
         private.settings, private.plan = settings_of(p), p
         private.draws = True  # clients run one after the other: the current one is stored here
         private.now = terms(
@@ -131,7 +131,7 @@ class PrivateTask(Task):
         return private
 
     def on(self, x: Tensor, y: Tensor) -> PrivateTask:
-        return PrivateTask.of(Task(self.module, x, y, self.loss_name, self.precision), self.plan)
+        return PrivateTask.of(super().on(x, y), self.plan)
 
     def public_size(self, name: str) -> int:
         return int(self.plan.sizes[self.plan.fed.parties.index(name)])
