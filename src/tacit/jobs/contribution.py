@@ -255,7 +255,7 @@ def _score(p: Plan, models: list[dict[str, torch.Tensor]], metric: str) -> list[
     from ..engine import evaluation
 
     task, test = make_task(p), p.fed.test_at(p.rounds)
-    held = evaluation.held_out(p.fed, p.fed.at(p.rounds), p.min_rows, p.sums_only)
+    held = evaluation.held_out(p.fed, p.fed.at(p.rounds), p.rules)
     buffers = torch.stack([m["buffers"] for m in models]) if "buffers" in models[0] else None
     metrics = evaluation.evaluate(
         task,
@@ -263,6 +263,5 @@ def _score(p: Plan, models: list[dict[str, torch.Tensor]], metric: str) -> list[
         buffers,
         [test] * len(models),
         [held] * len(models),
-        [p.fed.classes] * len(models),
     )
     return [m[metric] for m in metrics]

@@ -32,7 +32,7 @@ from .train.elsewhere import Elsewhere
 from .train.figures import fit_figures, warn
 from .train.plan import Plan, make_plan, prepare
 from .train.simulated import tested_reveals, upload_reveals
-from .train.traffic import guarded_sizes, look_sizes, score_sizes, test_sizes
+from .train.traffic import evaluation_sizes, guarded_sizes, look_sizes, score_sizes
 
 if TYPE_CHECKING:
     from ..config.types import TrainOptions
@@ -300,7 +300,7 @@ def _sees(p: Plan, guard: Guard | None, start: State) -> list[dict[str, str]]:
             }
         )
     elif len(p.fed.held.index):
-        _, tested = test_sizes(start, p.fed.classes)
+        tested = evaluation_sizes(p, guard, start)[1] // len(p.fed)
         seen.append(
             {"party": "the server", "what": f"{tested_reveals(p)} ({size(tested)} each time it asks)"}
         )

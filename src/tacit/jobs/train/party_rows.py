@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from ... import data as datasets
 from ...data import tables
 from ...data.federation import Federation, Holdings, Rows
 from ...data.recipe import Recipe
+from ...data.subgroups import Subgroups
 from ...data.table_files import read_table
 from ...errors import BadData, BadJob
 from ...files import write_atomic
@@ -83,6 +84,7 @@ def save_rows(fed: Federation, k: int, folder: Path) -> None:
                 "y": mine.rows.y.contiguous(),
                 "train": mine.train.index.contiguous(),
                 "held": mine.held.index.contiguous(),
+                **({} if mine.subgroups is None else {"subgroups": mine.subgroups.codes.contiguous()}),
             }
         ),
     )
@@ -97,6 +99,9 @@ def save_rows(fed: Federation, k: int, folder: Path) -> None:
                 "skew": None if mine.skew is None else to_table(mine.skew),
                 "columns": mine.columns,
                 "labels": mine.labels,
+                "subgroups": None
+                if mine.subgroups is None
+                else [mine.subgroups.columns, mine.subgroups.values, mine.subgroups.parties],
             }
         ),
     )
@@ -107,7 +112,11 @@ def load_rows(folder: Path) -> Federation:
 
     t, metadata = load_file(folder / "rows.safetensors"), json.loads((folder / "rows.json").read_text())
     skew = None if metadata["skew"] is None else from_table(metadata["skew"], datasets.SKEWS, "skew")
-    rows = Rows(t["x"], t["y"])
+    rows, groups = Rows(t["x"], t["y"]), None
+    if metadata["subgroups"] is not None:
+        columns, values, parties = metadata["subgroups"]
+        codes = t["subgroups"]
+        groups = Subgroups(tuple(columns), tuple(map(tuple, values)), codes, codes[:0], parties)
     return Federation(
         metadata["name"],
         rows,
@@ -120,15 +129,21 @@ def load_rows(folder: Path) -> Federation:
         metadata["seed"],
         tuple(metadata["columns"]),
         tuple(metadata["labels"]),
+        subgroups=groups,
     )
 
 
 def read_rows(
-    name: str, path: str | os.PathLike[str], layout: Mapping[str, Any] | None, seed: int
+    name: str,
+    path: str | os.PathLike[str],
+    layout: Mapping[str, Any] | None,
+    seed: int,
+    subgroups: Sequence[str] = (),
 ) -> Federation:
     """Read a party's own file, encoded as all parties agreed.
 
     Columns, categories and labels are the job's; means and standard deviations are the party's own.
+    `subgroups` are those of the job.
     """
     if layout is None:
         raise BadJob(
@@ -166,6 +181,9 @@ def read_rows(
                 outside=f"its label {label!r} has a value that this job does not know",
             )
         y = torch.tensor([place[str(v)] for v in values.tolist()], dtype=torch.int64)
+    groups = Subgroups.without_rows(subgroups, recipe.categories, recipe.numbers)
+    if groups is not None:
+        groups = groups._replace(codes=groups.encode(subgroups, frame))
     order = torch.from_numpy(np.random.default_rng([seed, HOLDING]).permutation(len(y)))
     held = min(max(round(fraction * len(y)), 1 if fraction and len(y) > 1 else 0), len(y) - 1)
     train = order[held:]
@@ -186,4 +204,5 @@ def read_rows(
         seed,
         recipe.columns,
         tuple(labels or ()),
+        subgroups=groups,
     )

@@ -261,6 +261,8 @@ class _Training:
         event = record.event()
         if len(p.fed) > EACH and r != self.last:
             event.pop("parties", None)
+        if r != self.last:
+            event = {k: v for k, v in event.items() if k not in DETAILS}
         if account is not None and r:
             event["epsilon"] = account.epsilon()
         journal.event("round", **event, seconds=seconds)
@@ -363,18 +365,21 @@ class _Training:
         return ledger
 
 
-def _last_metrics(events: list[Event]) -> dict[str, Any]:
-    """Return the metrics of the last model that was evaluated, and the best accuracy of all."""
+def _last_metrics(events: list[Event], asked: str | None = None) -> dict[str, Any]:
+    """Return the metrics of the last model that was evaluated, and the best value of its metric."""
     tested = [e for e in events if e["kind"] == "round" and e["round"] > 0 and "loss" in e]
     if not tested:
         return {}  # nobody held any rows back
     metrics = {k: v for k, v in tested[-1].items() if isinstance(v, float) and k not in ("seconds", "clock")}
+    metric = judged_by(metrics, asked)
     # a diverged model has no accuracy; the best of several noisy ones would be the luckiest
-    scored = [e for e in tested if math.isfinite(e.get("accuracy", math.nan)) and "accuracy_error" not in e]
+    scored = [e for e in tested if math.isfinite(e.get(metric, math.nan)) and "accuracy_error" not in e]
     if scored:
-        best = max(scored, key=lambda e: e["accuracy"])
-        metrics |= {"best_accuracy": best["accuracy"], "best_round": best["round"]}
-    return metrics
+        best = scored[0]
+        for e in scored[1:]:
+            best = e if is_better(metric, e[metric], best[metric]) else best
+        metrics |= {f"best_{metric}": best[metric], "best_round": best["round"]}
+    return metrics | {k: tested[-1][k] for k in DETAILS if k in tested[-1]}
 
 
 @contextmanager
