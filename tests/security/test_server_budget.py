@@ -17,7 +17,7 @@ import torch
 from tacit.jobs.train import deployed
 from tacit.jobs.train import member as members
 from tacit.jobs.train.hidden_sums import HiddenCounts
-from tacit.jobs.train.messages import blank_counts
+from tacit.jobs.train.counts import blank_tally
 from tacit.protocols import joining, rounds, secagg
 from tests.clinics import write_files
 from tests.runtimes.net import Net
