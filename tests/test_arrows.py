@@ -33,7 +33,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.aggregate": ((), NUMERIC),
     "tacit.data": (("tacit.files", "tacit.progress"), NUMERIC),
     "tacit.models": (("tacit.engine.layers",), NUMERIC),
-    "tacit.engine": (("tacit.algorithms", "tacit.data"), NUMERIC),
+    "tacit.engine": (("tacit.algorithms", "tacit.data", "tacit.numbers"), NUMERIC),
     "tacit.parties": (("tacit.numbers",), NUMERIC),
     "tacit.parties.codec": ((), (*NUMERIC, "msgpack")),  # the wire format; nothing else of the room needs it
     "tacit.graphs": ((), ("numpy",)),
@@ -77,7 +77,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "tacit.report": (("tacit.files", "tacit.numbers"), ()),  # reads run directories and nothing else
     "tacit.runs": (("tacit.files",), ()),
-    "tacit.results": (("tacit.parties.ledger", "tacit.runs", "tacit.files"), ()),
+    "tacit.results": (("tacit.parties.ledger", "tacit.runs", "tacit.files", "tacit.numbers"), ()),
     "tacit.accounting": (("tacit.numbers",), NUMERIC),
     "tacit.pace": (("tacit.algorithms.plan",), NUMERIC),  # whom a server waits for: numbers only, no parties
     "tacit.speeds": (("tacit.algorithms.plan",), NUMERIC),

@@ -157,21 +157,21 @@ def test_threads_are_restored_when_a_run_fails() -> None:
 def test_the_history_has_a_row_a_round_with_everything_in_it() -> None:
     result = train(rounds=4, per_round=3)
     assert [row["round"] for row in result.history] == [1, 2, 3, 4]
+    with_interval = ("loss", "accuracy", "precision", "recall", "f1", "auc", "average_precision", "brier")
     for row in result.history:
         assert {
             "round",
-            "loss",
-            "accuracy",
-            "precision",
-            "recall",
-            "f1",
-            "auc",
+            *(f"{name}{end}" for name in with_interval for end in ("", "_low", "_high")),
+            "majority",
             "auc_error",
+            "average_precision_error",
+            *(["confusion"] if row["round"] == 4 else []),
             "parties",
             "sampled",
             "tested",
             "bytes_up",
             "bytes_down",
+            "bytes_evaluation",
             "seconds",
         } == set(row)
         assert len(row["parties"]["accuracy"]) == PARTIES

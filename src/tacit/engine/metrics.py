@@ -11,17 +11,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..numbers import LOWER_IS_BETTER as LOWER_IS_BETTER
+from ..numbers import MAJORITY
+from ..numbers import is_better as is_better
+from ..numbers import judged_by as judged_by
+
 BINS = 1024  # of the score histograms: a bin is about 0.1% of probability wide
 SUBGROUP_BINS = 128  # of a subgroup: there may be many, and their intervals are wider than a bin's error
-MAJORITY = 0.65  # above this share of the largest class, accuracy says little
-LOWER_IS_BETTER = frozenset({"loss", "brier", "mse", "mae", "rmse"})
 CLASSIFICATION = ("accuracy", "auc", "average_precision", "brier", "f1", "precision", "recall", "loss")
 REGRESSION = ("r2", "mae", "rmse", "loss")
 
@@ -36,21 +39,6 @@ def choose_metric(classes: int | None, label_counts: Sequence[float] | Tensor) -
     counts = torch.as_tensor(label_counts, dtype=torch.float64)
     total = float(counts.sum())
     return "auc" if total and float(counts.max()) > MAJORITY * total else "accuracy"
-
-
-def judged_by(metrics: Mapping[str, Any], asked: str | None = None) -> str:
-    """The metric that these metrics of a model are judged by: the one asked for, or by `choose_metric`.
-
-    Where it is unknown (under ε only accuracy and loss are reported), the next one that is known.
-    """
-    is_skewed = metrics.get("majority", 0.0) > MAJORITY
-    default = ("r2",) if "r2" in metrics else ("auc", "accuracy") if is_skewed else ("accuracy",)
-    return next((m for m in (asked, *default, "accuracy") if m in metrics), "loss")
-
-
-def is_better(metric: str, new: float, old: float) -> bool:
-    """Whether `new` is a better value of this metric than `old`; NaN is never better."""
-    return new < old if metric in LOWER_IS_BETTER else new > old
 
 
 class Counts(NamedTuple):

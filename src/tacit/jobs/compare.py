@@ -362,11 +362,7 @@ def _summarize(plans: list[Plan], results: list[Result], directory: Path | None)
     cells = [
         [
             mean_error(
-                [
-                    r["metrics"].get(score, math.nan)
-                    for r in rows
-                    if (r["label"], r["skew"]) == (label, skew)
-                ]
+                [r["metrics"].get(score, math.nan) for r in rows if (r["label"], r["skew"]) == (label, skew)]
             )
             for skew in skews
         ]
@@ -374,7 +370,9 @@ def _summarize(plans: list[Plan], results: list[Result], directory: Path | None)
     ]
     seeds = sorted({p.seed for p in plans})
     gain, distance = [], []
-    behind = -1 if score in LOWER_IS_BETTER else 1  # P − P̂ above 0 always means that federating lost something
+    behind = (
+        -1 if score in LOWER_IS_BETTER else 1
+    )  # P − P̂ above 0 always means that federating lost something
     for skew in skews:
         fed = next(p.fed for p in plans if p.skew == skew and p.label not in (CENTRAL, ALONE))
         alone = [

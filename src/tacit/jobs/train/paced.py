@@ -182,14 +182,15 @@ class PacedTrainer(SimulatedTrainer):
 
     def _record(self, version: int, last: int) -> RoundRecord:
         (p,), merger = self.plans, self.merger
+        is_due = evaluates(p, version, last)
         return make_record(
             p,
             merger.guard,
             version,
             last,
             merger.participants,
-            merger.sizes(),
-            metrics=self.evaluate(version)[0] if evaluates(p, version, last) else {},
+            merger.sizes()._replace(evaluation=sum(self.evaluation_sizes(0)) if is_due else 0),
+            metrics=self.evaluate(version)[0] if is_due else {},
             facts=merger.facts,
             orders=merger.new_orders,
             clock=self.clocks[0] if version else None,

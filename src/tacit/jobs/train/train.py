@@ -210,6 +210,7 @@ class _Training:
                 runtime=self.trainer.name,
                 device=p.device,
                 rounds=p.rounds,
+                **({} if p.metric is None else {"metric": p.metric}),
                 effective_update=p.effective_update,
                 fingerprints=fingerprints(p, self.starts[i])
                 if self.directories[i] is not None and p.private is None
