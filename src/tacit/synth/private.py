@@ -65,6 +65,12 @@ def declared_table(table: Table | Mapping[str, Column] | None, frame: pd.DataFra
                 "Write {'age': tacit.synth.integer(0, 120), 'sex': tacit.synth.categorical(['F', 'M'])}.",
             )
         table = Table.declare(table)
+    if table.undeclared:
+        raise BadData(
+            f"{who}: {', '.join(map(repr, table.undeclared))} of the table: kind or domain was inferred from "
+            "the data, which would reveal facts about single rows. Declare every column: "
+            "Table.declare({'age': tacit.synth.integer(0, 120), …}), or leave it out."
+        )
     if not table.modeled:
         raise BadData(
             f"{who}: only identifiers are declared, so there is nothing to learn. Declare at least one other "
@@ -85,8 +91,6 @@ def _declared_dtype(column: Column) -> str:
 
     `Table.infer` reads the dtype off the rows, where one missing age turns all ages into floats.
     """
-    if column.dtype == "category" or column.dtype.startswith("datetime64"):
-        return column.dtype  # no single row changes these
     if column.kind in ("categorical", "ordinal"):
         return str(pd.Series(list(column.values)).dtype)
     return "" if column.missing else {"integer": "int64", "boolean": "bool"}.get(column.kind, "")
