@@ -287,6 +287,7 @@ async def server(
                     break
             left_out |= {name: f"no answer within {within:g} s" for name in waiting}
             if admission is not None:
+                admission.miss(waiting)
                 admission.replace_requests((), Stop())
         return {name: answers[name] for name in names if name in answers}, left_out
 
@@ -396,6 +397,8 @@ async def server(
             total, included, left = await add.server(
                 scope_party, r, participants, within, digest_of_request(ask)
             )
+        if left and within is not None and admission is not None:
+            admission.miss(left)
         if left_out or left:
             dropped(
                 r,
