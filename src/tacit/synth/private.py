@@ -91,6 +91,8 @@ def _declared_dtype(column: Column) -> str:
 
     `Table.infer` reads the dtype off the rows, where one missing age turns all ages into floats.
     """
+    if column.dtype == "category" or column.dtype.startswith("datetime64"):
+        return column.dtype  # no single row changes these
     if column.kind in ("categorical", "ordinal"):
         return str(pd.Series(list(column.values)).dtype)
     return "" if column.missing else {"integer": "int64", "boolean": "bool"}.get(column.kind, "")
@@ -125,7 +127,7 @@ class PrivateGenerator(Generator):
         """Learn from declared columns; return what was learned and the privacy spent."""
 
     def _learn_frame(
-        self, frame: pd.DataFrame, table: Table | Mapping[str, Column] | None, watch: Watch
+        self, frame: pd.DataFrame, table: Table | Mapping[str, Column] | None, watch: Watch, floor: int
     ) -> tuple[Table, GeneratorState]:
         """Undeclared columns are left out of the synthetic table."""
         table = declared_table(table, frame, type(self).__name__)
