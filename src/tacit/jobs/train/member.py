@@ -20,6 +20,7 @@ from ...accounting import Account
 from ...algorithms.types import State
 from ...crypto.digest import Digests
 from ...data.federation import Rows
+from ...engine.losses import Objective
 from ...engine.task import Task
 from ...errors import BadData, BadJob, BadRun, BudgetSpent, ProtocolError, TacitError
 from ...files import write_atomic
@@ -219,7 +220,7 @@ class ClientWork:
         def build_task() -> Task:
             module = models.build(p.model, tuple(shape), fed.classes or 1, p.seed).to(self.device)
             x, y = (t.to(self.device) for t in fed.at(0))
-            task = Task(module, x, y, "mse" if fed.classes is None else "cross_entropy", p.precision)
+            task = Task(module, x, y, p.objective, p.precision)
             return task if self.rows is None else self.rows.task(task)
 
         self.state.mkdir(parents=True, exist_ok=True)
@@ -659,7 +660,7 @@ def task_from_job(job: Mapping[str, Any], rows: Rows) -> Task:
         else from_table(job["model"], models.ALL, "the job's model")
     )
     module = models.build(model, tuple(job["features"]), job["classes"] or 1, job["seed"])
-    return Task(module, *rows, "mse" if job["classes"] is None else "cross_entropy", job["precision"])
+    return Task(module, *rows, Objective.from_dict(job["objective"]), job["precision"])
 
 
 def member_from_job(name: str, folder: str, job: Mapping[str, Any]) -> Member:
