@@ -94,6 +94,7 @@ class Link:
         self.peers: frozenset[str] = frozenset()  # parties that must not fail
         self._stopped: dict[str, PartyStopped] = {}  # parties that said that they failed
         self.connections = 0
+        self.sent_bytes = 0  # of messages, before encryption
         self.connected = asyncio.Event()
         self._news, self._room = asyncio.Event(), asyncio.Event()
         self._crowded: set[str] = set()  # receivers for which the program waits to confirm
@@ -153,7 +154,7 @@ class Link:
                     self._failed.result()
             return await task
         except BaseException as error:
-            if not task.done():  # this run was cancelled
+            if not task.done():  # Ctrl-C: the program may still say goodbye
                 task.cancel()
                 await asyncio.wait([task])
             if not self._tasks[0].done():
@@ -196,6 +197,7 @@ class Link:
             self._crowded.discard(to)
         self._check()
         channel.send(scope, frame)
+        self.sent_bytes += len(frame)
         self._news.set()
 
     async def drain(self) -> None:
