@@ -74,7 +74,7 @@ def test_the_binning_error_of_the_average_precision_is_a_bound_whatever_the_ties
 ) -> None:
     """Scores on few levels tie exactly, within and across bins of width 1/1024."""
     rng = np.random.default_rng(seed)
-    y = torch.tensor(rng.permutation([1] + rng.integers(0, 2, n - 1).tolist()))
+    y = torch.tensor(rng.permutation([1, *rng.integers(0, 2, n - 1).tolist()]))
     share = np.clip(rng.integers(0, levels, n) / levels * 0.01 + 0.3, 1e-6, 1 - 1e-6)  # within ten bins
     out = torch.tensor(np.log(np.stack([1 - share, share], 1))).float()
     got = measure_all(count(out, y, 2))

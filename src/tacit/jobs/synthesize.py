@@ -41,7 +41,9 @@ from ..synth.columns import Column
 from ..synth.constraints import Combinations
 from ..synth.encode import Layout
 from ..synth.federated import MOST_ROWS, Histograms, Pooled, holder_seed, pool_generator
-from ..synth.generator import NOT_PRIVATE, Watch
+from ..synth.generator import NOT_PRIVATE, PROTECTION, Watch
+from ..synth.protect import FLOOR
+from .kit_run import telling
 
 if TYPE_CHECKING:
     import pandas
@@ -68,6 +70,8 @@ def synthesize(
     weights are averaged every `local_epochs`. `hide` sums under masks (secure aggregation), so that the
     coordinator only sees sums. `runtime` is as in `tacit.psi`; "processes" uses one process per party
     and real sockets. `watch` is called once per round.
+
+    Values that fewer than 10 rows of all holders together share are neither learned nor sampled.
 
     Returns a fitted copy of `generator`, with `.sample(n)`, `.save(path)` and `.ledger`.
     """
@@ -133,33 +137,34 @@ def synthesize_with(
     """
     from ..runtimes.link import Link
 
-    generator, table = _check(generator, table, local_epochs)
-    names = [p for p in kit.parties if p != kit.server]
-    if kit.role == "hub" or (kit.name == kit.server) != (frame is None):
-        raise BadKit(
-            f"this is the kit of {kit.name!r}. Rows are held by the clients, {', '.join(map(repr, names))}; "
-            f"the server, {kit.server!r}, has none."
-        )
-    if len(names) < 2 and hide:
-        raise bad(
-            "synthesize",
-            "holders",
-            names,
-            "at least two holders if sums are hidden",
-            "The sum of one holder is its own number.",
-        )
-    x = None if frame is None else _to_numbers(table, kit.name, frame)
-    if table.constraints:
-        table = table.resolve_constraints(np.zeros((0, len(table.modeled))))
-    job = _job(table, generator, local_epochs, hide, names)
-    watching: dict[str, Any] = {} if watch is None else {"watch": watch}
-    program: Any = functools.partial(coordinator, **job, **watching)
-    if x is not None:
-        program = functools.partial(holder, x=x, place=names.index(kit.name), boss=kit.server, **job)
+    with telling(kit):
+        generator, table = _check(generator, table, local_epochs)
+        names = [p for p in kit.parties if p != kit.server]
+        if kit.role == "hub" or (kit.name == kit.server) != (frame is None):
+            raise BadKit(
+                f"this is the kit of {kit.name!r}. Rows are held by the clients, "
+                f"{', '.join(map(repr, names))}; the server, {kit.server!r}, has none."
+            )
+        if len(names) < 2 and hide:
+            raise bad(
+                "synthesize",
+                "holders",
+                names,
+                "at least two holders if sums are hidden",
+                "The sum of one holder is its own number.",
+            )
+        x = None if frame is None else _to_numbers(table, kit.name, frame)
+        if table.constraints:
+            table = table.resolve_constraints(np.zeros((0, len(table.modeled))))
+        job = _job(table, generator, local_epochs, hide, names)
+        watching: dict[str, Any] = {} if watch is None else {"watch": watch}
+        program: Any = functools.partial(coordinator, **job, **watching)
+        if x is not None:
+            program = functools.partial(holder, x=x, place=names.index(kit.name), boss=kit.server, **job)
 
     async def connect() -> tuple[Any, Ledger]:
         async with Link(kit, patience=patience, away=patience) as link:
-            return await link.run(lambda me: program(me)), link.mailbox.ledger
+            return await link.run(lambda me: program(me), kit.parties), link.mailbox.ledger
 
     result, ledger = asyncio.run(connect())
     if x is not None:
@@ -224,7 +229,8 @@ def _restore(
     for name in names if len(names) > 1 else ():  # the message that carries them is of kind "model"
         for kind, reveals in returned:
             ledger.record(name, who, kind, f"{reveals}; of all holders, {others}, its own being known to it")
-    state = GeneratorState(result["tensors"], history=result["history"], ledger=ledger)
+    metadata = {PROTECTION: result["protection"]}
+    state = GeneratorState(result["tensors"], metadata, result["history"], ledger)
     return copy.copy(generator).restore(table, state)
 
 
@@ -271,7 +277,8 @@ async def coordinator(
         no_test_results,
         hidden=_SecureSum(work) if hide else None,
     )
-    return {"tensors": work.tensors(), "history": history}
+    protection = work.cells.protection(FLOOR).to_dict()
+    return {"tensors": work.tensors(), "history": history, "protection": protection}
 
 
 async def holder(
@@ -361,7 +368,8 @@ class _Computation:
         self.weights = vectors.get("state")
 
     def _set_totals(self, totals: np.ndarray) -> None:
-        self.totals, self._pooled = totals, pool_generator(self.generator, self.histograms, totals)
+        self.totals, self.cells = totals, self.histograms.protect(totals, FLOOR)
+        self._pooled = pool_generator(self.generator, self.histograms, self.cells.totals)
 
     def local(self, r: int, v: np.ndarray, place: int) -> np.ndarray:
         """Return a holder's integers for the sum of round `r`."""
@@ -370,7 +378,8 @@ class _Computation:
         epochs = self.local_epochs
         if isinstance(self.generator, GAN):  # the last round may be shorter
             epochs = min(epochs, self.generator.epochs - (r - 1) * epochs)
-        return self.pooled.contribute(v, self.weights, epochs, holder_seed(self.generator.seed, r, place))[0]
+        seed = holder_seed(self.generator.seed, r, place)
+        return self.pooled.contribute(self.cells.apply(v), self.weights, epochs, seed)[0]
 
     def merge(self, r: int, total: np.ndarray) -> None:
         """Use the sum of round `r`, at the coordinator."""

@@ -58,7 +58,8 @@ def _labels(run: RunRecord) -> list[str]:
 
 def _metrics(run: RunRecord) -> Any:
     metrics, chosen = run.metrics, run.metric
-    rows, marks = [], {}
+    rows: list[tuple[str, ...]] = []
+    marks = {}
     for name in sorted((n for n in ORDER if is_finite(metrics.get(n))), key=lambda n: n != chosen):
         binning = metrics.get(f"{name}_error") if name in ("auc", "average_precision") else None
         notes = [
@@ -210,5 +211,5 @@ def _subgroups(groups: Mapping[str, Mapping[str, Mapping[str, Any]]], chosen: st
                 sortable=False,
             )
         )
-    note = "Subgroups with few rows are merged. Many subgroups make chance differences likely: compare intervals."
+    note = "Subgroups with few rows are merged. Among many subgroups, some differ by chance: compare intervals."
     return [*parts, tag("p", note)] if parts else []

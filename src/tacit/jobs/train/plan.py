@@ -87,7 +87,10 @@ class Plan(TrainConfig):
     @property
     def rules(self) -> Rules:
         """What is reported of held-out rows."""
-        return Rules(self.fed.classes, self.min_rows, self.sums_only, self.threshold)
+        pipeline = self.fed.pipeline
+        threshold = self.threshold if self.threshold is not None or pipeline is None else pipeline.threshold
+        scale = 1.0 if pipeline is None or self.fed.classes is not None else pipeline.target[1]
+        return Rules(self.fed.classes, self.min_rows, self.sums_only, threshold, scale)
 
     @property
     def talks(self) -> bool:
@@ -105,7 +108,9 @@ class Plan(TrainConfig):
     @property
     def hides_sizes(self) -> bool:
         """Whether an ε that holds against the server covers how many rows a party has."""
-        return any(isinstance(s, Noise) and s.placement != "central" for s in self.guard)
+        return self.private is not None or any(
+            isinstance(s, Noise) and s.placement != "central" for s in self.guard
+        )
 
     @property
     def asks_losses(self) -> bool:
@@ -215,7 +220,11 @@ class Plan(TrainConfig):
     @property
     def weights_hidden(self) -> bool:
         """Whether updates are weighted by numbers of rows that a hidden sum must cover."""
-        return self.algorithm.weighted and not any(isinstance(s, Noise) for s in self.guard)
+        return (
+            self.algorithm.weighted
+            and self.private is None  # all parties weigh the same
+            and not any(isinstance(s, Noise) for s in self.guard)
+        )
 
     def job(self, data_job: dict[str, Any] | None) -> dict[str, Any]:
         """Return the run as the tables of a job file.
@@ -301,6 +310,8 @@ def _complete(p: Plan) -> Plan:
     """Fill in what follows from the data: class weights, malicious rows, public sizes, hidden weights."""
     changes: dict[str, Any] = {"guard": _with_max_rows(p), "class_weight": weigh_classes(p)}
     fed = _with_subgroups(p)
+    if p.threshold is not None and fed.pipeline is not None:  # predictions use it, too
+        fed = dataclasses.replace(fed, pipeline=dataclasses.replace(fed.pipeline, threshold=p.threshold))
     if p.adversaries is not None:
         fed = p.adversaries.rows(fed)
     changes["fed"] = fed
