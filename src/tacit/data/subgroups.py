@@ -144,7 +144,8 @@ def _kind(is_number: bool) -> str:
 
 def is_missing(values: np.ndarray) -> np.ndarray:
     """Whether each value is absent: None, NaN or an empty text."""
-    return np.array([v is None or v != v or str(v).strip() in ("", "nan", "None", "<NA>") for v in values])
+    absent = [v is None or v != v or str(v).strip() in ("", "nan", "None", "<NA>") for v in values]
+    return np.array(absent, dtype=bool)
 
 
 def encode_column(values: np.ndarray, declared: Declared, names: Sequence[str]) -> np.ndarray:
@@ -185,6 +186,13 @@ def attach(fed: Federation, declared: Sequence[str]) -> Federation:
         raw = _column(fed, d.column)
         if raw is None:
             if d.column in (PARTY, SITE) and not d.bounds:
+                if len(fed.test.y) and (raw := _party_column(fed)) is not None:
+                    names = _names(d.column, np.concatenate(raw))
+                    columns.append(PARTY)
+                    values.append(names)
+                    codes.append(encode_column(raw[0], d, names))
+                    tests.append(encode_column(raw[1], d, names))
+                    continue
                 parties = True
                 continue
             raise BadData(_unknown(fed, d.column))
@@ -231,8 +239,15 @@ def _column(fed: Federation, name: str) -> tuple[np.ndarray, np.ndarray] | None:
     return rows.astype(object), test.astype(object)
 
 
+def _party_column(fed: Federation) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the column that says which party a row is from, if test rows have it, too."""
+    from .skews import ByColumn
+
+    return _column(fed, fed.skew.column) if isinstance(fed.skew, ByColumn) else None
+
+
 def _unknown(fed: Federation, name: str) -> str:
-    if fed.source is None:
+    if fed.source is None or (fed.source.table is None and not fed.source.groups):
         return (
             f"subgroups: the rows of {fed.name} have no column {name!r}: they were not made from a table. "
             "Use data.from_csv or data.from_frame, or 'party'."

@@ -211,5 +211,5 @@ def _subgroups(groups: Mapping[str, Mapping[str, Mapping[str, Any]]], chosen: st
                 sortable=False,
             )
         )
-    note = "Subgroups with few rows are merged. Among many subgroups, some differ by chance: compare intervals."
+    note = "Subgroups with few rows are merged. Among many, some differ by chance: compare intervals."
     return [*parts, tag("p", note)] if parts else []

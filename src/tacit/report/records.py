@@ -251,10 +251,10 @@ def read(directory: str | Path) -> tuple[list[RunRecord], dict[str, Any] | None]
     return runs, comparison
 
 
-def tabulate(runs: Iterable[RunRecord]) -> dict[str, Any]:
-    """Make the rows and the table of a comparison from its runs alone."""
+def tabulate(runs: Iterable[RunRecord], metric: str | None = None) -> dict[str, Any]:
+    """Make the rows and the table of a comparison from its runs alone, by `metric` or their own."""
     runs = list(runs)
-    metric = next((run.metric for run in runs if run.metrics), "loss")
+    metric = metric or next((run.metric for run in runs if run.metrics), "loss")
     rows = [
         {
             "label": r.label,

@@ -330,4 +330,7 @@ def tested_reveals(p: Plan) -> str:
         if p.sums_only
         else f"one party's counts on at least {p.min_rows} held-out rows"
     )
-    return f"{whose}: confusion matrix, summed loss, score histograms"
+    by = f", and the same by {', '.join(p.subgroups)}" if p.subgroups and not len(p.fed.test.y) else ""
+    if p.fed.classes is None:
+        return f"{whose}: sums of errors, targets and their powers{by}"
+    return f"{whose}: confusion matrix, summed loss and Brier score, score histograms{by}"
