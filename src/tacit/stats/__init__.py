@@ -13,7 +13,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_HOME: dict[str, str] = {}  # function or class: its module in tacit.jobs.stats
+_HOME: dict[str, str] = {"glm": "glm"}  # function or class: its module in tacit.jobs.stats
 
 __all__ = list(_HOME)
 

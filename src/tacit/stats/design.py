@@ -79,7 +79,7 @@ def read_formula(formula: str, *, response: bool) -> Variables:
     try:
         parsed = formulaic.Formula(formula)
     except Exception as error:
-        raise BadParameter(f"formula {formula!r} cannot be read: {error}") from error
+        raise BadParameter(f"formula {formula!r} cannot be read: {_first_line(error)}") from error
     left, right = getattr(parsed, "lhs", None), getattr(parsed, "rhs", parsed)
     if response and (left is None or len(list(left)) != 1):
         raise BadParameter(f"formula {formula!r} must have one outcome on the left: 'outcome ~ age + sex'.")
@@ -96,6 +96,11 @@ def read_formula(formula: str, *, response: bool) -> Variables:
         tuple(sorted(map(str, right.required_variables))),
         tuple(dict.fromkeys(categorical)),
     )
+
+
+def _first_line(error: Exception) -> str:
+    """formulaic's own sentence, without its colored copy of the formula."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _check_expression(text: str, formula: str) -> list[str]:
@@ -240,7 +245,7 @@ def _spec(formula: str, names: tuple[str, ...], levels: tuple[Any, ...]) -> Any:
     try:
         matrices = formulaic.model_matrix(formula, pd.DataFrame(pilot), context={})
     except Exception as error:
-        raise BadParameter(f"formula {formula!r} cannot be evaluated: {error}") from error
+        raise BadParameter(f"formula {formula!r} cannot be evaluated: {_first_line(error)}") from error
     right = getattr(matrices, "rhs", matrices)
     if right.model_spec.transform_state:
         names_ = ", ".join(right.model_spec.transform_state)

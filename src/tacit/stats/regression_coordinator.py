@@ -221,7 +221,8 @@ class _State:
             inverse = invert(sums.information + ridge)
             if program.l2 > 0:
                 inverse = inverse @ sums.information @ inverse
-        self.bread = inverse
+        # the sandwich is made with the observed Hessian, as in statsmodels; it differs for other links
+        self.bread = inverse if family.is_canonical or program.robust is None else invert(sums.observed)
         covariance = scale * inverse
         if program.l1 > 0:
             covariance = np.full_like(inverse, np.nan)
