@@ -13,7 +13,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_HOME: dict[str, str] = {"glm": "glm"}  # function or class: its module in tacit.jobs.stats
+_HOME: dict[str, str] = {
+    "aalen_johansen": "survival",
+    "glm": "glm",
+    "kaplan_meier": "survival",
+    "logrank": "survival",
+    "nelson_aalen": "survival",
+}  # function or class: its module in tacit.jobs.stats
 
 __all__ = list(_HOME)
 
