@@ -15,6 +15,7 @@ from typing import Any
 
 _HOME: dict[str, str] = {
     "aalen_johansen": "survival",
+    "cox": "cox",
     "glm": "glm",
     "kaplan_meier": "survival",
     "logrank": "survival",
