@@ -160,6 +160,7 @@ LAZY_FACES = (
     "tacit.stats",
     "tacit.cli.verbs",
     "tacit.runtimes.nursery",
+    "tacit.jobs.stats.contract",  # builds the program that a party's own contract names
 )
 
 
