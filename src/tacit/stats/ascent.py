@@ -1,4 +1,6 @@
-"""One maximization by Newton's method, fed with sums: the point to evaluate next, halved steps, convergence."""
+"""One maximization by Newton's method, fed with sums: the point to evaluate next, halved steps,
+convergence.
+"""
 
 from __future__ import annotations
 

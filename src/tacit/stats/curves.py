@@ -13,7 +13,9 @@ from .inference import chi2_p, normal_quantile
 
 def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """a / b, and 0 where b is 0."""
-    return np.divide(a, b, out=np.zeros(np.broadcast(a, b).shape), where=np.asarray(b) != 0)
+    out = np.zeros(np.broadcast(a, b).shape)
+    np.divide(a, b, out=out, where=np.asarray(b) != 0)
+    return out
 
 
 def survival_table(
@@ -67,7 +69,9 @@ def median_time(table: pd.DataFrame) -> float:
 def hazard_table(
     times: np.ndarray, events: np.ndarray, exits: np.ndarray, at_risk: np.ndarray, level: float, smooth: bool
 ) -> pd.DataFrame:
-    """Return the Nelson–Aalen cumulative hazard. `smooth`: tied events one after the other, as lifelines does."""
+    """Return the Nelson–Aalen cumulative hazard. `smooth`: tied events one after the other, as
+    lifelines does.
+    """
     d, n = events.astype(int), at_risk.astype(int)
     if smooth:
         harmonic = np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, n.max() + 2))])
@@ -107,9 +111,7 @@ def incidence_table(
     c = before * _ratio(own, n**2)
     sa, sfa, sffa = (np.cumsum(incidence**k * a) for k in (0, 1, 2))
     sc, sfc = np.cumsum(c), np.cumsum(incidence * c)
-    variance = (
-        incidence**2 * sa - 2 * incidence * sfa + sffa + np.cumsum(b) - 2 * (incidence * sc - sfc)
-    )
+    variance = incidence**2 * sa - 2 * incidence * sfa + sffa + np.cumsum(b) - 2 * (incidence * sc - sfc)
     variance = np.maximum(variance, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         log = np.log(incidence)

@@ -1,9 +1,9 @@
 """The model matrix of a formula, with the same columns at every party.
 
 Which columns are categorical, and their levels, is agreed first by a sum over all parties (`Agreement`). The
-matrix is then built by formulaic from a specification that follows from the formula and the agreement alone: a
-party that lacks a level has a column of zeros for it. A party evaluates no expression but arithmetic and the
-functions listed here, whatever the formula says.
+matrix is then built by formulaic from a specification that follows from the formula and the agreement alone:
+a party that lacks a level has a column of zeros for it. A party evaluates no expression but arithmetic and
+the functions listed here, whatever the formula says.
 """
 
 from __future__ import annotations
@@ -119,7 +119,9 @@ def _check_expression(text: str, formula: str) -> list[str]:
             name = ast.unparse(node.func)
             if name.split(".")[0] in LEARNED:
                 raise _refuse(
-                    text, formula, f"{name} depends on all rows of a table, so it would differ between parties"
+                    text,
+                    formula,
+                    f"{name} depends on all rows of a table, so it would differ between parties",
                 )
             if not (isinstance(node.func, ast.Name) and name in FUNCTIONS) and not (
                 isinstance(node.func, ast.Attribute) and _is_known(node.func)
@@ -153,7 +155,9 @@ def _refuse(text: str, formula: str, why: str) -> BadParameter:
 def count_kinds(
     frame: pd.DataFrame, names: Sequence[str], categorical: Sequence[str], declared: Mapping[str, Any]
 ) -> np.ndarray:
-    """Return one party's part of the agreement: for each column (number, category), and a sketch of levels."""
+    """Return one party's part of the agreement: for each column (number, category), and a sketch of
+    levels.
+    """
     check_columns(frame, names)
     kinds, levels = [], []
     for position, name in enumerate(names):
@@ -213,7 +217,7 @@ def plain_level(value: Any) -> Scalar:
 
 
 def _is_numeric(column: pd.Series) -> bool:
-    return pd.api.types.is_numeric_dtype(column.dtype) or pd.api.types.is_bool_dtype(column.dtype)
+    return bool(pd.api.types.is_numeric_dtype(column.dtype) or pd.api.types.is_bool_dtype(column.dtype))
 
 
 def check_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
@@ -250,7 +254,8 @@ def _spec(formula: str, names: tuple[str, ...], levels: tuple[Any, ...]) -> Any:
     if right.model_spec.transform_state:
         names_ = ", ".join(right.model_spec.transform_state)
         raise BadParameter(
-            f"formula {formula!r}: {names_} depends on all rows of a table, so it would differ between parties."
+            f"formula {formula!r}: {names_} depends on all rows of a table, so it would differ between "
+            "parties."
         )
     return matrices.model_spec
 
@@ -303,7 +308,8 @@ def to_levels(column: pd.Series, levels: Sequence[Scalar], name: str) -> pd.Cate
 
 
 def complete_cases(frame: pd.DataFrame, names: Sequence[str], missing: str) -> pd.DataFrame:
-    """Return the rows without missing values in these columns; `missing="error"` raises if there are others."""
+    """Return the rows without missing values in these columns; `missing="error"` raises if there are "
+    "others."""
     has_all = frame[list(names)].notna().all(axis=1).to_numpy() if names else np.ones(len(frame), dtype=bool)
     if has_all.all():
         return frame

@@ -61,7 +61,7 @@ class Family:
         if self.link == "probit":
             return load_scipy().ndtr(eta)  # type: ignore[no-any-return]
         if self.link == "log":
-            return np.exp(np.minimum(eta, _LARGEST))
+            return np.exp(np.minimum(eta, _LARGEST))  # type: ignore[no-any-return]
         with np.errstate(divide="ignore"):
             return 1.0 / eta
 
@@ -69,18 +69,18 @@ class Family:
         if self.link == "identity":
             return np.ones_like(eta)
         if self.link == "logit":
-            return mu * (1 - mu)
+            return mu * (1 - mu)  # type: ignore[no-any-return]
         if self.link == "probit":
-            return np.exp(-0.5 * eta * eta) / np.sqrt(2 * np.pi)
+            return np.exp(-0.5 * eta * eta) / np.sqrt(2 * np.pi)  # type: ignore[no-any-return]
         return mu if self.link == "log" else -mu * mu
 
     def bend(self, eta: np.ndarray, mu: np.ndarray) -> np.ndarray:
         if self.link == "identity":
             return np.zeros_like(eta)
         if self.link == "logit":
-            return mu * (1 - mu) * (1 - 2 * mu)
+            return mu * (1 - mu) * (1 - 2 * mu)  # type: ignore[no-any-return]
         if self.link == "probit":
-            return -eta * self.slope(eta, mu)
+            return -eta * self.slope(eta, mu)  # type: ignore[no-any-return]
         return mu if self.link == "log" else 2 * mu**3
 
     def predictor(self, mu: np.ndarray) -> np.ndarray:
@@ -88,7 +88,7 @@ class Family:
         if self.link == "identity":
             return mu
         if self.link == "logit":
-            return np.log(mu / (1 - mu))
+            return np.log(mu / (1 - mu))  # type: ignore[no-any-return]
         if self.link == "probit":
             return load_scipy().ndtri(mu)  # type: ignore[no-any-return]
         return np.log(mu) if self.link == "log" else 1.0 / mu
@@ -99,10 +99,10 @@ class Family:
         if self.name == "gaussian":
             return np.ones_like(mu)
         if self.name == "binomial":
-            return np.clip(mu * (1 - mu), _EDGE, None)
+            return np.clip(mu * (1 - mu), _EDGE, None)  # type: ignore[no-any-return]
         if self.name == "poisson":
             return mu
-        return mu * mu if self.name == "gamma" else mu + self.alpha * mu * mu
+        return mu * mu if self.name == "gamma" else mu + self.alpha * mu * mu  # type: ignore[no-any-return]
 
     def variance_slope(self, mu: np.ndarray) -> np.ndarray:
         if self.name == "gaussian":
@@ -156,7 +156,7 @@ class Family:
         special = load_scipy()
         xlogy, rel_entr = special.xlogy, special.rel_entr
         if self.name == "gaussian":
-            return (y - mu) ** 2
+            return (y - mu) ** 2  # type: ignore[no-any-return]
         if self.name == "binomial":
             inside = np.clip(mu, 1e-300, None)
             rest = np.clip(1 - mu, 1e-300, None)
@@ -164,9 +164,10 @@ class Family:
         if self.name == "poisson":
             return 2 * (rel_entr(y, mu) - (y - mu))  # type: ignore[no-any-return]
         if self.name == "gamma":
-            return 2 * (y / mu - 1 - np.log(y / mu))
+            return 2 * (y / mu - 1 - np.log(y / mu))  # type: ignore[no-any-return]
         a = self.alpha
-        return 2 * (xlogy(y, y / mu) - (y + 1 / a) * np.log((1 + a * y) / (1 + a * mu)))  # type: ignore[no-any-return]
+        ratio = (1 + a * y) / (1 + a * mu)
+        return 2 * (xlogy(y, y / mu) - (y + 1 / a) * np.log(ratio))  # type: ignore[no-any-return]
 
 
 def make_family(name: str, link: str | None, alpha: float | None, owner: str = "glm") -> Family:
@@ -194,6 +195,7 @@ def check_outcome(family: Family, y: np.ndarray) -> None:
         fits, text = allowed[family.name]
         if not fits.all():
             raise BadData(
-                f"{int((~fits).sum())} outcomes of a party do not fit family={family.name!r}: expected numbers {text}.",
+                f"{int((~fits).sum())} outcomes of a party do not fit family={family.name!r}: expected "
+                f"numbers {text}.",
                 outside=f"its outcome does not fit family={family.name!r}",
             )

@@ -32,7 +32,10 @@ class Pieces(NamedTuple):
         head, rest = total[:7], total[7 : self.count(p)]
         information = symmetric(rest[q : q + triangle], q)
         observed = information if self.family.is_canonical else symmetric(rest[q + triangle :], q)
-        return NewtonSums(*(float(v) for v in head), rest[:q], information, observed)
+        valid, loglik, deviance, pearson, log_weights, excess, squares = (float(v) for v in head)
+        return NewtonSums(
+            valid, loglik, deviance, pearson, log_weights, excess, squares, rest[:q], information, observed
+        )
 
 
 class NewtonSums(NamedTuple):
@@ -59,9 +62,9 @@ def newton_pieces(
 ) -> np.ndarray:
     """Return one party's part of a round, for coefficients `point` (and log α as the last number)."""
     p = x.shape[1]
-    family = Family(sizes.family.name, sizes.family.link, float(np.exp(point[p]))) if sizes.estimates_alpha else (
-        sizes.family
-    )  # fmt: skip
+    family = sizes.family
+    if sizes.estimates_alpha:
+        family = Family(family.name, family.link, float(np.exp(point[p])))
     weights = variance_weights * frequency
     eta = x @ point[:p] + offset
     mu = family.mean(eta)
@@ -127,7 +130,9 @@ def count_third(p: int) -> int:
 def firth_pieces(
     x: np.ndarray, weights: np.ndarray, offset: np.ndarray, point: np.ndarray, inverse: np.ndarray
 ) -> np.ndarray:
-    """Return Σ w' x_a x_b x_c (a ≤ b ≤ c) and Σ w'' (xᵀJx) x xᵀ of a logistic model, J an inverse information."""
+    """Return Σ w' x_a x_b x_c (a ≤ b ≤ c) and Σ w'' (xᵀJx) x xᵀ of a logistic model, J an inverse
+    information.
+    """
     special = load_scipy()
     mu = special.expit(x @ point + offset)
     w = mu * (1 - mu)

@@ -6,8 +6,8 @@
     step 3, 5… GRAM  Σ_k a_k S2_k + b_k E2_k, one matrix for all grid points               → the next β
     last       sums for the test of proportional hazards and for the concordance
 
-S2 is not opened by grid point: a party weights its own rows by a and b and adds up. With strata="site" no grid
-is opened at all: a stratum is inside one party, which sends the gradient and Hessian of its own partial
+S2 is not opened by grid point: a party weights its own rows by a and b and adds up. With strata="site" no
+grid is opened at all: a stratum is inside one party, which sends the gradient and Hessian of its own partial
 likelihood, and only their sums over parties are opened.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -100,9 +101,7 @@ class CoxProgram:
         return list(dict.fromkeys([*more, *self.categories]))
 
     def terms(self, agreement: design.Agreement) -> list[str]:
-        return [
-            t for t in design.term_names(self.formula, self.columns, agreement) if t != INTERCEPT
-        ]
+        return [t for t in design.term_names(self.formula, self.columns, agreement) if t != INTERCEPT]
 
     def strata_levels(self, agreement: design.Agreement) -> list[tuple[Any, ...]]:
         out: list[tuple[Any, ...]] = [()]
@@ -195,7 +194,8 @@ class CoxProgram:
                 entry = np.where(starts > 0, to_cells(starts, self.grid, str(self.entry)), -1)
         if (entry >= cells).any():
             raise BadData(
-                f"some rows enter ({self.entry!r}) at or after the grid point at which they leave ({self.time!r}). "
+                f"some rows enter ({self.entry!r}) at or after the grid point at which they leave "
+                f"({self.time!r}). "
                 "Use a finer grid."
             )
         strata = {s: k for k, s in enumerate(self.strata_levels(agreement))}
@@ -237,7 +237,7 @@ class CoxProgram:
             cells = np.searchsorted(cuts, rows.cells)  # the merged cell that ends at or after this one
             entry = np.searchsorted(cuts, rows.entry, side="right") - 1  # the last that ended before
             leave, enter = (np.zeros(len(cells), dtype=np.int64) for _ in range(2))
-            for s, (a, b) in enumerate(zip(starts[:-1], starts[1:])):
+            for s, (a, b) in enumerate(pairwise(starts.tolist())):
                 here = rows.stratum == s
                 leave[here] = a + np.searchsorted(points[a:b], cells[here], side="right")
                 enter[here] = a + np.searchsorted(points[a:b], entry[here], side="right")

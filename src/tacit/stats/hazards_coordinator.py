@@ -23,7 +23,7 @@ from .newton import Scaling, check_columns, invert, symmetric
 from .risk_sets import Partial, RiskSums, Ties
 
 OWNER = "cox"
-MOST_BINS = 200_000  # cells of the table of scores by grid point
+MOST_BINS = 50_000  # cells of the table of scores by grid point
 
 
 @dataclass
@@ -87,7 +87,8 @@ def coordinate(program: CoxProgram) -> Generator[Down, np.ndarray, CoxEstimate]:
     constant = [name for name, s, z in zip(names, scale, size) if not s > 1e-9 * z]
     if constant:
         raise BadData(
-            f"{OWNER}: {', '.join(map(repr, constant))} is the same for all rows. Leave it out of the formula."
+            f"{OWNER}: {', '.join(map(repr, constant))} is the same for all rows. Leave it out of the "
+            "formula."
         )
     if not program.l2:
         check_columns(spread, names, OWNER)
@@ -123,7 +124,8 @@ def coordinate(program: CoxProgram) -> Generator[Down, np.ndarray, CoxEstimate]:
             best, best_sums, best_ties = part, sums, ties
         if ascent.is_converged or ascent.has_stalled:
             break
-    assert ascent.best is not None and null is not None
+    assert ascent.best is not None
+    assert null is not None
     if not ascent.is_converged and not ascent.distance < NEARLY:
         raise _explain(program, ascent, names)
     beta = ascent.best + ascent.step
@@ -143,7 +145,9 @@ def coordinate(program: CoxProgram) -> Generator[Down, np.ndarray, CoxEstimate]:
         rounds,
         agreement,
         mean,
-        "none: every party used its own times" if layout is None else describe_grid(program.grid, layout.last),
+        "none: every party used its own times"
+        if layout is None
+        else describe_grid(program.grid, layout.last),
         0 if layout is None else layout.smallest,
         0 if layout is None else len(layout.points),
     )
@@ -157,8 +161,11 @@ def coordinate(program: CoxProgram) -> Generator[Down, np.ndarray, CoxEstimate]:
         count, g1, g2 = total[:3]
         _test(estimate, scaling, weighted - g1 / count * residual, g2 - g1**2 / count)
         return estimate
-    assert best_sums is not None and best_ties is not None
-    residuals = total.reshape(-1, p) - best_ties.a[:, None] * best_sums.s1 - best_ties.b[:, None] * best_sums.e1
+    assert best_sums is not None
+    assert best_ties is not None
+    residuals = (
+        total.reshape(-1, p) - best_ties.a[:, None] * best_sums.s1 - best_ties.b[:, None] * best_sums.e1
+    )
     g = _transform(program, layout)
     g = g - (layout.deaths * g).sum() / layout.deaths.sum()
     _test(estimate, scaling, g @ residuals, float((layout.deaths * g**2).sum()))
@@ -186,9 +193,7 @@ def _check_size(program: CoxProgram, p: int, events: int) -> None:
         )
 
 
-def _lay_out(
-    program: CoxProgram, counts: np.ndarray, agreement: design.Agreement, cells: int
-) -> _Layout:
+def _lay_out(program: CoxProgram, counts: np.ndarray, agreement: design.Agreement, cells: int) -> _Layout:
     strata = len(program.strata_levels(agreement))
     events, exits = counts.reshape(2, strata, cells)
     cuts = _merge(exits.sum(axis=0), program.min_exits)
@@ -257,10 +262,10 @@ def _transform(program: CoxProgram, layout: _Layout) -> np.ndarray:
     if program.transform == "identity":
         return layout.times.astype(float)
     if program.transform == "log":
-        return np.log(layout.times)
+        return np.log(layout.times)  # type: ignore[no-any-return]
     if program.transform == "km":
         return layout.failed
-    times, place = np.unique(layout.times, return_inverse=True)
+    _, place = np.unique(layout.times, return_inverse=True)
     deaths = np.bincount(place, layout.deaths)
     return (np.cumsum(deaths) - (deaths - 1) / 2)[place]  # the mean rank of tied events
 
@@ -306,11 +311,13 @@ def _explain(program: CoxProgram, ascent: Ascent, names: list[str]) -> BadData:
     if ascent.diverging or not np.isfinite(step).all():
         columns = [n for n, s in zip(names, step) if np.isfinite(s) and s > 0.25 * np.nanmax(step)]
         return BadData(
-            f"{OWNER}: the partial likelihood has no maximum: {', '.join(map(repr, columns)) or 'the columns'} separate "
+            f"{OWNER}: the partial likelihood has no maximum: "
+            f"{', '.join(map(repr, columns)) or 'the columns'} separate "
             "those with an event from the others. Use l2=, or leave the column out."
         )
     return BadData(
-        f"{OWNER}: not converged after {program.max_rounds} iterations. Raise max_rounds, use l2= or fewer terms."
+        f"{OWNER}: not converged after {program.max_rounds} iterations. Raise max_rounds, use l2= or "
+        "fewer terms."
     )
 
 

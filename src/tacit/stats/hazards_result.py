@@ -30,10 +30,27 @@ class CoxModel(JobResult):
 
     title = "Cox regression across parties"
     facts = (
-        "formula", "ties", "strata", "n", "events", "dropped", "parties", "rounds", "grid", "log_likelihood",
-        "loglik_null", "aic", "likelihood_ratio", "likelihood_ratio_p", "concordance", "concordance_error", "coefficients",
-        "ph_test", "baseline", "notes",
-    )  # fmt: skip
+        "formula",
+        "ties",
+        "strata",
+        "n",
+        "events",
+        "dropped",
+        "parties",
+        "rounds",
+        "grid",
+        "log_likelihood",
+        "loglik_null",
+        "aic",
+        "likelihood_ratio",
+        "likelihood_ratio_p",
+        "concordance",
+        "concordance_error",
+        "coefficients",
+        "ph_test",
+        "baseline",
+        "notes",
+    )
 
     program: CoxProgram = field(repr=False)
     found: CoxEstimate = field(repr=False)
@@ -144,7 +161,11 @@ class CoxModel(JobResult):
             base = self.found.baseline
             curve = ("at the means", base["time"], base["survival"], base["survival"], base["survival"])
             more.append(
-                Section("baseline", "Baseline survival", figure(steps("Baseline survival", [curve], "time", "survival")))
+                Section(
+                    "baseline",
+                    "Baseline survival",
+                    figure(steps("Baseline survival", [curve], "time", "survival")),
+                )
             )
         return render(self.title, self.to_dict(), more)
 

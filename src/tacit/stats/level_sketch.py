@@ -2,8 +2,8 @@
 
 M. Goodrich and M. Mitzenmacher, "Invertible Bloom Lookup Tables", 2011, with sums in place of exclusive ors.
 
-Every party adds each of its levels once to four cells of a table. The sum of the tables has, in each cell, the
-number of parties that added something, and the sum of what they added. A cell with one distinct level is
+Every party adds each of its levels once to four cells of a table. The sum of the tables has, in each cell,
+the number of parties that added something, and the sum of what they added. A cell with one distinct level is
 recognized by its checksum and is subtracted everywhere, which leaves further cells with one level, until the
 table is empty. The sum reveals the levels and how many parties have each, and nothing else.
 """

@@ -1,6 +1,6 @@
 """Times to an event, coarsened to a declared grid, and counted by sums over parties.
 
-    step 0   every party: kinds and levels of its columns, its times by powers of two  → levels, end of the grid
+    step 0   every party: kinds and levels of its columns, its times by powers of two  → levels, the grid
     step 1   counts of events, exits and entries for each cell of the grid, group and stratum
 
 A time t belongs to the first grid point that is not before it. Only the sums over all parties are opened: how
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -39,14 +40,14 @@ def check_grid(grid: Any, owner: str) -> float | list[float]:
             raise bad(owner, "grid", grid, "a width above 0, or increasing times")
         return float(grid)
     points = [float(v) for v in grid]
-    if len(points) < 1 or points[0] < 0 or any(b <= a for a, b in zip(points, points[1:])):
+    if len(points) < 1 or points[0] < 0 or any(b <= a for a, b in pairwise(points)):
         raise bad(owner, "grid", grid, "a width above 0, or increasing times of at least 0")
     return points
 
 
 def describe_grid(grid: float | list[float], cells: int) -> str:
     """A sentence for the ledger."""
-    if isinstance(grid, list):
+    if not isinstance(grid, float | int):
         return f"{len(grid)} declared times from {grid[0]:g} to {grid[-1]:g}"
     return f"multiples of {grid:g} up to {grid * (cells - 1):g}"
 
@@ -55,20 +56,21 @@ def to_cells(times: np.ndarray, grid: float | list[float], name: str) -> np.ndar
     """Return the position of each time on the grid; raise BadData for times that it does not cover."""
     if not np.isfinite(times).all() or (times < 0).any():
         raise BadData(f"column {name!r} has negative or infinite times.")
-    if isinstance(grid, list):
+    if not isinstance(grid, float | int):
         points = np.asarray(grid)
         cells = np.searchsorted(points, times - 1e-9 * np.maximum(np.abs(times), 1e-300), side="left")
         if (cells >= len(points)).any():
             raise BadData(
-                f"column {name!r} has times after the last point of the grid, {points[-1]:g}. Extend the grid."
+                f"column {name!r} has times after the last point of the grid, {points[-1]:g}. Extend the "
+                "grid."
             )
-        return cells
+        return cells  # type: ignore[no-any-return]
     share = times / grid
     return np.ceil(share - 1e-9 * np.maximum(share, 1.0)).astype(np.int64)
 
 
 def grid_times(grid: float | list[float], cells: int) -> np.ndarray:
-    return np.asarray(grid[:cells]) if isinstance(grid, list) else np.arange(cells) * grid
+    return np.asarray(grid[:cells]) if not isinstance(grid, float | int) else np.arange(cells) * grid
 
 
 def count_powers(cells: np.ndarray) -> np.ndarray:
@@ -81,13 +83,14 @@ def count_powers(cells: np.ndarray) -> np.ndarray:
 
 def cells_from_powers(total: np.ndarray, grid: float | list[float], owner: str) -> int:
     """Return how many cells the grid needs."""
-    if isinstance(grid, list):
+    if not isinstance(grid, float | int):
         return len(grid)
     used = np.flatnonzero(total)
     cells = 1 << int(used[-1]) if len(used) else 1
     if cells > MOST_CELLS:
         raise BadData(
-            f"{owner}: with cells of width {grid:g} the grid has {cells:,} points; at most {MOST_CELLS:,} are "
+            f"{owner}: with cells of width {grid:g} the grid has {cells:,} points; at most "
+            f"{MOST_CELLS:,} are "
             "allowed. Declare a coarser one: grid=30."
         )
     return cells
@@ -96,7 +99,7 @@ def cells_from_powers(total: np.ndarray, grid: float | list[float], owner: str) 
 def read_times(frame: pd.DataFrame, name: str) -> np.ndarray:
     if not pd.api.types.is_numeric_dtype(frame[name].dtype):
         raise BadData(f"column {name!r} contains non-numeric values; times are numbers.")
-    return frame[name].to_numpy(dtype=np.float64)
+    return frame[name].to_numpy(dtype=np.float64)  # type: ignore[no-any-return]
 
 
 def read_events(frame: pd.DataFrame, name: str, causes: Sequence[Any]) -> np.ndarray:
@@ -139,7 +142,7 @@ class LifetimeCounts:
         def after(counts: np.ndarray) -> np.ndarray:
             return np.cumsum(counts[..., ::-1], axis=-1)[..., ::-1]
 
-        return after(self.exits) - after(self.entries)
+        return after(self.exits) - after(self.entries)  # type: ignore[no-any-return]
 
     @property
     def smallest(self) -> int:
@@ -194,9 +197,7 @@ class LifetimeProgram:
 
     def local(self, step: int, table: pd.DataFrame, down: Down) -> np.ndarray:
         design.check_columns(table, self.used)
-        frame = recall(
-            table, repr(self), lambda: design.complete_cases(table, self.used, self.missing)
-        )
+        frame = recall(table, repr(self), lambda: design.complete_cases(table, self.used, self.missing))
         cells = to_cells(read_times(frame, self.time), self.grid, self.time)
         if step == 0:
             kinds = design.count_kinds(frame, self.categories, self.categories, self.levels or {})
@@ -225,7 +226,8 @@ class LifetimeProgram:
             begin = to_cells(start, self.grid, self.entry)
             if (begin >= cells).any():
                 raise BadData(
-                    f"some rows enter ({self.entry!r}) at or after the grid point at which they leave ({self.time!r}). "
+                    f"some rows enter ({self.entry!r}) at or after the grid point at which they leave "
+                    f"({self.time!r}). "
                     "Use a finer grid."
                 )
             late = start > 0
@@ -237,9 +239,7 @@ class LifetimeProgram:
         parties, rows, dropped = (int(v) for v in total[:3])
         if rows == 0:
             raise BadData(f"{self.owner}: no party has a complete row.")
-        agreement = design.agree(
-            total[3 + _POWERS :], self.categories, self.levels or {}, self.owner
-        )
+        agreement = design.agree(total[3 + _POWERS :], self.categories, self.levels or {}, self.owner)
         cells = cells_from_powers(total[3 : 3 + _POWERS], self.grid, self.owner)
         groups, strata = self._shape(agreement)
         k = len(self.causes)

@@ -49,12 +49,15 @@ class Scaling:
         if where is not None:
             center[where], spread[where] = 0.0, 1.0
         size = np.sqrt(second / total)
-        # a constant column is found later, as one that depends on the intercept
-        spread = np.where(spread > 1e-9 * np.maximum(size, 1e-300), spread, np.where(size > 0, size, 1.0))
+        is_constant = spread <= 1e-9 * np.maximum(
+            size, 1e-300
+        )  # found later, as collinear with the intercept
+        center = np.where(is_constant, 0.0, center)
+        spread = np.where(is_constant, np.where(size > 0, size, 1.0), spread)
         return cls(center, spread, where)
 
     def apply(self, x: np.ndarray) -> np.ndarray:
-        return (x - self.center) / self.scale
+        return (x - self.center) / self.scale  # type: ignore[no-any-return]
 
     @property
     def back(self) -> np.ndarray:

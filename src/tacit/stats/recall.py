@@ -1,8 +1,9 @@
 """Keep what a party computed from its table between the steps of a program.
 
-A step of a program is a function of the table and of what was sent down. Its model matrix is the same in every
-step and takes longer to build than a step, so the last one is kept as long as the table exists. Functions that
-users call pass on a new table object, so a table that was changed since is never mistaken for this one.
+A step of a program is a function of the table and of what was sent down. Its model matrix is the same in
+every step and takes longer to build than a step, so the last one is kept as long as the table exists.
+Functions that users call pass on a new table object, so a table that was changed since is never mistaken for
+this one.
 """
 
 from __future__ import annotations

@@ -2,11 +2,12 @@
 
     step 0   every party: kinds and levels of its columns, number of rows          → the columns are agreed
     step 1   Σ w x, Σ w x², Σ XᵀWX, Σ XᵀWz at the starting means                    → the first coefficients β
-    step 2…  log-likelihood, deviance, Pearson's χ², XᵀW(y−μ)/…, XᵀWX at β          → the next β, until it stays
+    step 2…  log-likelihood, deviance, Pearson's χ², XᵀW(y−μ)/…, XᵀWX at β          → the next β
     last     only for robust errors and gamma models: sums at the final β
 
-P. McCullagh and J. Nelder, "Generalized Linear Models", 2nd edition, 1989. D. Firth, "Bias reduction of maximum
-likelihood estimates", Biometrika 1993. Every vector is a sum over all parties; XᵀWX of one party is not opened.
+P. McCullagh and J. Nelder, "Generalized Linear Models", 2nd edition, 1989. D. Firth, "Bias reduction of
+maximum likelihood estimates", Biometrika 1993. Every vector is a sum over all parties; XᵀWX of one party is
+not opened.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class GlmRows:
 
     @property
     def weights(self) -> np.ndarray:
-        return self.variance_weights * self.frequency
+        return self.variance_weights * self.frequency  # type: ignore[no-any-return]
 
     def scaled(self, scaling: Scaling) -> np.ndarray:
         key = scaling.center.tobytes() + scaling.scale.tobytes()
@@ -265,7 +266,7 @@ def _numbers(frame: pd.DataFrame, name: str | None, default: np.ndarray) -> np.n
         return default
     if not pd.api.types.is_numeric_dtype(frame[name].dtype):
         raise BadData(f"column {name!r} contains non-numeric values.")
-    return frame[name].to_numpy(dtype=np.float64)
+    return frame[name].to_numpy(dtype=np.float64)  # type: ignore[no-any-return]
 
 
 def _read_scaling(down: Down) -> Scaling:

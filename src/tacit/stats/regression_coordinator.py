@@ -41,6 +41,8 @@ def coordinate(program: GlmProgram) -> Sums:
     weight, frequency, mean_y = total[0], total[1], total[2] / total[0]
     first, second, moment = (total[3 + k * p : 3 + (k + 1) * p] for k in range(3))
     gram = symmetric(total[3 + 3 * p :], p)
+    if program.model.name == "binomial" and mean_y in (0.0, 1.0):
+        raise BadData(f"{OWNER}: the outcome {program.variables.response[0]!r} is {mean_y:g} in all rows.")
     scaling = Scaling.from_moments(weight, first, second, names)
     back = scaling.back
     is_penalized = program.l2 > 0 or program.l1 > 0
@@ -51,8 +53,9 @@ def coordinate(program: GlmProgram) -> Sums:
     state = _State(program, scaling, names, counts, frequency)
     state.begin(start, mean_y)
     base = {**levels, **write_scaling(scaling), "phase": torch.tensor(NEWTON)}
-    sums = None
-    for rounds in range(3, program.max_rounds + 1):
+    sums, rounds = None, 2
+    while rounds < program.max_rounds:
+        rounds += 1
         down = {**base, "point": _tensor(state.fit.point), "null": _tensor(state.null.point)}
         if program.firth:
             down["inverse"] = _tensor(state.inverse)
@@ -84,7 +87,8 @@ def _check_size(program: GlmProgram, counts: Counts, agreement: design.Agreement
         raise BadData(f"{OWNER}: the outcome {response!r} is text. Code it as 0 and 1, or as a number.")
     if counts.rows <= p + program._estimates_alpha:
         raise BadData(
-            f"{OWNER}: {counts.rows} complete rows at all parties together, and {p} coefficients. A model with as many "
+            f"{OWNER}: {counts.rows} complete rows at all parties together, and {p} coefficients. A "
+            "model with as many "
             "coefficients as rows shows every outcome, and is refused. Use fewer terms."
         )
     if program.robust == "site" and counts.parties < SITES:
@@ -132,9 +136,7 @@ class _State:
         lasso = self.total * program.l1 / self.scaling.scale
         if self.scaling.intercept is not None:
             lasso[self.scaling.intercept] = 0.0
-        self.fit = Ascent(
-            np.concatenate([start, extra]), np.append(ridge, extra), np.append(lasso, extra)
-        )
+        self.fit = Ascent(np.concatenate([start, extra]), np.append(ridge, extra), np.append(lasso, extra))
         inside = np.clip(mean_y, 1e-9, 1 - 1e-9) if family.name == "binomial" else mean_y
         origin = float(family.predictor(np.array([inside]))[0]) if inside else 0.0
         none = np.zeros(1 + len(extra))
@@ -190,13 +192,13 @@ class _State:
         if self.program.model.name in ("binomial", "poisson") and (
             self.fit.diverging or not np.isfinite(step).all()
         ):
-            columns = [
-                n for n, s in zip(self.names, step) if np.isfinite(s) and s > 0.25 * np.nanmax(step)
-            ]
+            columns = [n for n, s in zip(self.names, step) if np.isfinite(s) and s > 0.25 * np.nanmax(step)]
             columns = [c for c in columns if c != "Intercept"] or columns
             return BadData(
-                f"{OWNER}: the outcomes are separated by {', '.join(map(repr, columns)) or 'the columns'}: the "
-                "likelihood has no maximum, and coefficients grow without limit. Use firth=True or l2=, or leave "
+                f"{OWNER}: the outcomes are separated by "
+                f"{', '.join(map(repr, columns)) or 'the columns'}: the "
+                "likelihood has no maximum, and coefficients grow without limit. Use firth=True or l2=, "
+                "or leave "
                 "the column out."
             )
         return BadData(
@@ -264,7 +266,9 @@ class _State:
             return
         p, n, k = len(self.names), self.total, self.counts.parties
         meat = symmetric(total[2:], p)
-        factor = {"HC0": 1.0, "HC1": n / (n - p), "site": k / (k - 1) * (n - 1) / (n - p)}
+        factor = {"HC0": 1.0, "HC1": n / (n - p)}
+        if self.program.robust == "site":
+            factor["site"] = k / (k - 1) * (n - 1) / (n - p)
         back = self.scaling.back @ self.bread
         estimate.covariance = factor[self.program.robust] * back @ meat @ back.T
 

@@ -30,10 +30,28 @@ class Regression(JobResult):
 
     title = "Regression across parties"
     facts = (
-        "formula", "family", "link", "method", "covariance", "n", "dropped", "parties", "rounds", "aic", "bic",
-        "deviance", "null_deviance", "log_likelihood", "pseudo_r2", "scale", "alpha", "extras", "coefficients",
-        "ratios", "notes",
-    )  # fmt: skip
+        "formula",
+        "family",
+        "link",
+        "method",
+        "covariance",
+        "n",
+        "dropped",
+        "parties",
+        "rounds",
+        "aic",
+        "bic",
+        "deviance",
+        "null_deviance",
+        "log_likelihood",
+        "pseudo_r2",
+        "scale",
+        "alpha",
+        "extras",
+        "coefficients",
+        "ratios",
+        "notes",
+    )
 
     formula: str
     model: Family

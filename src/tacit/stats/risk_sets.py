@@ -11,6 +11,7 @@ from `enter` to `leave` − 1; with an event, its event is at `leave` − 1. Sum
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +38,7 @@ class RiskRows:
     @property
     def position(self) -> np.ndarray:
         """The position of the events."""
-        return self.leave[self.event] - 1
+        return self.leave[self.event] - 1  # type: ignore[no-any-return]
 
     def sum_events(self, values: np.ndarray) -> np.ndarray:
         """Return Σ values over the events at each position."""
@@ -56,7 +57,7 @@ class RiskRows:
             out = np.bincount(edge - 1, values, minlength=self.count)
         else:
             out = np.bincount(edge[use] - 1, values[use], minlength=self.count)
-        for a, b in zip(self.starts[:-1], self.starts[1:]):
+        for a, b in pairwise(self.starts.tolist()):
             out[a:b] = np.cumsum(out[a:b][::-1])[::-1]
         return out
 
@@ -117,11 +118,11 @@ def gram_weights(rows: RiskRows, beta: np.ndarray, a: np.ndarray, b: np.ndarray)
     reach = np.concatenate([[0.0], np.cumsum(a)])
     weight = reach[rows.leave] - reach[rows.enter]
     weight[rows.event] += b[rows.position]
-    return weight * np.exp(np.minimum(rows.x @ beta, 700.0))
+    return weight * np.exp(np.minimum(rows.x @ beta, 700.0))  # type: ignore[no-any-return]
 
 
 def weighted_gram(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    return x.T @ (weights[:, None] * x)
+    return x.T @ (weights[:, None] * x)  # type: ignore[no-any-return]
 
 
 class Partial(NamedTuple):
@@ -157,9 +158,11 @@ def count_bins(rows: RiskRows, score: np.ndarray, edges: np.ndarray) -> np.ndarr
 def concordance(counts: np.ndarray, starts: np.ndarray) -> tuple[float, float]:
     """Return Harrell's concordance from `count_bins`, and the largest error by scores of the same bin."""
     agree = tied = pairs = 0.0
-    for a, b in zip(starts[:-1], starts[1:]):
+    for a, b in pairwise(starts.tolist()):
         events, others = counts[0, a:b].astype(float), counts[1, a:b].astype(float)
-        later = np.cumsum((events + others)[::-1], axis=0)[::-1] - events  # comparable with the events of a row
+        later = (
+            np.cumsum((events + others)[::-1], axis=0)[::-1] - events
+        )  # comparable with the events of a row
         below = np.cumsum(later, axis=1) - later  # with lower risk: concordant
         agree += float((events * below).sum())
         tied += float((events * later).sum())
@@ -175,7 +178,7 @@ def count_pairs(rows: RiskRows, score: np.ndarray) -> tuple[float, float, float]
         counts = count_bins(rows, score, edges)
         pairs = 0.0
         agree = tied = 0.0
-        for a, b in zip(rows.starts[:-1], rows.starts[1:]):
+        for a, b in pairwise(rows.starts.tolist()):
             events = counts[0, a:b].astype(float)
             later = np.cumsum(counts[:, a:b].sum(axis=0)[::-1], axis=0)[::-1] - events
             agree += float((events * (np.cumsum(later, axis=1) - later)).sum())

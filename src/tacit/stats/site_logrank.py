@@ -1,7 +1,7 @@
 """The log-rank test stratified by site: every party compares its own groups, and only the sum is opened.
 
-    step 0   levels of the groups        → agreed
-    step 1   Σ over parties of observed − expected, its covariance, and the rows
+step 0   levels of the groups        → agreed
+step 1   Σ over parties of observed − expected, its covariance, and the rows
 """
 
 from __future__ import annotations

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Curves(JobResult):
-    """Survival, cumulative hazard or cumulative incidence by group: `table` has one row per group and time."""
+    """Survival, cumulative hazard or cumulative incidence by group: `table` has one row per group and
+    time.
+    """
 
     title = "Survival across parties"
     facts = ("kind", "grid", "n", "dropped", "parties", "medians", "at_risk_table", "table", "notes")
@@ -57,7 +59,7 @@ class Curves(JobResult):
         for group in self.groups:
             part = self.table[self.table["group"] == group]
             rows[group] = [
-                int(round(float(later["at_risk"].iloc[0]))) if len(later := part[part["time"] >= t]) else 0
+                round(float(later["at_risk"].iloc[0])) if len(later := part[part["time"] >= t]) else 0
                 for t in ticks
             ]
         out = pd.DataFrame.from_dict(rows, orient="index", columns=[f"{t:g}" for t in ticks])
@@ -88,7 +90,8 @@ class Curves(JobResult):
 
     def _summary(self) -> str:
         lines = [
-            f"{self.n} rows of {self.parties} parties, {self.dropped} dropped (missing values). Grid: {self.grid}.",
+            f"{self.n} rows of {self.parties} parties, {self.dropped} dropped (missing values).",
+            f"Grid: {self.grid}.",
             *(f"median time of {group}: {value:g}" for group, value in self.medians.items()),
             "at risk:",
             self.at_risk_table.to_string(),

@@ -45,15 +45,17 @@ def cox(
     Times are rounded up to a grid: multiples of `grid` (default 1, one unit of time), or the times it lists.
     At each grid point with an event, sums over the risk set are opened, which change from one point to the
     next by those who left in between. `min_exits=5` merges grid points until at least 5 rows leave in each.
-    `strata="site"` opens no grid: every party is a stratum, and only sums of gradients and Hessians are opened.
+    `strata="site"` opens no grid: every party is a stratum, and only sums of gradients and Hessians are
+    opened.
 
-    `ph_transform`: time scale of the test of proportional hazards, "km" (default), "rank", "identity" or "log";
-    with strata="site", "identity" (default) or "log".
+    `ph_transform`: time scale of the test of proportional hazards, "km" (default), "rank", "identity" or
+    "log"; with strata="site", "identity" (default) or "log".
     """
     if epsilon is not None:
         raise bad(
             "cox", "epsilon", epsilon, "None: a Cox model with an ε is not available",
-            "kaplan_meier takes epsilon=; glm with family='poisson' and exposure= and epsilon= is a private model of rates.",
+            "kaplan_meier takes epsilon=; glm with family='poisson' and exposure= and epsilon= is a "
+            "private model of rates.",
         )  # fmt: skip
     frames = check_frames(fed, "cox")
     columns = (strata,) if isinstance(strata, str) else tuple(strata or ())
@@ -70,25 +72,31 @@ def cox(
     read_formula(formula, response=False)
     words = " ".join([formula, *columns])
     program = CoxProgram(
-        formula, time, event, ties, () if by_site else columns, by_site, entry, check_grid(grid, "cox"), min_exits,
-        float(l2), transform, with_sites(levels, frames, frames, words), missing, max_rounds,
+        formula, time, event, ties, () if by_site else columns, by_site, entry, check_grid(grid, "cox"),
+        min_exits, float(l2), transform, with_sites(levels, frames, frames, words), missing, max_rounds,
     )  # fmt: skip
     found, ledger = run_sums(program, add_site(frames), runtime=runtime, guard=guard, owner="cox")
     notes = []
     if by_site:
-        notes.append("strata='site': no grid and no baseline hazard was opened; gradients and Hessians only as sums.")
+        notes.append(
+            "strata='site': no grid and no baseline hazard was opened; gradients and Hessians only as sums."
+        )
         ledger.stamp(
-            "cox opened sums over all parties of partial log-likelihoods, gradients and Hessians, one stratum per party."
+            "cox opened sums over all parties of partial log-likelihoods, gradients and Hessians, one "
+            "stratum per party."
         )
     else:
         ledger.stamp(
-            f"cox opened sums over the risk sets of all parties together at {found.opened} points of the grid: "
+            f"cox opened sums over the risk sets of all parties together at {found.opened} points of the "
+            "grid: "
             f"{found.grid}. Neighboring sums differ by at least {found.smallest} rows that left."
         )
         if found.smallest < FEW:
             notes.append(
-                f"Between two opened grid points only {found.smallest} row{'s' * (found.smallest != 1)} left, so their difference "
-                f"describes {'them' if found.smallest != 1 else 'it'}. min_exits={FEW}, a coarser grid= or strata='site' open less."
+                f"Between two opened grid points only {found.smallest} row{'s' * (found.smallest != 1)} "
+                "left, so their difference "
+                f"describes {'them' if found.smallest != 1 else 'it'}. min_exits={FEW}, a coarser grid= "
+                "or strata='site' open less."
             )
             ledger.stamp(notes[-1])
     return CoxModel(program, found, ledger, tuple(notes))

@@ -61,13 +61,15 @@ def glm(
 
     With `epsilon` (and `delta`), the sums are noisy, and `bounds` must declare the range of every column.
 
-    Raises BadData if columns are collinear, outcomes are separated, or there are as many coefficients as rows.
+    Raises BadData if columns are collinear, outcomes are separated, or there are as many coefficients as
+    rows.
     """
     frames = add_site(check_frames(fed, "glm"), formula)
+    rounds = (25 if firth else 10) if max_rounds is None else max_rounds
     program = GlmProgram(
         formula, make_family(family, link, alpha).name, link, alpha, weights, weight_kind, offset, exposure,
-        _check_penalty("l2", l2), _check_penalty("l1", l1), firth, robust, with_sites(levels, frames, fed, formula),
-        missing, 25 if max_rounds is None and firth else 10 if max_rounds is None else max_rounds,
+        _check_penalty("l2", l2), _check_penalty("l1", l1), firth, robust,
+        with_sites(levels, frames, fed, formula), missing, rounds,
     )  # fmt: skip
     check_options(program)
     if epsilon is not None or delta is not None or bounds is not None:
@@ -78,7 +80,8 @@ def glm(
     notes = []
     if SITE in read_formula(formula, response=True).names:
         notes.append(
-            "C(site): the sums that belong to a site's coefficient are sums over that site alone: its rows, its "
+            "C(site): the sums that belong to a site's coefficient are sums over that site alone: its "
+            "rows, its "
             "outcomes and Σ w·x of its rows are opened."
         )
     if robust == "site":
@@ -107,7 +110,9 @@ def add_site(frames: Mapping[str, pd.DataFrame], *formulas: str | None) -> dict[
     return {name: frame.assign(**{SITE: name}) for name, frame in frames.items()}
 
 
-def with_sites(levels: Any, frames: Mapping[str, Any], fed: Mapping[str, Any], formula: str) -> dict[str, Any]:
+def with_sites(
+    levels: Any, frames: Mapping[str, Any], fed: Mapping[str, Any], formula: str
+) -> dict[str, Any]:
     """Return declared levels as plain values; the parties are the levels of an added column `site`."""
     if levels is not None and not (
         isinstance(levels, Mapping) and all(isinstance(v, list | tuple) and len(v) for v in levels.values())

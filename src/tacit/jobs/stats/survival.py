@@ -1,4 +1,6 @@
-"""`tacit.stats.kaplan_meier`, `nelson_aalen`, `aalen_johansen` and `logrank`: curves from counts on a grid."""
+"""`tacit.stats.kaplan_meier`, `nelson_aalen`, `aalen_johansen` and `logrank`: curves from counts on a
+grid.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,9 @@ def kaplan_meier(
     """Estimate survival over time, by group, with Greenwood's intervals.
 
     `time` and `event` (1 or True: event, 0: censored) name columns, `by` the groups (or "site"), `entry` the
-    time of entry if it is not 0. Times are rounded up to a grid, which is opened: multiples of `grid` (default
-    1, one unit of time), or the times it lists. With `epsilon`, the counts are noisy, and `grid` must list the
-    times.
+    time of entry if it is not 0. Times are rounded up to a grid, which is opened: multiples of `grid`
+    (default 1, one unit of time), or the times it lists. With `epsilon`, the counts are noisy, and `grid`
+    must list the times.
     """
     if epsilon is not None:
         from .private_survival import private_kaplan_meier
@@ -154,8 +156,8 @@ def logrank(
 ) -> LogRank:
     """Test whether groups have the same survival; `strata` are compared within themselves.
 
-    `strata="site"`: every party computes its own differences, and only their sum over all parties is opened, no
-    grid. `weighting`: "logrank", "wilcoxon", "tarone-ware" or "peto".
+    `strata="site"`: every party computes its own differences, and only their sum over all parties is opened,
+    no grid. `weighting`: "logrank", "wilcoxon", "tarone-ware" or "peto".
     """
     if weighting not in curves.WEIGHTINGS:
         raise bad("logrank", "weighting", weighting, ", ".join(map(repr, curves.WEIGHTINGS)))
@@ -166,19 +168,19 @@ def logrank(
         found, ledger = run_sums(program, add_site(frames), runtime=runtime, guard=guard, owner="logrank")
         ledger.stamp("logrank opened sums over all parties: observed, expected and covariances by group.")
         return _logrank(
-            found.difference, found.covariance, found.groups, found.both, weighting, "none: every party used its own times",
-            found.rows, found.dropped, found.parties, ledger, (),
+            found.difference, found.covariance, found.groups, found.both, weighting,
+            "none: every party used its own times", found.rows, found.dropped, found.parties, ledger, (),
         )  # fmt: skip
     counts, ledger, notes = count_lifetimes(
         "logrank", fed, time, event, by, columns, entry, grid, (1,), levels, missing, runtime, guard
     )
-    difference, covariance, both = 0.0, 0.0, 0.0
-    risk = counts.at_risk
+    groups, risk = len(counts.groups), counts.at_risk
+    difference, covariance, both = np.zeros(groups), np.zeros((groups, groups)), np.zeros((2, groups))
     for s in range(len(counts.strata)):
         parts = curves.logrank_parts(counts.events[s, :, 0], risk[s], weighting)
-        difference, covariance, both = (a + b for a, b in zip((difference, covariance, both), parts))
+        difference, covariance, both = difference + parts[0], covariance + parts[1], both + parts[2]
     return _logrank(
-        np.asarray(difference), np.asarray(covariance), counts.groups, np.asarray(both), weighting, counts.grid,
+        difference, covariance, counts.groups, both, weighting, counts.grid,
         counts.rows, counts.dropped, counts.parties, ledger, notes,
     )  # fmt: skip
 
@@ -193,8 +195,8 @@ def _logrank(
 
 
 def count_lifetimes(
-    owner: str, fed: Any, time: str, event: str, by: str | None, strata: tuple[str, ...], entry: str | None, grid: Any,
-    causes: tuple[Any, ...], levels: Any, missing: str, runtime: Any, guard: Any,
+    owner: str, fed: Any, time: str, event: str, by: str | None, strata: tuple[str, ...], entry: str | None,
+    grid: Any, causes: tuple[Any, ...], levels: Any, missing: str, runtime: Any, guard: Any,
 ) -> tuple[LifetimeCounts, Ledger, tuple[str, ...]]:  # fmt: skip
     """Run the program of counts, and say in the ledger what grid was opened."""
     if missing not in ("drop", "error"):
@@ -210,11 +212,14 @@ def count_lifetimes(
         raise BadData(f"{owner}: no party has an event ({event!r} = 1).")
     what = "events and departures" + (" and entries" if entry else "")
     groups = f", for each of {len(counts.groups)} groups" if by else ""
-    ledger.stamp(f"{owner} opened counts of {what} of all parties together on the grid: {counts.grid}{groups}.")
+    ledger.stamp(
+        f"{owner} opened counts of {what} of all parties together on the grid: {counts.grid}{groups}."
+    )
     notes = []
     if counts.smallest < FEW:
         notes.append(
-            f"At some grid points only {counts.smallest} of all parties' rows left. A coarser grid= opens less."
+            f"At some grid points only {counts.smallest} of all parties' rows left. A coarser grid= "
+            "opens less."
         )
     if SITE in words.split():
         notes.append("by site: the counts of each site alone were opened.")
@@ -237,6 +242,6 @@ def _curves(
     medians: dict[str, float],
 ) -> Curves:  # fmt: skip
     return Curves(
-        kind, pd.concat(tables, ignore_index=True), counts.grid, counts.rows, counts.dropped, counts.parties, ledger,
-        counts, medians, notes,
+        kind, pd.concat(tables, ignore_index=True), counts.grid, counts.rows, counts.dropped, counts.parties,
+        ledger, counts, medians, notes,
     )  # fmt: skip
