@@ -123,8 +123,8 @@ def read_layout(table: Mapping[str, Any]) -> AgreedTable:
         raise BadJob("\n".join(f"[data]: {line}" for line in str(error).splitlines())) from None
     if not recipe.columns:
         raise BadJob(
-            "[data]: there are neither numbers, dates nor categories, so there is nothing to learn from. Name "
-            "the columns."
+            "[data]: there are neither numbers, dates nor categories, so there is nothing to learn from. "
+            "Name the columns."
         )
     if "labels" in table and len(layout.labels) < 2:
         raise BadJob(
