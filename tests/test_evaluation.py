@@ -12,6 +12,7 @@ from torch import nn
 from tacit import data
 from tacit.data import Holdings, Rows
 from tacit.engine import evaluation
+from tacit.engine.losses import Objective
 from tacit.engine.metrics import count, measure_regression
 from tacit.engine.task import Task
 
@@ -28,7 +29,10 @@ def made(test: bool = True, empty: bool = True, regression: bool = False) -> tup
     if not test:
         fed = dataclasses.replace(fed, test=Rows(fed.test.x[:0], fed.test.y[:0]))
     return fed, Task(
-        nn.Linear(4, 1 if regression else 3), fed.rows.x, fed.rows.y, "mse" if regression else "cross_entropy"
+        nn.Linear(4, 1 if regression else 3),
+        fed.rows.x,
+        fed.rows.y,
+        Objective("mse" if regression else "cross_entropy"),
     )
 
 

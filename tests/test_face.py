@@ -66,6 +66,7 @@ def test_the_public_names():
         "selection",
         "speeds",
         "splitnn",
+        "stats",
         "study",
         "synth",
         "synthesize",

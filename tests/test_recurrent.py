@@ -16,8 +16,9 @@ import tacit
 from tacit import algorithms, audit, data, graphs, models
 from tacit.audit.canaries import one_run
 from tacit.engine import recurrent
+from tacit.engine.losses import Objective
 from tacit.engine.metrics import count, measure
-from tacit.engine.task import LOSSES, Task
+from tacit.engine.task import Task
 from tacit.errors import BadData, BadParameter
 
 from . import card
@@ -41,7 +42,7 @@ def task(every: bool, length: int, layers: int = 2, n: int = 9) -> Task:
 def by_autograd(t: Task, w: Tensor, rows: Tensor) -> Tensor:
     module = copy.deepcopy(t.module).double()
     nn.utils.vector_to_parameters(w.double(), module.parameters())
-    loss = LOSSES["cross_entropy"](module(t.x[rows]), t.y[rows]).mean()
+    loss = Objective().of_rows(module(t.x[rows]), t.y[rows]).mean()
     return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(module.parameters()))])
 
 
@@ -94,7 +95,7 @@ def test_a_row_s_loss_is_the_mean_over_the_tokens_that_have_a_label() -> None:
     )
     each = -out.log_softmax(-1)
     assert torch.allclose(
-        LOSSES["cross_entropy"](out, y), torch.stack([(each[0, 0, 1] + each[0, 1, 2]) / 2, each[1, 0, 3]])
+        Objective().of_rows(out, y), torch.stack([(each[0, 0, 1] + each[0, 1, 2]) / 2, each[1, 0, 3]])
     )
 
 

@@ -98,9 +98,11 @@ def whole(
     return _field(default, kind="a whole number", **limits, none=none, each=each, doc=doc, **more)
 
 
-def choice(default: str, options: tuple[str, ...], doc: str = "", **more: Any) -> Any:
-    """Declare one of a few words."""
-    return _field(default, kind="choice", options=options, none=False, doc=doc, **more)
+def choice(
+    default: str | None, options: tuple[str, ...], doc: str = "", none: bool | str = False, **more: Any
+) -> Any:
+    """Declare one of a few words; `none` also allows None, and a text says what None means."""
+    return _field(default, kind="choice", options=options, none=none, doc=doc, **more)
 
 
 def flag(default: bool, doc: str = "", **more: Any) -> Any:

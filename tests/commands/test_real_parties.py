@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +68,16 @@ def test_plan_reads_the_job_of_real_parties_with_a_kit(
     ("words", "code", "text"),
     [
         (["party", "--kit", "kits/none", "--data", "a.csv"], 2, "there is no kit at kits/none"),
-        (["party", "--kit", "kits/hub"], 2, "is the hub's kit. Run it with `tacit hub --kit kits/hub`"),
+        (
+            ["party", "--kit", "kits/hub"],
+            2,
+            "is the hub's kit, which is no party. Run it with `tacit hub --kit kits/hub`",
+        ),
+        (
+            ["party", "--kit", "kits/hub", "--check", "--data", "a.csv"],
+            2,
+            "is the hub's kit, which is no party",
+        ),
         (
             ["party", "--kit", "kits/a"],
             2,
@@ -267,3 +278,65 @@ def test_a_job_for_real_parties_says_how_updates_become_one_and_by_what_parties_
     seen = json.loads((place / "run" / "ledger.json").read_text())["seen"]
     assert sum(line["count"] for line in seen if line["kind"] == "Loss") == 6
     assert sum(line["count"] for line in seen if line["kind"] == "Upload") == 3
+
+
+def test_a_client_shows_its_progress_and_says_at_the_end_what_it_contributed(place: Path) -> None:
+    hub = Role(place, "hub", "hub", "--kit", "kits/hub")
+    try:
+        server = Role(place, "server", "party", "--kit", "kits/server", "job.toml", "--out", "run")
+        clients = [Role(place, c, "party", "--kit", f"kits/{c}", "--data", f"{c}.csv") for c in ("a", "b")]
+        assert [role.wait() for role in (server, *clients)] == [0, 0, 0], server.log.read_text()
+    finally:
+        hub.process.terminate()
+        hub.wait()
+    log = clients[0].log.read_text()
+    assert "waiting for the server 'server' …" in log
+    for r in range(1, 7):
+        assert f"round {r}/6  sent " in log
+    assert "the run is over: a answered 6 of 6 rounds and 7 evaluations\nit sent " in log
+    assert "what a saw and remembers is in kits/a/state" in log
+
+
+def test_a_hub_on_a_loopback_address_is_not_reached_through_another(place: Path) -> None:
+    """127.0.0.2 is this machine, too: it would be reached if the hub listened on 0.0.0.0."""
+    port = tomllib.loads((place / "kits" / "hub" / "party.toml").read_text())["listen"].rpartition(":")[2]
+    hub = Role(place, "hub", "hub", "--kit", "kits/hub")
+    try:
+        hub.wait_for(f"listens on 127.0.0.1:{port}")
+        socket.create_connection(("127.0.0.1", int(port)), timeout=30).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", int(port)), timeout=30)
+    finally:
+        hub.process.terminate()
+        hub.wait()
+
+
+def test_clients_are_told_at_once_when_the_operator_stops_the_server(place: Path) -> None:
+    hub = Role(place, "hub", "hub", "--kit", "kits/hub")
+    try:
+        long = ("--set", "train.rounds=1000")
+        server = Role(place, "server", "party", "--kit", "kits/server", "job.toml", "--out", "run", *long)
+        clients = [Role(place, c, "party", "--kit", f"kits/{c}", "--data", f"{c}.csv") for c in ("a", "b")]
+        clients[0].wait_for("round 2/1000")
+        os.kill(server.process.pid, signal.SIGINT)
+        assert server.wait() == 130, server.log.read_text()
+        assert [c.wait() for c in clients] == [2, 2]
+        for client in clients:
+            assert "the server 'server' ended the run early: it was stopped." in client.log.read_text()
+    finally:
+        hub.process.terminate()
+        hub.wait()
+
+
+def test_a_client_is_told_at_once_that_another_cannot_take_part(place: Path) -> None:
+    pd.DataFrame({"age": [1.0], "sick": ["no"]}).to_csv(place / "bad.csv", index=False)
+    hub = Role(place, "hub", "hub", "--kit", "kits/hub")
+    try:
+        server = Role(place, "server", "party", "--kit", "kits/server", "job.toml", "--out", "run")
+        a = Role(place, "a", "party", "--kit", "kits/a", "--data", "a.csv")
+        b = Role(place, "b", "party", "--kit", "kits/b", "--data", "bad.csv", "job.toml")
+        assert [role.wait() for role in (server, a, b)] == [2, 2, 2]
+        assert "the run cannot continue: 'b': its file has no column 'chol'" in a.log.read_text()
+    finally:
+        hub.process.terminate()
+        hub.wait()

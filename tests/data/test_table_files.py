@@ -7,8 +7,10 @@ import gzip
 import io
 import lzma
 import os
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,8 +21,8 @@ from tacit.cli import main
 from tacit.data import table_files
 from tacit.data.identifiers import identify
 from tacit.data.table_files import NULLS, read_chunks, read_header, read_table, write_table
-from tacit.errors import BadData, BadParameter, MissingExtra, MissingFiles
-from tacit.jobs.train.party_rows import read_rows
+from tacit.errors import BadData, BadJob, BadParameter, MissingExtra, MissingFiles
+from tacit.jobs.train.party_rows import read_layout, read_rows
 from tacit.jobs.vertical.psi_deployed import read_ids
 
 IDS = ["007", "7", "NULL", "NA", "nan", "", " x", "1e3", "a-1", "0", "00", "b"]
@@ -283,3 +285,48 @@ def test_numbers_are_read_to_the_last_bit_as_pandas_reads_them(tmp_path: Path) -
     pd.DataFrame({"x": values}).to_csv(tmp_path / "t.csv", index=False)
     expected = pd.read_csv(io.StringIO((tmp_path / "t.csv").read_text()))["x"]
     assert read_table(tmp_path / "t.csv")["x"].to_numpy().tobytes() == expected.to_numpy().tobytes()
+
+
+def test_a_party_reads_its_file_with_the_separator_decimal_sign_and_encoding_of_the_job(
+    tmp_path: Path,
+) -> None:
+    """Declared statistics are used as they are: (60,5 − 50) / 10 and (40,5 − 50) / 10."""
+    file = tmp_path / "a.csv"
+    file.write_bytes("größe;größer\n60,5;ja\n40,5;nein\n".encode("cp1252"))
+    layout = {
+        "label": "größer",
+        "labels": ["nein", "ja"],
+        "numbers": ["größe"],
+        "mean": [50.0],
+        "std": [10.0],
+        "separator": ";",
+        "decimal": ",",
+        "encoding": "cp1252",
+        "held_fraction": 0.0,
+    }
+    mine = read_rows("a", file, layout, seed=0)
+    np.testing.assert_allclose(mine.rows.x[:, 0].numpy(), [1.05, -0.95], rtol=1e-6)
+    assert mine.rows.y.tolist() == [1, 0]
+    with pytest.raises(BadData, match=r"a\.csv is not UTF-8 text.*or give its encoding"):
+        read_rows("a", file, {k: v for k, v in layout.items() if k != "encoding"}, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (
+            {"mean": [1.0, 2.0], "std": [1.0, 1.0]},
+            "mean is [1.0, 2.0]; it must be a list of 1 finite numbers",
+        ),
+        ({"mean": [1.0], "std": [0.0]}, "std is [0.0]; it must be a list of 1 finite numbers above 0"),
+        ({"mean": [1.0]}, "mean is [1.0]; it must be given together with std"),
+        ({"separator": "ab"}, "separator is 'ab'; it must be one character"),
+        ({"decimal": ";"}, "decimal is ';'; it must be '.' or ','"),
+        ({"separator": ",", "decimal": ","}, "decimal is ','; it must be different from the separator"),
+        ({"encoding": "klingon"}, "encoding is 'klingon'; it must be the name of an encoding"),
+        ({"encoding": "hex"}, "encoding is 'hex'; it must be the name of an encoding"),
+    ],
+)
+def test_a_job_whose_file_format_cannot_be_is_refused(change: dict[str, Any], why: str) -> None:
+    with pytest.raises(BadJob, match=re.escape(why)):
+        read_layout({"label": "y", "numbers": ["x"]} | change)

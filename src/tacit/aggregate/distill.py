@@ -92,7 +92,7 @@ class Distill(ModelRule):
         x = (bound.test if isinstance(self.rows, str) else self.rows).to(w.device)
         rng = torch.Generator().manual_seed(bound.round)  # reproducible: these draws protect nothing
         start, buffers = models.decode(mean), mean.get("buffers", bound.buffers)
-        classes = task.loss_name == "cross_entropy"
+        classes = task.objective.is_classification
         total, n = torch.zeros(()), 0
         for model, own_buffers in self._teachers(updates, models, start, buffers, rng):
             out = task.predict(model, x, own_buffers)

@@ -116,12 +116,16 @@ def _party(args: Any) -> Answer:
     need_net("tacit party")
     from ..jobs.train import deployed
     from ..runtimes import kits
+    from .progress import ClientWatch, client_lines
 
     kit = kits.load(args.kit)
+    if kit.role == "hub":
+        raise BadParameter(
+            f"party: {args.kit} is the hub's kit, which is no party. Run it with `tacit hub --kit "
+            f"{args.kit}`."
+        )
     if args.check:
         return _check(args, deployed.check_party(kit, args.job, args.data))
-    if kit.role == "hub":
-        raise BadParameter(f"party: {args.kit} is the hub's kit. Run it with `tacit hub --kit {args.kit}`.")
     logs()
     if kit.role == "client":
         if args.data is None:
@@ -136,11 +140,11 @@ def _party(args: Any) -> Answer:
                     f"party: --{name.replace('_', '-')} is the server's, and {kit.name!r} is a client. "
                     "Leave it out."
                 )
-        value = deployed.take_part(
-            kit, args.data, args.state, args.patience, args.job, args.device or "cpu", args.again
-        )
-        text = f"the run is over; what {kit.name} saw and remembers is in {value['state']}"
-        return answer(value, [text])
+        with ClientWatch(args.quiet) as watch:
+            value = deployed.take_part(
+                kit, args.data, args.state, args.patience, args.job, args.device or "cpu", args.again, watch
+            )
+        return answer(value, client_lines(value))
     if args.data is not None or args.state is not None or args.device is not None or args.again:
         raise BadParameter(
             f"party: {kit.name!r} is the server, which has no rows of its own. Leave out --data, --state, "

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from ..numbers import size
 from ..progress import Progress
 from ..report.markup import plain
 from ..report.numbers import format_metric, format_seconds
@@ -107,3 +108,44 @@ class Watch:
 
     def _line(self, text: str) -> None:
         self._display.line(plain(text))
+
+
+class ClientWatch:
+    """Shows what a client of real parties does: pass it as `watch` to `deployed.take_part`."""
+
+    def __init__(self, quiet: bool = False):
+        self._display = Progress(quiet)
+        self._shown = 0  # rounds
+
+    def __enter__(self) -> ClientWatch:
+        self._display.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._display.__exit__(kind, error, trace)
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        if event["kind"] == "waiting":
+            self._display.step(f"waiting for the server {event['server']!r}")
+        elif event["kind"] == "accepted":
+            self._display.start("training", event["rounds"])
+        elif event["kind"] == "answered":
+            traffic = f"sent {size(event['sent'])}  received {size(event['received'])}"
+            text = f"round {event['round']}/{event['rounds']}  {traffic}"
+            self._display.update(event["round"], text)
+            if event["round"] != self._shown and not self._display.is_live:
+                self._display.line(text)
+            self._shown = event["round"]
+
+
+def client_lines(value: dict[str, Any]) -> list[str]:
+    """Say at the end what a client contributed and saw, from what `deployed.take_part` returns."""
+    epsilon = "" if value["epsilon"] is None else f"; its account is at ε = {value['epsilon']:.4g}"
+    lines = [
+        f"the run is over: {value['party']} answered {value['rounds_answered']} of {value['rounds']} rounds "
+        f"and {value['evaluations']} evaluations{epsilon}",
+        f"it sent {size(value['sent'])} and received {size(value['received'])}",
+    ]
+    return [*lines, f"what {value['party']} saw and remembers is in {value['state']}"]

@@ -16,6 +16,7 @@ import torch
 from ..aggregate import Best, Mean
 from ..algorithms import IFCA, FedNova
 from ..algorithms.types import State
+from ..engine.losses import CLASSIFICATION, REGRESSION
 from ..engine.task import Task
 from ..errors import BadParameter
 from ..guard import Noise, Quantize, Sparsify, Stage
@@ -24,6 +25,7 @@ from ..models import Pretrained
 from ..pace import SAFA
 from ..selection import PowerOfChoice
 from ..topologies import Gossip, Hierarchy
+from .train import BALANCED, CLASS_METRICS, REGRESSION_METRICS
 
 if TYPE_CHECKING:
     from ..jobs.train.plan import Plan
@@ -448,6 +450,73 @@ def _private(p: Plan) -> Iterator[Conflict]:
             )
 
 
+def _objective(p: Plan) -> Iterator[Conflict]:
+    """Losses, weights and metrics that are for another kind of label, or need counts nobody may have."""
+    is_regression = p.fed.classes is None
+    kind = "a regression" if is_regression else "a classification"
+    losses = REGRESSION if is_regression else CLASSIFICATION
+    if p.loss not in losses:
+        yield Conflict(
+            "loss",
+            f"{p.loss!r} is not for {kind}, which {p.fed.name} is",
+            f"Use {' or '.join(map(repr, losses))}, or leave it out.",
+        )
+    wrong = CLASS_METRICS if is_regression else REGRESSION_METRICS
+    if p.metric in wrong:
+        known = REGRESSION_METRICS if is_regression else CLASS_METRICS
+        yield Conflict(
+            "metric",
+            f"{p.metric!r} is not for {kind}, which {p.fed.name} is",
+            f"Use one of {', '.join(map(repr, ('loss', *known)))}.",
+        )
+    if p.class_weight is not None and is_regression:
+        yield Conflict("class_weight", f"{p.fed.name} is a regression, without classes", "Leave it out.")
+    if p.class_weight != BALANCED:
+        return
+    if _has_noise(p) or p.private is not None:
+        yield Conflict(
+            "class_weight",
+            "'balanced' needs the exact label counts of all parties together, which no ε covers",
+            "Give weights by label: class_weight={'ill': 4, 'healthy': 1}.",
+        )
+    if p.runtime == "parties":
+        yield Conflict(
+            "class_weight",
+            "'balanced' needs label counts before the parties agree to a job",
+            "Give weights by label, such as class_weight = { ill = 4, healthy = 1 }.",
+        )
+
+
+def _patience(p: Plan) -> Iterator[Conflict]:
+    if p.patience is None:
+        return
+    if not p.evaluate_every:
+        yield Conflict(
+            "patience",
+            "early stopping compares models of several rounds, and evaluate_every=0 evaluates the last one",
+            "Set evaluate_every to 1 or more.",
+        )
+    if _has_noise(p):
+        yield Conflict(
+            "patience",
+            "which round is the best is read from held-out rows, and the ε of Noise does not cover that",
+            "Leave one of the two out.",
+        )
+    if p.algorithm.personalizes or p.algorithm.sees_each:
+        yield Conflict(
+            "patience",
+            f"early stopping keeps the server's model of the best round, and {_name(p.algorithm)} has a "
+            "model for each party or cluster",
+            "Leave it out.",
+        )
+    if p.landscape:
+        yield Conflict("patience", "landscape draws the loss around the last model", "Leave one out.")
+    if p.pace is not None or p.topology is not None:
+        yield Conflict(
+            "patience", "early stopping is for synchronous rounds with one server", "Leave it out here."
+        )
+
+
 def _runtime(p: Plan) -> Iterator[Conflict]:
     if isinstance(p.model, Pretrained) and p.runtime != "cohort":
         yield Conflict(
@@ -545,6 +614,8 @@ ENTRIES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
     _speed,
     _hierarchy,
     _private,
+    _objective,
+    _patience,
     _runtime,
     _too_few_updates,
 )

@@ -23,6 +23,7 @@ SERVER_ONLY = (
     "private",
     "select",
     "landscape",
+    "patience",
 )
 GOSSIP = {f.name: f for f in dataclasses.fields(Gossip) if f.name != "graph"}
 SHARED = {name: f for name, f in OPTIONS.items() if name not in SERVER_ONLY}

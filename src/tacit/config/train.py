@@ -10,6 +10,7 @@ A new option is one field here, and one property of the trainers that obey it.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ from .. import aggregate, algorithms, guard, models, pace, selection, speeds, to
 from ..algorithms.types import Algorithm
 from ..audit import poisoning
 from ..audit.poisoning import Attack
+from ..engine.losses import CLASSIFICATION, REGRESSION
 from ..guard import Stage
 from ..models import table_of as to_table_of
 from ..parameters import (
@@ -31,11 +33,18 @@ from ..parameters import (
     flag,
     from_table,
     nearest,
+    real,
     resolve,
     to_table,
     whole,
 )
 from ..private.dpsgd import DPSGD
+
+# what a run can be judged by; the second tuple is for regression, "loss" for both
+CLASS_METRICS = ("accuracy", "auc", "average_precision", "brier", "f1", "precision", "recall")
+REGRESSION_METRICS = ("r2", "mae", "rmse")
+METRICS = ("loss", *CLASS_METRICS, *REGRESSION_METRICS)
+BALANCED = "balanced"
 
 MIN_ROWS = 10  # a metric on fewer held-out rows says too much about single rows
 
@@ -88,6 +97,35 @@ def _take_private(value: Any, owner: str) -> DPSGD | None:
     if value.micro_batch is not None:
         raise bad(owner, "private.micro_batch", value.micro_batch, "None: local batches are small already")
     return check(value)
+
+
+def _take_class_weight(value: Any, owner: str) -> Any:
+    """Return "balanced", a dict by label, a tuple with a number for each class, or None."""
+    if value is None or value == NONE:
+        return None
+    if value == BALANCED:
+        return value
+    numbers = value.values() if isinstance(value, Mapping) else value
+    if (
+        isinstance(value, str)
+        or not isinstance(value, Mapping | list | tuple)
+        or not value
+        or not all(
+            isinstance(n, int | float) and not isinstance(n, bool) and math.isfinite(n) and n >= 0
+            for n in numbers
+        )
+        or not any(n > 0 for n in numbers)
+    ):
+        raise bad(
+            owner,
+            "class_weight",
+            value,
+            "'balanced', a number of at least 0 by label, such as {'ill': 4, 'healthy': 1}, a list with one "
+            "for each class, or None (all weigh 1)",
+        )
+    if isinstance(value, Mapping):
+        return {str(label): float(n) for label, n in value.items()}
+    return tuple(map(float, value))
 
 
 def keep(value: Any, owner: str) -> Any:
@@ -219,6 +257,38 @@ class TrainConfig:
         compare=False,
         doc="how participants of a round are chosen: selection.PowerOfChoice(candidates=30)",
     )
+    metric: str | None = choice(
+        None,
+        METRICS,
+        none="auc if the largest class has more than 65% of the rows, else accuracy; r2 for regression",
+        doc="metric on held-out rows that a run is judged by, and that early stopping follows",
+    )
+    loss: str | None = choice(
+        None,
+        (*CLASSIFICATION, *REGRESSION),
+        none="cross_entropy, or mse for regression",
+        doc="loss that local steps minimize; 'focal' gives rows that are already classified well less weight",
+    )
+    class_weight: Any = component(
+        None,
+        _take_class_weight,
+        takes="str | Mapping[str, float] | Sequence[float] | None",
+        doc="weight of a row in the loss by its class: 'balanced' (n / (classes · n of the class), from "
+        "label counts summed over all parties), or {label: weight}",
+    )
+    l2: float | None = real(
+        None,
+        least=0,
+        none="a default for linear models on tables, else 0",
+        doc="λ of the penalty (λ/2)·‖W‖² on weights, not on biases, added to the mean loss",
+    )
+    patience: int | None = whole(
+        None,
+        least=1,
+        none="all rounds",
+        doc="early stopping: evaluations without a better metric after which a run ends; its model is that "
+        "of the best evaluated round",
+    )
 
     @classmethod
     def of(cls, owner: str = "train", **options: Any) -> TrainConfig:
@@ -239,7 +309,7 @@ class TrainConfig:
 OPTIONS = {f.name: f for f in dataclasses.fields(TrainConfig)}
 SIMULATED = tuple(name for name, f in OPTIONS.items() if f.metadata.get("simulated"))  # not for real parties
 COMPONENTS = tuple(name for name, f in OPTIONS.items() if f.metadata["kind"] == "component")
-IN_TRAIN = ("device", "runtime")  # components that a job file keeps as text in [train]
+IN_TRAIN = ("device", "runtime", "class_weight")  # components that a job file keeps in [train]
 TABLES = tuple(name for name in COMPONENTS if name not in IN_TRAIN)  # those with a table of their own
 SETTINGS = tuple(name for name in OPTIONS if name not in TABLES)  # keys of [train]
 

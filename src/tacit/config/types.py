@@ -51,6 +51,11 @@ class TrainOptions(TypedDict, total=False):
     topology: Topology | None
     private: DPSGD | None
     select: str | Selection | None
+    metric: str | None
+    loss: str | None
+    class_weight: str | Mapping[str, float] | Sequence[float] | None
+    l2: float | None
+    patience: int | None
 
 
 class CompareOptions(TypedDict, total=False):
@@ -75,6 +80,11 @@ class CompareOptions(TypedDict, total=False):
     landscape: bool
     sampling: str
     adversaries: Mapping[str, float] | Sequence[Attack] | None
+    metric: str | None
+    loss: str | None
+    class_weight: str | Mapping[str, float] | Sequence[float] | None
+    l2: float | None
+    patience: int | None
 
 
 class GossipOptions(TypedDict, total=False):
@@ -96,6 +106,10 @@ class GossipOptions(TypedDict, total=False):
     runtime: str | Runtime
     evaluate_every: int
     min_rows: int
+    metric: str | None
+    loss: str | None
+    class_weight: str | Mapping[str, float] | Sequence[float] | None
+    l2: float | None
 
 
 class PrivateOptions(TypedDict, total=False):

@@ -4,7 +4,8 @@ The format is detected from the content: Parquet, or else CSV (compressed by gzi
 says so).
 
 CSV
-    - UTF-8, with or without a byte order mark. The first line names the columns; each name is unique.
+    - UTF-8, with or without a byte order mark, unless `encoding` is given. The first line names the columns;
+      each name is unique.
     - The separator is the one of , ; tab | that gives the most columns in the first line, unless it is given.
     - Every row has as many cells as the first line. A row counter without a name, which R writes, is dropped.
     - Spaces after a separator are not part of the cell. Blank lines are skipped.
@@ -21,6 +22,7 @@ Parquet
 from __future__ import annotations
 
 import bz2
+import codecs
 import csv
 import gzip
 import io
@@ -62,14 +64,16 @@ class Header(NamedTuple):
     has_counter: bool = False  # rows begin with one more cell, which has no name
 
 
-def read_header(path: str | os.PathLike[str], separator: str | None = None) -> Header:
+def read_header(
+    path: str | os.PathLike[str], separator: str | None = None, encoding: str | None = None
+) -> Header:
     """Read the column names. Raises BadData if there are none or two are the same."""
     file = _find(path)
     if _is_parquet(file):
         with _parquet(file) as (_, pq):
             header = Header(tuple(pq.read_schema(file).names), ",")
     else:
-        with _explain(file), _open_text(file) as text:
+        with _explain(file, encoding), _open_text(file, encoding) as text:
             first = next((line for line in text if line.strip()), "")
             if not first:
                 raise BadData(f"{file} is empty. The first line must name the columns.")
@@ -113,19 +117,22 @@ def read_table(
     text: bool = False,
     separator: str | None = None,
     decimal: str | None = None,
+    encoding: str | None = None,
 ) -> DataFrame:
     """Read a CSV or Parquet file by the rules above.
 
     `ids` are read as text, exactly. `text=True` reads every cell of a CSV file so, as categories. A column of
-    numbers with a decimal comma is refused, unless `decimal` says what the decimal sign is.
+    numbers with a decimal comma is refused, unless `decimal` says what the decimal sign is. `encoding` is
+    that of a CSV file, such as "cp1252" (default: UTF-8).
     Raises MissingFiles, BadData (with the place and what to do) or MissingExtra.
     """
     import pandas as pd
 
     if decimal not in (None, ".", ","):
         raise bad("read_table", "decimal", decimal, "'.' or ','")
+    check_encoding("read_table", encoding)
     file = _find(path)
-    header = read_header(file, separator)
+    header = read_header(file, separator, encoding)
     if decimal == header.separator and not _is_parquet(file):
         raise bad(
             "read_table", "decimal", decimal, "different from the separator", "Pass the separator, often ';'."
@@ -136,14 +143,14 @@ def read_table(
     if _is_parquet(file):
         frame = _read_parquet(file, ids)
     elif text:
-        frame = _as_categories(read_chunks(file, separator=separator))
+        frame = _as_categories(read_chunks(file, separator=separator, encoding=encoding))
     else:
-        with _explain(file):
+        with _explain(file, encoding):
 
             def parse(codes: Sequence[str] = ()) -> DataFrame:
                 return pd.read_csv(
                     file,
-                    **_options(header),
+                    **_options(header, encoding),
                     decimal=decimal or ".",
                     dtype=dict.fromkeys((*ids, *codes), str),
                     na_values={name: list(NULLS) for name in header.names if name not in ids},
@@ -152,9 +159,9 @@ def read_table(
                 )
 
             frame = parse()
-            if codes := _code_columns(file, header, frame, separator):
+            if codes := _code_columns(file, header, frame, separator, encoding):
                 frame = parse(codes)
-        frame = _check_rows(file, header, frame, 0)
+        frame = _check_rows(file, header, frame, 0, encoding)
         for name in header.names if decimal is None else ():
             if name not in ids and (example := find_decimal_comma(frame[name])):
                 raise BadData(f"{file}, column {name!r}: {DECIMAL_COMMA.format(example)}")
@@ -175,7 +182,10 @@ def find_decimal_comma(column: Series) -> str | None:
 
 
 def read_chunks(
-    path: str | os.PathLike[str], columns: Sequence[str] | None = None, separator: str | None = None
+    path: str | os.PathLike[str],
+    columns: Sequence[str] | None = None,
+    separator: str | None = None,
+    encoding: str | None = None,
 ) -> Iterator[DataFrame]:
     """Read a CSV file as text, exactly, some rows at a time, for files larger than memory.
 
@@ -184,7 +194,7 @@ def read_chunks(
     import pandas as pd
 
     file = _find(path)
-    header = read_header(file, separator)
+    header = read_header(file, separator, encoding)
     for name in columns or ():
         if name not in header.names:
             raise BadData(f"{file} has no column {name!r}. {nearest(name, list(header.names))}")
@@ -194,11 +204,13 @@ def read_chunks(
         return
     start = 0
     with (
-        _explain(file),
-        pd.read_csv(file, **_options(header), dtype=str, na_filter=False, chunksize=CHUNK) as chunks,
+        _explain(file, encoding),
+        pd.read_csv(
+            file, **_options(header, encoding), dtype=str, na_filter=False, chunksize=CHUNK
+        ) as chunks,
     ):
         for chunk in chunks:
-            frame = _check_rows(file, header, chunk, start)
+            frame = _check_rows(file, header, chunk, start, encoding)
             start += len(frame)
             yield frame if columns is None else frame[list(columns)]
 
@@ -307,26 +319,37 @@ def _is_parquet(file: Path) -> bool:
     return start == b"PAR1"
 
 
-def _open_text(file: Path) -> IO[str]:
+def check_encoding(owner: str, encoding: str | None) -> None:
+    """Raise BadParameter unless Python knows this encoding of text."""
+    try:
+        is_text = encoding is None or codecs.lookup(encoding)._is_text_encoding
+    except (LookupError, TypeError, ValueError):
+        is_text = False
+    if not is_text:
+        raise bad(owner, "encoding", encoding, "the name of an encoding, such as 'utf-8' or 'cp1252'")
+
+
+def _open_text(file: Path, encoding: str | None = None) -> IO[str]:
     opener = _OPEN.get(file.suffix.lower(), open)
-    return opener(file, "rt", encoding="utf-8-sig", newline="")  # type: ignore[no-any-return]
+    return opener(file, "rt", encoding=encoding or "utf-8-sig", newline="")  # type: ignore[no-any-return]
 
 
-def _options(header: Header) -> dict[str, Any]:
+def _options(header: Header, encoding: str | None = None) -> dict[str, Any]:
     """How pandas splits a CSV file into cells, the same for every way of reading."""
-    return {"sep": header.separator, "skipinitialspace": True, "encoding": "utf-8-sig"}
+    return {"sep": header.separator, "skipinitialspace": True, "encoding": encoding or "utf-8-sig"}
 
 
 @contextmanager
-def _explain(file: Path) -> Iterator[None]:
+def _explain(file: Path, encoding: str | None = None) -> Iterator[None]:
     """Turn what pandas and the operating system raise into errors that say what to do."""
     import pandas as pd
 
     try:
         yield
-    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, lzma.LZMAError) as error:
+    except (UnicodeError, EOFError, gzip.BadGzipFile, lzma.LZMAError) as error:
         raise BadData(
-            f'{file} is not UTF-8 text: {error}. Save it as UTF-8 (in a spreadsheet: "CSV UTF-8"). A packed '
+            f"{file} is not {encoding or 'UTF-8'} text: {error}. Save it as UTF-8 (in a spreadsheet: "
+            '"CSV UTF-8"), or give its encoding, such as "cp1252". A packed '
             "file must end in .gz, .bz2 or .xz."
         ) from None
     except PermissionError:
@@ -340,7 +363,9 @@ def _explain(file: Path) -> Iterator[None]:
         ) from None
 
 
-def _check_rows(file: Path, header: Header, frame: DataFrame, start: int) -> DataFrame:
+def _check_rows(
+    file: Path, header: Header, frame: DataFrame, start: int, encoding: str | None = None
+) -> DataFrame:
     """The rows numbered from `start`, if each has as many cells as there are columns."""
     import pandas as pd
 
@@ -354,13 +379,13 @@ def _check_rows(file: Path, header: Header, frame: DataFrame, start: int) -> Dat
             )
     last = frame[header.names[-1]]
     if (last.isna() | (last == "")).any():  # pandas fills a row that is too short
-        _check_widths(file, header.separator, len(header.names) + header.has_counter)
+        _check_widths(file, header.separator, len(header.names) + header.has_counter, encoding)
     frame.index = places
     return frame
 
 
-def _check_widths(file: Path, separator: str, width: int) -> None:
-    with _open_text(file) as text:
+def _check_widths(file: Path, separator: str, width: int, encoding: str | None = None) -> None:
+    with _open_text(file, encoding) as text:
         rows = csv.reader(text, delimiter=separator, skipinitialspace=True)
         next(row for row in rows if row)
         for number, row in enumerate(row for row in rows if row):
@@ -371,11 +396,13 @@ def _check_widths(file: Path, separator: str, width: int) -> None:
                 )
 
 
-def _code_columns(file: Path, header: Header, frame: DataFrame, separator: str | None) -> list[str]:
+def _code_columns(
+    file: Path, header: Header, frame: DataFrame, separator: str | None, encoding: str | None = None
+) -> list[str]:
     """The columns that were parsed as numbers and have codes with leading zeros in them."""
     numeric = [name for name in header.names if name in frame and frame[name].dtype.kind in "iuf"]
     codes: set[str] = set()
-    for chunk in read_chunks(file, numeric, separator) if numeric else ():
+    for chunk in read_chunks(file, numeric, separator, encoding) if numeric else ():
         codes.update(n for n in numeric if n not in codes and chunk[n].str.fullmatch(CODE).any())
     return [name for name in numeric if name in codes]
 

@@ -1,8 +1,8 @@
 """The gradient of a multilayer perceptron, written out for a whole stack of clients.
 
 For small models the overhead of autograd costs more than the arithmetic. The forward and backward pass of
-linear layers and ReLU with cross-entropy over S clients is a dozen batched products, and each gradient is
-written directly to its part of the flat vector.
+linear layers and ReLU with a loss of `losses.py` over S clients is a dozen batched products, and each
+gradient is written directly to its part of the flat vector.
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from .losses import Objective
+
+CROSS_ENTROPY = Objective()
 
 
 class Slot(NamedTuple):
@@ -104,12 +108,24 @@ def for_one_client(many: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return Whole.apply
 
 
-def gradient(layers: list[Layer], w: Tensor, x: Tensor, y: Tensor, index: Tensor, live: Tensor) -> Tensor:
-    """The gradients of S models w [S, D], each on its own batch of rows, index [S, B] of x and y."""
+def gradient(
+    layers: list[Layer],
+    w: Tensor,
+    x: Tensor,
+    y: Tensor,
+    index: Tensor,
+    live: Tensor,
+    objective: Objective = CROSS_ENTROPY,
+    weights: Tensor | None = None,
+) -> Tensor:
+    """The gradients of S models w [S, D], each on its own batch of rows, index [S, B] of x and y.
+
+    `weights` are the class weights of the objective as a tensor; its L2 penalty is not in this gradient.
+    """
     g = torch.empty_like(w, memory_format=torch.contiguous_format)
     # on a CPU four times as fast as x[index]
     rows = x.index_select(0, index.reshape(-1)).view(*index.shape, -1)
-    backward(layers, w, rows, y[index], live, g)
+    backward(layers, w, rows, y[index], live, g, objective=objective, weights=weights)
     return g
 
 
@@ -128,22 +144,22 @@ def forward(layers: list[Layer], w: Tensor, h: Tensor, inputs: list[Tensor] | No
     return h
 
 
-def by_logits(logits: Tensor, y: Tensor, share: Tensor) -> Tensor:
-    """dℓ/dlogits = softmax − one-hot, weighted by the row's share of the mean."""
-    delta = torch.softmax(logits, -1)
-    delta.scatter_add_(
-        -1, y[..., None], torch.full((), -1.0, device=delta.device, dtype=delta.dtype).expand(*y.shape, 1)
-    )
-    return delta.mul_(share[..., None])
-
-
 def backward(
-    layers: list[Layer], w: Tensor, rows: Tensor, y: Tensor, live: Tensor, g: Tensor, onward: bool = False
+    layers: list[Layer],
+    w: Tensor,
+    rows: Tensor,
+    y: Tensor,
+    live: Tensor,
+    g: Tensor,
+    onward: bool = False,
+    objective: Objective = CROSS_ENTROPY,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """Write the gradient of these layers for rows [S, B, …] to g; with `onward`, return that by the rows."""
     s = len(y)
     inputs: list[Tensor] = []
-    delta = by_logits(forward(layers, w, rows, inputs), y, live / live.sum(1, keepdim=True).clamp(min=1))
+    share = live / live.sum(1, keepdim=True).clamp(min=1)
+    delta = objective.by_outputs(forward(layers, w, rows, inputs), y, share, weights)
     for i in reversed(range(len(layers))):
         layer, before = layers[i], inputs[i]
         torch.bmm(delta.mT, before, out=g[:, layer.weight].view(s, *layer.shape))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .dense import Slot, by_logits
+from .dense import CROSS_ENTROPY, Slot
 from .layers import Characters
 
 
@@ -95,7 +95,7 @@ def gradient(net: Chain, w: Tensor, x: Tensor, y: Tensor, live: Tensor) -> Tenso
         read = _from_below(cell, w, passes[-1].h) if passes else _of_letters(net, w, letters)
         passes.append(_forward(cell, w, read, b))
     h = passes[-1].h if net.every else passes[-1].h[:, -b:]
-    delta = by_logits(_logits(net, w, h), *_shares(net, y, live))
+    delta = CROSS_ENTROPY.by_outputs(_logits(net, w, h), *_shares(net, y, live), None)
     torch.bmm(delta.mT, h, out=g[:, net.weight].view(s, net.letters, -1))
     torch.sum(delta, 1, out=g[:, net.bias])
     by_h = torch.bmm(delta, _part(w, net.weight, net.letters))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -22,33 +22,20 @@ from ..algorithms.types import Batch, LocalState, State
 from . import dense, pooled, recurrent
 from .dense import Layer, Slot, cover, for_one_client, layers_of, parts_of
 from .layers import LocalStep
+from .losses import Objective
 from .pooled import Network, network_of
 from .recurrent import Chain, chain_of
 
 _dense = for_one_client(
-    lambda task, w, index, live: dense.gradient(task.dense, w, task.x, task.y, index, live)
+    lambda task, w, index, live: dense.gradient(
+        task.dense, w, task.x, task.y, index, live, task.objective, task.class_weights
+    )
 )
 _pooled, _recurrent, _answers = (
     for_one_client(pooled.gradient),
     for_one_client(recurrent.gradient),
     for_one_client(recurrent.answers),
 )
-
-
-def _cross_entropy(out: Tensor, y: Tensor) -> Tensor:
-    """The loss of each row; if a row has a label for each token, the mean over its labels (−1: missing)."""
-    # written out: under vmap, torch's own version is decomposed in Python, which costs more than the
-    # arithmetic
-    if y.dim() == 1:
-        return out.logsumexp(-1) - out.gather(-1, y[:, None])[:, 0]
-    losses, is_labeled = out.logsumexp(-1) - out.gather(-1, y.clamp(min=0)[..., None])[..., 0], y >= 0
-    return (losses * is_labeled).sum(1) / is_labeled.sum(1).clamp(min=1)
-
-
-LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "cross_entropy": _cross_entropy,
-    "mse": lambda out, y: (out.reshape(y.shape) - y) ** 2,
-}
 
 
 def _slots(named: Iterable[tuple[str, Tensor]]) -> list[Slot]:
@@ -77,37 +64,39 @@ class Task:
         module: nn.Module,
         x: Tensor,
         y: Tensor,
-        loss: str = "cross_entropy",
+        objective: Objective | None = None,
         precision: str = "float32",
         stacked: bool = False,
         like: Task | None = None,
     ):
-        """`like` is a task of the same model on other rows."""
-        self.module, self.x, self.y, self.loss_name, self.precision = module, x, y, loss, precision
+        """`objective` is cross-entropy by default; `like` is a task of the same model on other rows."""
+        self.module, self.x, self.y, self.precision = module, x, y, precision
+        self.objective = objective or Objective()
+        self.class_weights = self.objective.weights(x.device)
         self.parameters = _slots(module.named_parameters())
         self.buffer_slots = _slots(module.named_buffers())
         self.dim = sum(s.stop - s.start for s in self.parameters)
         self.stacked = stacked  # whether an engine runs `gradient` under vmap
         self._local = _Thread()
-        self._loss = LOSSES[loss]
         self.frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
         self.kind: tuple[bool, bool, bool] = like.kind if like is not None and len(like.x) else self._kind()
         self.special, self.draws, self.mixes = self.kind
         self.dense, self.pooled, self.chain = (
-            self._written_out() if loss == "cross_entropy" and precision != "bf16" else (None, None, None)
+            self._written_out() if precision != "bf16" else (None, None, None)
         )
+        self._penalty = self._penalized()
 
     def __deepcopy__(self, memo: Any) -> Task:
         raise TypeError("a Task must not be copied: use Task.on(rows) for other rows")
 
     def on(self, x: Tensor, y: Tensor) -> Task:
         """The same model on other rows."""
-        return Task(self.module, x, y, self.loss_name, self.precision, like=self)
+        return Task(self.module, x, y, self.objective, self.precision, like=self)
 
     def for_stacking(self) -> Task:
         """A copy for `vmap` with its own module, because `functional_call` swaps values inside the module."""
         module = copy.deepcopy(self.module).to(self.x.device).train()
-        return Task(module, self.x, self.y, self.loss_name, self.precision, stacked=True, like=self)
+        return Task(module, self.x, self.y, self.objective, self.precision, stacked=True, like=self)
 
     def redraw(self, plans: Plans, name: str, epochs: int) -> Plans:
         """The plans of the stacked clients; a private task draws the rows of its one client `name` in
@@ -141,7 +130,34 @@ class Task:
     # one step -----------------------------------------------------------------------------------------------
 
     def gradient(self, current: LocalState, batch: Batch) -> tuple[Tensor, LocalState]:
-        """The gradient of the batch's mean loss at `current.w`, and the state with updated buffers."""
+        """The gradient of the objective on the batch at `current.w`, and the state with updated buffers."""
+        g, current = self._data_gradient(current, batch)
+        return self.add_penalty(g, current.w), current
+
+    def add_penalty(self, g: Tensor, w: Tensor) -> Tensor:
+        """A gradient with that of the L2 penalty, λ·W, added."""
+        return g if self._penalty is None else torch.addcmul(g, self._penalty, w)
+
+    def _penalized(self) -> Tensor | None:
+        """[D]: λ for weights that are penalized, 0 for the others; None: there is no penalty."""
+        if not self.objective.l2:
+            return None
+        each = [
+            torch.full(
+                (s.stop - s.start,), self.objective.l2 * (len(s.shape) > 1 and s.name not in self.frozen)
+            )
+            for s in self.parameters
+        ]
+        return torch.cat(each).to(self.x.device)
+
+    def row_losses(self, out: Tensor, y: Tensor) -> Tensor:
+        """The loss of each row, of outputs on the CPU."""
+        return self.objective.of_rows(out, y, self.objective.weights(out.device))
+
+    def _loss(self, out: Tensor, y: Tensor) -> Tensor:
+        return self.objective.of_rows(out, y, self.class_weights)
+
+    def _data_gradient(self, current: LocalState, batch: Batch) -> tuple[Tensor, LocalState]:
         if self.stacked and self.dense:
             return _dense(self, current.w, batch.index, batch.live), current
         if (
@@ -161,7 +177,9 @@ class Task:
         return g, current._replace(buffers=buffers)
 
     def loss(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor:
-        """The mean loss over the batch's live rows, differentiable in w (except for stacked LSTMs)."""
+        """The mean loss over the batch's live rows, without the penalty, differentiable in w (except for
+        stacked LSTMs).
+        """
         if self.stacked and self.chain:
             losses = self._loss(_answers(self.chain, w, self.x[batch.index]), self.y[batch.index])
             return (losses * batch.live).sum() / batch.live.sum().clamp(min=1)
@@ -218,7 +236,7 @@ class Task:
                 out = own.module(x).float()
                 return own.gradient(
                     -(target * out.log_softmax(-1)).sum(-1).mean()
-                    if self.loss_name == "cross_entropy"
+                    if self.objective.is_classification
                     else (out - target).square().mean()
                 )
         finally:
@@ -282,10 +300,16 @@ class Task:
         return not torch.allclose(alone, padded[: len(rows)], rtol=1e-4, atol=1e-5)
 
     def _written_out(self) -> tuple[list[Layer] | None, Network | None, Chain | None]:
-        """The model as one of the three kinds whose gradient over a stack is written out."""
+        """The model as one of the three kinds whose gradient over a stack is written out.
+
+        That of convolutions and of LSTMs is written out for plain cross-entropy only.
+        """
         layers = layers_of(parts_of(self.module), self.parameters)
+        stacked = layers if layers and cover(layers, self.parameters) and self.y.dim() == 1 else None
+        if self.objective.loss != "cross_entropy" or self.objective.class_weight:
+            return stacked, None, None
         return (
-            layers if layers and cover(layers, self.parameters) else None,
+            stacked,
             network_of(self.module, self.parameters, self.x.shape[1:]),
             chain_of(self.module, self.parameters),
         )

@@ -54,6 +54,8 @@ def _stack_key(p: Plan) -> tuple[Any, ...]:
         p.evaluate_every,
         p.device,
         p.precision,
+        p.objective,
+        p.patience,
         p.engine,
         repr(p.aggregate),
         p.guard,

@@ -146,6 +146,8 @@ async def server(
         late = {name: f"no answer within {within:g} s" for name in answers.missing if name not in invalid}
         if late:
             dropped(version, late)
+            if admission is not None:
+                admission.miss(late)
         if not valid:
             raise ProtocolError(
                 f"party {me.name!r} has no valid Tested of version {version + 1}: "
@@ -181,6 +183,7 @@ async def server(
                 dropped(scheduler.version, {name: f"no answer within {within:g} s"})
                 if admission is not None:
                     admission.complete_request((name,), Order, answered=False)
+                    admission.miss((name,))
         scheduler.check_deadline(me.clock.now())
 
     if admission is not None:

@@ -8,6 +8,7 @@
       |--- Ready(rows, held, features, classes, parameters) ---->|   or Unfit(reason): data do not fit
       …  rounds; after each answer:
       |--- Free() ---------------------------------------------->|   a late client is available again
+      |<-- GaveUp(reason) ---------------------------------------|   the run ended early; the client stops
 
 All messages are in the scope "door". The server learns how many rows each client trains on and holds back,
 and why a client cannot take part: in a fixed sentence or, under a contract its owner agreed to, with the
@@ -17,7 +18,7 @@ names of columns of that contract. The clients learn the contract.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ProtocolError, TacitError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ..parties.party import Party
 
 SCOPE = "door"
+MOST_SHOWN = 1000  # characters of another party's text that are shown
 SOON = 2.0  # seconds of waiting for a party before it is logged
 
 
@@ -49,6 +51,10 @@ class Work(
 
 
 class Refused(Message, reveals="why the server does not let this party take part"):
+    reason: str
+
+
+class GaveUp(Message, reveals="that the server ended the run early, and why"):
     reason: str
 
 
@@ -78,18 +84,28 @@ class Free(Message, reveals="that the party has answered and can be asked again"
     pass
 
 
+def _shown(text: str) -> str:
+    """The text of another party, for a log: on one line, and not longer than a paragraph."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text[:MOST_SHOWN]).split()).rstrip(".")
+
+
 async def attend(me: Party, server: str, version: str, prepare: Callable[[Work], Ready]) -> None:
     """Join as a client: request the job, `prepare`, report; repeat when the server calls.
 
-    It runs concurrently with the client's rounds, and ends only with an error: the server's refusal, or an
-    error of `prepare`, of which the server receives `outside` and nothing else.
+    It runs concurrently with the client's rounds, and ends only with an error: the server's refusal, its end
+    of the run, or an error of `prepare`, of which the server receives `outside` and nothing else.
     """
     scope, life = me.scope(SCOPE), me.secret.bytes(8).hex()
     await scope.send(server, Join(version, life))
     while True:
-        message: Any = await scope.recv(server, Call, Work, Refused)
+        message: Any = await scope.recv(server, Call, Work, Refused, GaveUp)
         if isinstance(message, Refused):
-            raise ProtocolError(f"the server {server!r} refuses party {me.name!r}: {message.reason}")
+            raise ProtocolError(f"the server {server!r} refuses party {me.name!r}: {_shown(message.reason)}")
+        if isinstance(message, GaveUp):
+            raise ProtocolError(
+                f"the server {server!r} ended the run early: {_shown(message.reason)}. What this party "
+                "answered is on its record. If the server resumes the run, start this party again as before."
+            )
         if isinstance(message, Call):
             await scope.send(server, Join(version, life))
             continue
@@ -130,6 +146,8 @@ class Admission:
         ] = {}  # {client: {kind: (request to repeat after a restart, whether it keeps the client busy)}}
         self.started: dict[str, float] = {}  # when a client received its current work
         self.durations: dict[str, float] = {}  # seconds of each client's last work
+        # clients that missed a deadline: not awaited again until they reconnect or answer
+        self.overdue: set[str] = set()
         self.changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -153,6 +171,7 @@ class Admission:
                     raise ProtocolError(f"the run cannot continue: {name!r}: {message.reason}")
             elif isinstance(message, Free):
                 self.busy.discard(name)
+                self.overdue.discard(name)
                 if name in self.started:
                     self.durations[name] = self.me.clock.now() - self.started.pop(name)
             elif (
@@ -162,6 +181,7 @@ class Admission:
             self.changed.set()
 
     async def _join(self, name: str, message: Join) -> None:
+        self.overdue.discard(name)  # it is back, and is awaited while it prepares
         if message.life != self.processes.get(name):
             self.ready.pop(name, None)
         if message.version != self.version:
@@ -199,6 +219,10 @@ class Admission:
         self.refused[name] = reason
         self.note(f"{name!r} {what}: {reason}")
 
+    async def give_up(self, reason: str) -> None:
+        """Tell every client that the run has ended early."""
+        await self.scope.send(self.clients, GaveUp(reason))
+
     async def refuse(self, name: str, reason: str) -> None:
         self._exclude(name, reason, "was refused")
         await self.scope.send(name, Refused(reason))
@@ -232,21 +256,37 @@ class Admission:
                 self.busy.discard(name)
 
     def available(self, busy: bool) -> list[str]:
-        """Return the ready clients; with `busy`, also those at work."""
-        return [n for n in self.clients if n in self.ready and (busy or n not in self.busy)]
+        """Return the ready clients; with `busy`, also those at work that missed no deadline."""
+        return [
+            n
+            for n in self.clients
+            if n in self.ready and (n not in self.overdue if busy else n not in self.busy)
+        ]
+
+    def miss(self, names: Iterable[str]) -> None:
+        """Record that these clients missed a deadline: the next rounds do not wait for them."""
+        self.overdue |= {n for n in names if n not in self.ready or n in self.busy}
 
     async def wait_for_free(self, names: Sequence[str], need: int, within: float | None) -> list[str]:
+        """Return those of `names` that can be asked, at least `need`, after `within` seconds at most.
+
+        A client that missed a deadline before is not awaited, unless there are too few without it.
+        """
         clock = self.me.clock
         end = None if within is None else clock.now() + within
         began, last_note = clock.now(), ""
         while True:
             free = [n for n in names if n in self.ready and n not in self.busy]
             missing = [
-                n for n in names if n not in free and (within is None or n not in self.refused)
+                n
+                for n in names
+                if n not in free and (within is None or (n not in self.refused and n not in self.overdue))
             ]  # refused clients are not awaited
             if (not missing and len(free) >= need) or (
                 end is not None and clock.now() >= end and len(free) >= need
             ):
+                if within is not None:
+                    self.miss(missing)
                 return free
             hopeless = [f"{n!r}: {self.refused[n]}" for n in missing if n in self.refused]
             if hopeless and within is None:  # without a deadline the run needs every client

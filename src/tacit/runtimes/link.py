@@ -87,6 +87,7 @@ class Link:
         self.channels: dict[str, Channel] = {}
         self.notes: list[str] = []  # problems that were repaired or refused: for logs and tests
         self.connections = 0
+        self.sent_bytes = 0  # of messages, before encryption
         self.connected = asyncio.Event()
         self._news, self._room = asyncio.Event(), asyncio.Event()
         self._crowded: set[str] = set()  # receivers for which the program waits to confirm
@@ -132,7 +133,14 @@ class Link:
         """Run the program to its end and deliver its messages, or raise why the connection failed."""
         assert self._failed is not None
         task = asyncio.ensure_future(program(self.party))
-        await asyncio.wait([task, self._failed], return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await asyncio.wait([task, self._failed], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:  # Ctrl-C: the program may still say goodbye
+            task.cancel()
+            await asyncio.wait([task])
+            if not self._failed.done():
+                await self.drain()
+            raise
         if not task.done():
             task.cancel()
             await asyncio.wait([task])
@@ -170,6 +178,7 @@ class Link:
             self._crowded.discard(to)
         self._check()
         channel.send(scope, frame)
+        self.sent_bytes += len(frame)
         self._news.set()
 
     async def drain(self) -> None:

@@ -58,7 +58,7 @@ def read(path: str | Path, changes: list[str] | None = None) -> tuple[dict[str, 
 
 
 def federation(kit: Kit, layout: dict[str, Any]) -> Elsewhere:
-    recipe, _, labels, _ = read_layout(layout)
+    recipe, _, labels, _, _ = read_layout(layout)
     return Elsewhere.of(
         kit.federation,
         clients_of(kit),
@@ -131,12 +131,14 @@ def take_part(
     agreed: str | Path | None = None,
     device: str = "cpu",
     again: bool = False,
+    watch: Callable[[dict[str, Any]], None] = lambda event: None,
 ) -> dict[str, Any]:
-    """Run a client's part until the server ends the run; return what it saw.
+    """Run a client's part until the server ends the run; return what it contributed and saw.
 
     `agreed` is a job file: a server with another contract is refused before this party's data are read.
     Without one, default limits apply. `device` is where this party trains. `again` allows one more run of a
-    job in the clear that this party has answered before.
+    job in the clear that this party has answered before. `watch` is called with what happens: {"kind":
+    "waiting", "accepted" or "answered", "sent", "received", …}.
     """
     if kit.role != "client":
         raise BadKit(f"this is the kit of {kit.name!r} (a {kit.role}); --data is given with a client's kit.")
@@ -145,10 +147,16 @@ def take_part(
 
     seen = Ledger()
 
-    async def connected() -> Link:
+    async def connected() -> tuple[Link, dict[str, Any]]:
         async with Link(kit, patience=patience, version=__version__) as link:
+
+            def show(event: dict[str, Any]) -> None:
+                received = sum(line.bytes for line in link.mailbox.ledger.seen)
+                watch({**event, "sent": link.sent_bytes, "received": received})
+
+            show({"kind": "waiting", "server": kit.server})
             try:
-                await link.run(
+                contributed = await link.run(
                     lambda me: member(
                         me,
                         data={"table": str(data)},
@@ -157,19 +165,23 @@ def take_part(
                         agreement=ours,
                         device=device,
                         again=again,
+                        watch=show,
                     )
                 )
             finally:
                 seen.merge(link.mailbox.ledger)
-            return link
+            return link, contributed
 
     with record_command(kit.directory, seen, "party", kit.name):
-        link = asyncio.run(connected())
+        link, contributed = asyncio.run(connected())
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / "ledger.json", json.dumps(seen.to_dict(), indent=1))
     return {
         "party": kit.name,
         "state": str(folder),
+        **contributed,
+        "sent": link.sent_bytes,
+        "received": sum(line.bytes for line in seen.seen),
         "connections": link.connections,
         "noticed": link.notes,
         "ledger": seen.to_dict(),
@@ -178,10 +190,12 @@ def take_part(
 
 def check_party(kit: Kit, job: str | Path | None, data: str | Path | None) -> list[tuple[str, str]]:
     """Check everything that can be known before a run; return (what was checked, "" or the problem)."""
+    if kit.role == "hub":
+        raise BadKit("this is the hub's kit, which is no party. Run it with `tacit hub`.")
     checks = [("kit", "")]
-    fatal, why = reach(kit) if kit.role != "hub" else (False, "")
+    fatal, why = reach(kit)
     checks.append((f"hub at {kit.address}", why))
-    if not why and kit.role != "hub":
+    if not why:
         why, present = check_admission(kit)
         checks.append((f"certificate of {kit.name}", why))
         other = present.get(kit.server, "")

@@ -304,6 +304,7 @@ class Programs:
             "batch_size": p.batch_size,
             "local_steps": p.local_steps,
             "precision": p.precision,
+            "objective": p.objective.to_dict(),
             "algorithm": to_table(p.algorithm),
             "model": p.job(None)["model"],
             "spec": model_spec(p.model, "a client"),

@@ -9,7 +9,7 @@ from ...algorithms.plan import identify, plan
 from ...algorithms.types import Algorithm, Batches, State, fresh
 from ...data.federation import Federation
 from ...engine.metrics import count
-from ...engine.task import LOSSES, Task
+from ...engine.task import Task
 from ...guard import Guard
 from ..devices import placed
 from .local_dp import PrivateTask
@@ -81,7 +81,7 @@ class Member:
         """Return the mean loss of the server's model on the rows this party trains on in round r."""
         rows, index = self.fed.at(r + 1), self.fed.train.index
         out = self.task.predict(down["w"], rows.x[index].to(self.task.x.device), down.get("buffers")).cpu()
-        return float(LOSSES[self.task.loss_name](out, rows.y[index]).mean())
+        return float(self.task.row_losses(out, rows.y[index]).mean())
 
     def test(self, r: int, down: State, mine: State | None = None, summed: bool = False) -> State:
         """Return the counts of the server's model, or of the party's own one, on its held-out rows.

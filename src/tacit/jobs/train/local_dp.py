@@ -116,7 +116,7 @@ class PrivateTask(Task):
 
     @classmethod
     def of(cls, task: Task, p: Plan) -> PrivateTask:
-        private = cls(task.module, task.x, task.y, task.loss_name, task.precision, like=task)
+        private = cls(task.module, task.x, task.y, task.objective, task.precision, like=task)
         private.settings, private.plan = settings_of(p), p
         private.draws = True  # clients run one after the other: the current one is stored here
         private.now = terms(
@@ -203,7 +203,7 @@ class PrivateTask(Task):
             sums = noise.add_noise(sums, sigma, self.source)
         by_parameter = dict(zip(map(id, ghost.parameters), sums))
         g = torch.cat([by_parameter.get(id(p), torch.zeros_like(p)).reshape(-1) for p in mine.values])
-        return g / self.now.width, current
+        return self.add_penalty(g / self.now.width, current.w), current  # λ·W is the same on any rows
 
     def loss(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor:
         raise BadParameter(

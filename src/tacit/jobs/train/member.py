@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from ...accounting import Account
 from ...algorithms.types import State
 from ...crypto.digest import Digests
 from ...data.federation import Rows
+from ...engine.losses import Objective
 from ...engine.task import Task
 from ...errors import BadData, BadJob, BadRun, BudgetSpent, ProtocolError, TacitError
 from ...files import write_atomic
@@ -53,16 +54,19 @@ async def member(
     agreement: Agreement | None = None,
     device: str = "cpu",
     again: bool = False,
-) -> None:
-    """Run the program of a client.
+    watch: Callable[[dict[str, Any]], None] = lambda event: None,
+) -> dict[str, Any]:
+    """Run the program of a client; return what it contributed.
 
     `data` is {"table": a file of its own} or {"folder": a folder that `save_rows` wrote}; `state` is a folder
     for its state; `agreement` is what its owner agreed to (None only where one user runs all parties on one
-    machine); `device` is where it trains; `again` allows one more run of a contract in the clear.
+    machine); `device` is where it trains; `again` allows one more run of a contract in the clear; `watch` is
+    called with {"kind": "accepted" or "answered", …} for a display.
     """
-    work = ClientWork(me.name, data, Path(state), model, agreement, device, again)
+    work = ClientWork(me.name, data, Path(state), model, agreement, device, again, watch)
 
     async def free() -> None:
+        work.report()
         await me.scope(joining.SCOPE).send(boss, joining.Free())
 
     async def play() -> None:
@@ -94,6 +98,7 @@ async def member(
 
     try:
         await run_alongside(play(), joining.attend(me, boss, __version__, work.prepare))
+        return work.summary()
     finally:
         work.record_spending(me.ledger)
 
@@ -127,7 +132,11 @@ class ClientWork:
         agreement: Agreement | None = None,
         device: str = "cpu",
         again: bool = False,
+        watch: Callable[[dict[str, Any]], None] = lambda event: None,
     ):
+        self.watch = watch
+        self.last_request = ""  # for the display
+        self.evaluations = 0  # answered by this process
         self.name, self.data, self.state, self.model, self.agreement, self.device, self.again = (
             name,
             data,
@@ -157,6 +166,7 @@ class ClientWork:
                     error.outside = TacitError.outside
                 raise
             self.offer = offer
+            self.watch({"kind": "accepted", "rounds": self.plan.rounds})
             self.prepared.set()
         assert self.mine is not None
         fed = self.mine.fed
@@ -207,7 +217,7 @@ class ClientWork:
         def build_task() -> Task:
             module = models.build(p.model, tuple(shape), fed.classes or 1, p.seed).to(self.device)
             x, y = (t.to(self.device) for t in fed.at(0))
-            return Task(module, x, y, "mse" if fed.classes is None else "cross_entropy", p.precision)
+            return Task(module, x, y, p.objective, p.precision)
 
         task = build_task()
         guard = guards.fit(p, task, task.initial())
@@ -305,11 +315,41 @@ class ClientWork:
                 + "\n",
             )
 
+    def report(self) -> None:
+        """Tell the display what was answered last."""
+        if self.mine is not None:
+            self.watch(
+                {
+                    "kind": "answered",
+                    "request": self.last_request,
+                    "round": self.rounds_answered,
+                    "rounds": self.plan.rounds,
+                }
+            )
+
+    @property
+    def rounds_answered(self) -> int:
+        """How many updates this party has sent or masked under this contract, also in earlier processes."""
+        what = "order " if self.paced else "content "
+        return sum(key.startswith(what) for key in self.record.bound)
+
+    def summary(self) -> dict[str, Any]:
+        """Return what this party contributed to the run."""
+        if self.mine is None:
+            return {"rounds_answered": 0, "rounds": 0, "evaluations": 0, "epsilon": None}
+        return {
+            "rounds_answered": self.rounds_answered,
+            "rounds": self.plan.rounds,
+            "evaluations": self.evaluations,
+            "epsilon": None if self.account is None else self.account.epsilon(),
+        }
+
     # --- consent: which requests are answered ---------------------------------------------------------------
 
     def admit(self, kind: str, r: int, sent: Digests) -> bool:
         """Check a request against the contract, before anything is computed for it."""
         mine, p = self._ready(), self.plan
+        self.last_request = kind
         last = p.rounds - (kind != "test")  # a test of round r is one of the model after it
         allowed = {
             "update": 0 <= r <= last,
@@ -449,6 +489,7 @@ class ClientWork:
 
     def test(self, r: int, down: State) -> State:
         mine = self._ready()
+        self.evaluations += 1
         memory = None if self.paced else self.memory.now
         if self.figures is None:
             return self.tester.test(r, down, memory, summed=self.counted is not None)
@@ -593,7 +634,7 @@ def task_from_job(job: Mapping[str, Any], rows: Rows) -> Task:
         else from_table(job["model"], models.ALL, "the job's model")
     )
     module = models.build(model, tuple(job["features"]), job["classes"] or 1, job["seed"])
-    return Task(module, *rows, "mse" if job["classes"] is None else "cross_entropy", job["precision"])
+    return Task(module, *rows, Objective.from_dict(job["objective"]), job["precision"])
 
 
 def member_from_job(name: str, folder: str, job: Mapping[str, Any]) -> Member:

@@ -196,7 +196,7 @@ class MessageTrainer(Trainer):
         return protocol.server(
             me,
             p.fed.parties,
-            rounds,
+            self.until_stopped(rounds),
             choose,
             self.round_models,
             merge,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import secrets
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from ... import __version__
 from ...algorithms.plan import identify, plan
 from ...algorithms.types import Batches, State
 from ...engine.task import Task
-from ...errors import BadParameter, ProtocolError
+from ...errors import BadParameter, ProtocolError, TacitError
 from ...guard import Guard
 from ...parties.ledger import Ledger
 from ...parties.message import Message
@@ -39,6 +41,18 @@ from .trainer import Records, RoundRecord, RunContext
 __all__ = ["Deployed", "Elsewhere", "NetworkedTrainer"]
 
 
+def _reason(error: BaseException) -> str:
+    """Say to the parties why the run ends early.
+
+    Texts of the protocol's own errors name parties and steps. Others may name files of the server.
+    """
+    if isinstance(error, ProtocolError):
+        return str(error)
+    if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
+        return "it was stopped"
+    return f"an error at the server ({type(error).__name__}); its own log says more"
+
+
 class NetworkedTrainer(MessageTrainer):
     """Each round is on disk before the next begins.
 
@@ -55,6 +69,7 @@ class NetworkedTrainer(MessageTrainer):
         joining.Call,
         joining.Work,
         joining.Refused,
+        joining.GaveUp,
     )
 
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], context: RunContext):
@@ -246,7 +261,15 @@ class NetworkedTrainer(MessageTrainer):
                 self.context.note,
                 everyone=self.within is None,
             )
-            await run_alongside(server(me, admission=self.admission, wrong=self.wrong), self.admission.run())
+            try:
+                await run_alongside(
+                    server(me, admission=self.admission, wrong=self.wrong), self.admission.run()
+                )
+            except BaseException as error:
+                if isinstance(self.through, Deployed):  # nobody else tells them
+                    with suppress(TacitError):  # the connection itself may be what failed
+                        await self.admission.give_up(_reason(error))
+                raise
 
         if isinstance(self.through, Processes):
             yield from self._stream_here(self.through, program, emitter)

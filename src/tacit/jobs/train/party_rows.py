@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from ... import data as datasets
 from ...data import tables
 from ...data.federation import Federation, Holdings, Rows
 from ...data.recipe import Recipe
-from ...data.table_files import read_table
+from ...data.table_files import check_encoding, read_table
 from ...errors import BadData, BadJob
 from ...files import write_atomic
 from ...parameters import bad, from_fields, from_table, nearest, real, to_table
@@ -34,6 +35,11 @@ class TableLayout:
     numbers: list[str] = field(default_factory=list)
     categories: dict = field(default_factory=dict)  # type: ignore[type-arg]  # column: its values
     missing: list[str] = field(default_factory=list)  # columns that may have missing values
+    mean: list[float] = field(default_factory=list)  # of each of `numbers`, where parties agree on it
+    std: list[float] = field(default_factory=list)
+    separator: str = ""  # of CSV files; empty: recognized in each file
+    decimal: str = ""  # "." or ",": the decimal sign; empty: a point
+    encoding: str = ""  # of CSV files; empty: UTF-8
     held_fraction: float = real(0.1, least=0, below=1, doc="share of the rows held out for evaluation")
 
     def check(self) -> None:
@@ -48,14 +54,49 @@ class TableLayout:
         ):
             must_be = "a table: a column, and the list of its values"
             raise bad("[data]", "categories", self.categories, must_be)
+        for key in ("mean", "std"):
+            values = getattr(self, key)
+            if values and (
+                len(values) != len(self.numbers)
+                or not all(
+                    isinstance(v, int | float)
+                    and not isinstance(v, bool)
+                    and math.isfinite(v)
+                    and (key == "mean" or v > 0)
+                    for v in values
+                )
+            ):
+                must_be = f"a list of {len(self.numbers)} finite numbers" + " above 0" * (key == "std")
+                raise bad("[data]", key, list(values), f"{must_be}, one for each of `numbers`")
+        if bool(self.mean) != bool(self.std):
+            given, other = ("mean", "std") if self.mean else ("std", "mean")
+            raise bad("[data]", given, list(getattr(self, given)), f"given together with {other}")
+        if len(self.separator) > 1:
+            raise bad("[data]", "separator", self.separator, "one character, like ';'")
+        if self.decimal not in ("", ".", ","):
+            raise bad("[data]", "decimal", self.decimal, "'.' or ','")
+        if self.separator and self.separator == self.decimal:
+            raise bad("[data]", "decimal", self.decimal, "different from the separator")
+        check_encoding("[data]", self.encoding or None)
 
 
-def read_layout(table: Mapping[str, Any]) -> tuple[Recipe, str, list[str] | None, float]:
-    """Return the recipe, the label, its values (None: a regression), and the share held out, of [data]."""
+class AgreedTable(NamedTuple):
+    """What [data] says about each party's file."""
+
+    recipe: Recipe
+    label: str
+    labels: list[str] | None  # None: a regression
+    held_fraction: float
+    reading: dict[str, str]  # separator, decimal and encoding, where they are given
+
+
+def read_layout(table: Mapping[str, Any]) -> AgreedTable:
+    """Return what [data] of a job for real parties says, checked."""
     what = "for real parties it describes the columns of each party's own file, and has no key"
     layout = from_fields(table, TableLayout, "[data]", what)
     kinds = {k: tuple(v) for k, v in layout.categories.items()}
-    recipe = Recipe(tuple(layout.numbers), kinds, tuple(layout.missing))
+    mean, std = (tuple(map(float, given)) or None for given in (layout.mean, layout.std))
+    recipe = Recipe(tuple(layout.numbers), kinds, tuple(layout.missing), mean=mean, std=std)
     if not recipe.columns:
         raise BadJob(
             "[data]: there are neither numbers nor categories, so there is nothing to learn from. Name the "
@@ -66,7 +107,10 @@ def read_layout(table: Mapping[str, Any]) -> tuple[Recipe, str, list[str] | None
             f"[data]: labels is {list(layout.labels)!r}; it must name at least two, or be left out for a "
             "regression."
         )
-    return recipe, layout.label, list(layout.labels) or None, float(layout.held_fraction)
+    reading = {k: v for k in ("separator", "decimal", "encoding") if (v := getattr(layout, k))}
+    return AgreedTable(
+        recipe, layout.label, list(layout.labels) or None, float(layout.held_fraction), reading
+    )
 
 
 def save_rows(fed: Federation, k: int, folder: Path) -> None:
@@ -128,16 +172,17 @@ def read_rows(
 ) -> Federation:
     """Read a party's own file, encoded as all parties agreed.
 
-    Columns, categories and labels are the job's; means and standard deviations are the party's own.
+    Columns, categories and labels are the job's. Means and standard deviations are the job's if it declares
+    them, and the party's own otherwise.
     """
     if layout is None:
         raise BadJob(
             "the job does not say which columns the parties' files have. Its [data] needs label, numbers "
             "and categories."
         )
-    recipe, label, labels, fraction = read_layout(layout)
+    recipe, label, labels, fraction, reading = read_layout(layout)
     file = Path(path)
-    frame = read_table(file)
+    frame = read_table(file, **reading)  # type: ignore[arg-type]
     known = [str(c) for c in frame.columns]
     if label not in known:
         raise BadData(
@@ -169,11 +214,7 @@ def read_rows(
     order = torch.from_numpy(np.random.default_rng([seed, HOLDING]).permutation(len(y)))
     held = min(max(round(fraction * len(y)), 1 if fraction and len(y) > 1 else 0), len(y) - 1)
     train = order[held:]
-    x = recipe.apply(
-        x,
-        *recipe.statistics(x[train], torch.zeros(len(train), dtype=torch.int64), 1),
-        torch.zeros(len(y), dtype=torch.int64),
-    )
+    x = recipe.resolve(x[train]).standardize(x)
     return Federation(
         file.name,
         Rows(x, y),

@@ -19,6 +19,7 @@ from ...config import conflicts
 from ...config.train import MIN_ROWS as MIN_ROWS
 from ...config.train import TrainConfig, to_tables
 from ...data.federation import Federation, check_one_label
+from ...engine.losses import Objective
 from ...engine.task import Task
 from ...errors import BadData, BadParameter
 from ...guard import Noise, Stage
@@ -27,6 +28,7 @@ from ...parameters import NONE, bad, check, to_table
 from ...runtimes.cohort import Run
 from ..devices import device_for
 from . import guards
+from .objective import resolve_loss, weigh_classes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,11 @@ class Plan(TrainConfig):
     )
     through: Any = None  # the runtime object, where `runtime` is "processes" or "parties"
     sums_only: bool = False  # the server sees metrics on held-out rows of all parties together only
+
+    @property
+    def objective(self) -> Objective:
+        """What local steps minimize."""
+        return Objective(self.loss or "cross_entropy", self.class_weight or (), self.l2 or 0.0)
 
     def run(self) -> Run:
         members = None if self.members is None else np.array(self.members)
@@ -271,6 +278,7 @@ def make_plan(fed: Federation, *, label: str = "", skew: str = "", **options: An
             else None,
             "label": label or _label(config, topology),
             "skew": skew or ("natural" if fed.skew is None else repr(fed.skew)),
+            **resolve_loss(config, fed),
             "sums_only": any(stage.hides for stage in config.guard)
             or (isinstance(topology, topologies.Gossip) and topology.secure),
         }
@@ -283,8 +291,8 @@ def make_plan(fed: Federation, *, label: str = "", skew: str = "", **options: An
 
 
 def _complete(p: Plan) -> Plan:
-    """Fill in what follows from the data: malicious rows, public sizes, the scale of hidden weights."""
-    changes: dict[str, Any] = {"guard": _with_max_rows(p)}
+    """Fill in what follows from the data: class weights, malicious rows, public sizes, hidden weights."""
+    changes: dict[str, Any] = {"guard": _with_max_rows(p), "class_weight": weigh_classes(p)}
     if p.adversaries is not None:
         changes["fed"] = p.adversaries.rows(p.fed)
     if p.private is not None:
@@ -420,7 +428,7 @@ def make_task(p: Plan) -> Task:
         module,
         rows.x.to(p.device),
         rows.y.to(p.device),
-        "mse" if p.fed.classes is None else "cross_entropy",
+        p.objective,
         p.precision,
     )
     if p.private is None:

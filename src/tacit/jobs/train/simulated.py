@@ -14,7 +14,7 @@ from torch import Tensor
 from ... import algorithms, selection
 from ...algorithms.types import Algorithm, State
 from ...engine import evaluation
-from ...engine.task import LOSSES, Task
+from ...engine.task import Task
 from ...guard import Guard, Noise
 from ...parties.ledger import Ledger
 from ...protocols.picking import Pick, Score
@@ -81,7 +81,7 @@ class SimulatedTrainer(Trainer):
         self.last = rounds.stop
         if rounds.start == 0 and evaluates(self.plans[0], 0, rounds.stop):
             yield self.records(0, rounds.stop, [np.arange(0)] * len(self.plans))
-        for r in rounds:
+        for r in self.until_stopped(rounds):
             self.context.spend(r)
             self.facts = [{} for _ in self.plans]
             yield self.records(r + 1, rounds.stop, self._round(r))
@@ -152,7 +152,7 @@ class SimulatedTrainer(Trainer):
         out = self.task.predict(
             w, rows.x[index].to(w.device), None if self.buffers is None else self.buffers[i]
         ).cpu()
-        losses = LOSSES[self.task.loss_name](out, rows.y[index])
+        losses = self.task.row_losses(out, rows.y[index])
         return np.array([float(part.mean()) for part in losses.split([len(h) for h in held])])
 
     def evaluate(self, r: int) -> list[dict[str, Any]]:

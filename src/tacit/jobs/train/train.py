@@ -42,9 +42,11 @@ from ...runs import (
     versions,
 )
 from ...topologies import Gossip, Hierarchy
+from ..devices import placed
 from . import guards, paced
 from .plan import Plan, make_plan, prepare_stack
 from .simulated import SimulatedTrainer
+from .stopping import EarlyStopping, without_best
 from .trainer import PENDING, RoundRecord, RunContext, Trainer
 
 if TYPE_CHECKING:
@@ -120,6 +122,11 @@ class _Training:
         self.task, self.starts = prepare_stack(plans)
         self.journals: list[Journal] = []
         self.timer = SaveTimer()
+        self.stopping = [EarlyStopping(p) for p in plans]
+        self.ended: list[int | None] = [None] * len(plans)  # the round after which early stopping ended a run
+        self.final: list[State] = [{}] * len(
+            plans
+        )  # the state of a run that ended before others of its stack
 
     def close(self) -> None:
         for journal in self.journals:
@@ -136,8 +143,15 @@ class _Training:
         else:
             for out in filter(None, self.directories):  # all of them first: a refusal writes nothing
                 check_unused(out)
+        for stopping, journal, state in zip(self.stopping, self.journals, states):
+            stopping.restore(journal.events, state)
         context = RunContext(
-            self._spend, self._spend_evaluation, self._note, self.directories[0], states, metadata
+            self._spend,
+            self._spend_evaluation,
+            self._note,
+            self.directories[0],
+            [without_best(state) for state in states],
+            metadata,
         )
         self.trainer = trainer_class(self.first)(self.task, self.starts, self.plans, context)
         if not resume:
@@ -246,7 +260,11 @@ class _Training:
 
     def run(self) -> None:
         """Train to the last round, unless the run that is resumed had ended."""
-        if any(e["kind"] == "end" for e in self.journals[0].events):
+        for i, journal in enumerate(self.journals):
+            if self.stopping[i].is_over:  # before the run was resumed
+                self.ended[i] = max(e["round"] for e in journal.events if e["kind"] == "round")
+                self.final[i] = self.trainer.save(i)
+        if any(e["kind"] == "end" for e in self.journals[0].events) or None not in self.ended:
             return
         clock = time.perf_counter()
         with closing(self.trainer.run(range(self.start_round, self.last))) as rounds:
@@ -254,9 +272,12 @@ class _Training:
                 if not records[0].is_complete:
                     self._save_pending(records[0])
                     continue
-                seconds, clock = (time.perf_counter() - clock) / len(self.plans), time.perf_counter()
-                for i, record in enumerate(records):
-                    self._write_round(i, record, seconds)
+                running = [i for i, end in enumerate(self.ended) if end is None]
+                seconds, clock = (time.perf_counter() - clock) / len(running), time.perf_counter()
+                for i in running:
+                    self._write_round(i, records[i], seconds)
+                if None not in self.ended:
+                    self.trainer.stop()
                 self._save_stack(records[0].round)
         if self.last < self.first.rounds:
             for journal in self.journals:
@@ -275,17 +296,38 @@ class _Training:
             _note_divergence(journal, p, r)
         if "untested" in event and "loss" not in event:
             _note_no_test_rows(journal, p)
+        self.stopping[i].observe(event, lambda: self._trainer_model(i))
+        if self.stopping[i].is_over:
+            self.ended[i], self.final[i] = r, self.trainer.save(i)
         if r and self.together is None:
-            self._save(i, r, force=r == self.last or self.trainer.saves_every_round)
+            is_last = r == self.last or self.ended[i] is not None
+            self._save(i, r, force=is_last or self.trainer.saves_every_round)
+
+    def _trainer_model(self, i: int) -> State:
+        buffers = self.trainer.buffers
+        return {"w": self.trainer.weights[i]} | ({} if buffers is None else {"buffers": buffers[i]})
+
+    def _model(self, i: int) -> State:
+        """Return the model of run i: the trainer's, or with early stopping the best evaluated one."""
+        return placed(self.trainer.weights.device, self.stopping[i].state) or self._trainer_model(i)
+
+    def _last_round(self, i: int) -> int:
+        end = self.ended[i]
+        return self.last if end is None else end
+
+    def _state(self, i: int) -> State:
+        """Return what run i needs to resume: the trainer's state, and the best model so far."""
+        state = self.trainer.save(i) if self.ended[i] is None else self.final[i]
+        return {**state, **self.stopping[i].saved()} if state else state
 
     def _save(self, i: int, r: int, force: bool) -> None:
-        self.journals[i].save(r, lambda: self.trainer.save(i), self.trainer.checkpoint_metadata, force=force)
+        self.journals[i].save(r, lambda: self._state(i), self.trainer.checkpoint_metadata, force=force)
 
     def _save_pending(self, record: RoundRecord) -> None:
         """Write a merged model to disk before parties see it: they evaluate it next."""
         self.journals[0].save(
             record.round,
-            lambda: self.trainer.save(0),
+            lambda: self._state(0),
             lambda: {**self.trainer.checkpoint_metadata(), PENDING: record.to_dict()},
             force=True,
         )
@@ -294,7 +336,7 @@ class _Training:
         if not r or self.together is None or not (r == self.last or self.timer.is_due):
             return
         with self.timer.measure():
-            self._write_stack(r, [self.trainer.save(i) for i in range(len(self.plans))])
+            self._write_stack(r, [self._state(i) for i in range(len(self.plans))])
             for i in range(len(self.plans)):  # after the stack: no run's own state is ahead of the others'
                 self._save(i, r, force=True)
 
@@ -316,23 +358,34 @@ class _Training:
     def finish(self) -> list[Result]:
         for i, (p, journal) in enumerate(zip(self.plans, self.journals)):
             is_drawn = any(e["kind"] == "landscape" for e in journal.events)
-            if p.landscape and not is_drawn and torch.isfinite(self.trainer.weights[i]).all():
+            if p.landscape and not is_drawn and torch.isfinite(self._model(i)["w"]).all():
                 journal.event("landscape", **self.trainer.landscape(i))
         results = [self._finish_run(i) for i in range(len(self.plans))]
         if self.together is not None:  # a run with a directory has its last state there
             in_memory = [journal.directory is None for journal in self.journals]
-            self._write_stack(self.last, [self.trainer.save(i) if m else {} for i, m in enumerate(in_memory)])
+            self._write_stack(self.last, [self._state(i) if m else {} for i, m in enumerate(in_memory)])
         return results
 
     def _finish_run(self, i: int) -> Result:
         trainer, p, journal = self.trainer, self.plans[i], self.journals[i]
-        metrics, ledger = _last_metrics(journal.events), self._ledger(i)
+        stopping, last = self.stopping[i], self._last_round(i)
+        metrics, ledger = _last_metrics(journal.events, stopping.round), self._ledger(i)
         if not any(e["kind"] == "end" for e in journal.events):
+            if stopping.round:
+                journal.event(
+                    "stop",
+                    round=last,
+                    best_round=stopping.round,
+                    metric=stopping.metric,
+                    value=stopping.value,
+                    early=stopping.is_over,
+                )
+                journal.event("note", text=stopping.explain(last))
             seconds = sum(e["seconds"] for e in journal.events if e["kind"] == "round")
             journal.event("end", metrics=metrics, seconds=seconds)
-        buffers = trainer.buffers
-        model = trainer.task.module_at(trainer.weights[i], None if buffers is None else buffers[i])
-        self._save(i, self.last, force=True)
+        final = self._model(i)
+        model = trainer.task.module_at(final["w"], final.get("buffers"))
+        self._save(i, last, force=True)
         release = self._release(i)
         if journal.directory is not None:
             write_release(journal.directory, release, model)
@@ -366,29 +419,34 @@ class _Training:
         """Return who saw what in run i, and what privacy it spent."""
         p, account = self.plans[i], self.accounts[i]
         rounds = [e for e in self.journals[i].events if e["kind"] == "round"]
-        ledger = guards.hide_participation(p, self.trainer.ledger(i, rounds), self.last)
+        last = self._last_round(i)
+        ledger = guards.hide_participation(p, self.trainer.ledger(i, rounds), last)
         if p.private is not None:
             from .local_dp import spent
 
-            ledger.merge(spent(p, self.last))
+            ledger.merge(spent(p, last))
         if account is not None and account.spent:
-            ledger.spend(guards.spend(p, self.trainer.guards[i], account, self.last))
+            ledger.spend(guards.spend(p, self.trainer.guards[i], account, last))
         if p.insecure_seed is not None:
             ledger.stamp(NOT_PRIVATE)
         return ledger
 
 
-def _last_metrics(events: list[Event]) -> dict[str, Any]:
-    """Return the metrics of the last model that was evaluated, and the best accuracy of all."""
+def _last_metrics(events: list[Event], best_round: int = 0) -> dict[str, Any]:
+    """Return the metrics of the last model that was evaluated, and the best accuracy of all.
+
+    With early stopping the model is that of `best_round`.
+    """
     tested = [e for e in events if e["kind"] == "round" and e["round"] > 0 and "loss" in e]
     if not tested:
         return {}  # nobody held any rows back
-    metrics = {k: v for k, v in tested[-1].items() if isinstance(v, float) and k not in ("seconds", "clock")}
+    last = next(e for e in reversed(tested) if best_round in (0, e["round"]))
+    metrics = {k: v for k, v in last.items() if isinstance(v, float) and k not in ("seconds", "clock")}
     # a diverged model has no accuracy; the best of several noisy ones would be the luckiest
     scored = [e for e in tested if math.isfinite(e.get("accuracy", math.nan)) and "accuracy_error" not in e]
     if scored:
         best = max(scored, key=lambda e: e["accuracy"])
-        metrics |= {"best_accuracy": best["accuracy"], "best_round": best["round"]}
+        metrics |= {"best_accuracy": best["accuracy"], "best_round": best_round or best["round"]}
     return metrics
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,6 +117,7 @@ class Trainer(ABC):
     start_events: Mapping[str, Mapping[str, Any]] = {}  # by kind: further events at the start of the run
     pipeline: Pipeline | None = None  # that real parties fitted together; a simulation has the federation's
     saves_every_round: bool = False  # whether a round must be on disk before anybody sees its model
+    is_stopped: bool = False  # whether `run` ends before its last round
 
     @abstractmethod
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], context: RunContext): ...
@@ -139,6 +140,17 @@ class Trainer(ABC):
         yields a round twice where parties evaluate its model: before (`is_complete` is False) and after.
         Nothing happens between two records until the next is requested, so a consumer may `save` there.
         """
+
+    def stop(self) -> None:
+        """End `run` after the record it yielded last; parties are told as after the last round."""
+        self.is_stopped = True
+
+    def until_stopped(self, rounds: range) -> Iterator[int]:
+        """Yield these rounds as long as nobody calls `stop`."""
+        for r in rounds:
+            if self.is_stopped:
+                return
+            yield r
 
     @abstractmethod
     def save(self, i: int) -> State:

@@ -1,0 +1,1 @@
+"""Statistics across parties: programs of sums (stats/) on a runtime (runtimes/), with their ledger."""

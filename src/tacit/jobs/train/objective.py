@@ -1,0 +1,51 @@
+"""What a run minimizes, with everything that depends on the data filled in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...config.train import BALANCED, TrainConfig
+from ...data.federation import Federation
+from ...parameters import bad
+
+if TYPE_CHECKING:
+    from .plan import Plan
+
+
+def resolve_loss(config: TrainConfig, fed: Federation) -> dict[str, Any]:
+    """Return the loss and the penalty of a run, where the options leave them open."""
+    return {
+        "loss": config.loss or ("mse" if fed.classes is None else "cross_entropy"),
+        "l2": 0.0 if config.l2 is None else config.l2,
+    }
+
+
+def weigh_classes(p: Plan) -> tuple[float, ...] | None:
+    """Return the weight of each class, in the order of the classes; None: all weigh 1."""
+    given, fed = p.class_weight, p.fed
+    if given is None or fed.classes is None:
+        return None
+    if given == BALANCED:
+        return balance(count_labels(fed))
+    labels = fed.labels or tuple(map(str, range(fed.classes)))
+    if isinstance(given, dict):
+        if set(given) != set(labels):
+            raise bad("train", "class_weight", given, f"by label, with a weight for each of {list(labels)}")
+        return tuple(given[label] for label in labels)
+    if len(given) != fed.classes:
+        raise bad("train", "class_weight", list(given), f"of {fed.classes} numbers, one for each of {labels}")
+    return tuple(given)
+
+
+def count_labels(fed: Federation) -> torch.Tensor:
+    """[C]: how many training rows of all parties have each label, the sum of the parties' counts."""
+    y = fed.rows.y[fed.train.index]
+    return torch.bincount(y[y >= 0], minlength=fed.classes or 0)
+
+
+def balance(counts: torch.Tensor) -> tuple[float, ...]:
+    """Return n / (C · n_c) for each class, as scikit-learn's "balanced"; a class without rows weighs 1."""
+    n, present = float(counts.sum()), int((counts > 0).sum())
+    return tuple(n / (present * c) if c else 1.0 for c in counts.tolist())

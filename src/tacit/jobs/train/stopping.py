@@ -1,0 +1,89 @@
+"""Early stopping: end a run when its metric on held-out rows no longer improves, and keep the best model.
+
+Only figures of the journal are read, which under secure aggregation come from summed counts. So no party
+sends anything for it, and a resumed run makes the same decisions from the events it kept. L. Prechelt: "Early
+Stopping — But When?", 1998, the criterion UP with a strip of one evaluation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ...algorithms.types import State
+from ...runs import Event
+from .plan import Plan
+
+LOWER_IS_BETTER = ("loss", "brier", "mae", "rmse")
+# a majority class of this share makes accuracy a poor guide: a model that never finds the other class has it
+SKEWED = 0.65
+BEST = "best."  # prefix of the best model's tensors in a saved state
+
+
+def metric_of(p: Plan, event: Mapping[str, Any]) -> str:
+    """Return the metric a run is judged by: the option, or the rule for the figures of an evaluation."""
+    if p.metric is not None:
+        return p.metric
+    if p.fed.classes is None:
+        return "r2" if "r2" in event else "loss"
+    return "auc" if event.get("majority", 0.0) > SKEWED and "auc" in event else "accuracy"
+
+
+class EarlyStopping:
+    """The best evaluated model of a run, and whether the run should end."""
+
+    def __init__(self, p: Plan):
+        self.plan, self.patience = p, p.patience
+        self.metric, self.round, self.value, self.waited = "", 0, math.nan, 0
+        self.state: State = {}  # the best model: w, and buffers if there are any
+
+    @property
+    def is_over(self) -> bool:
+        return self.patience is not None and self.waited >= self.patience
+
+    def restore(self, events: Sequence[Event], saved: State) -> None:
+        """Take up the events of a run that was stopped, and the best model saved with its state."""
+        self.state = {k.removeprefix(BEST): v for k, v in saved.items() if k.startswith(BEST)}
+        state = self.state
+        for event in events:
+            if event["kind"] == "round":
+                self.observe(event, lambda: state)
+
+    def saved(self) -> State:
+        """Return the best model as entries of a saved state."""
+        return {f"{BEST}{k}": v.cpu() for k, v in self.state.items()}
+
+    def observe(self, event: Mapping[str, Any], model: Callable[[], State]) -> bool:
+        """Read the figures of a round; return whether its model is the best so far, and then keep it."""
+        if self.patience is None or not event["round"] or "loss" not in event:
+            return False
+        self.metric = self.metric or metric_of(self.plan, event)
+        value = event.get(self.metric, math.nan)
+        if not math.isfinite(value) or (self.round and not self._is_better(value)):
+            self.waited += 1
+            return False
+        self.round, self.value, self.waited = int(event["round"]), float(value), 0
+        self.state = {k: torch.clone(v) for k, v in model().items()}
+        return True
+
+    def _is_better(self, value: float) -> bool:
+        return value < self.value if self.metric in LOWER_IS_BETTER else value > self.value
+
+    def explain(self, r: int) -> str:
+        """Return the note of a run that ends after round r."""
+        best = f"the model is that of round {self.round}, with the best {self.metric} ({self.value:.4f})"
+        chosen = "on the held-out rows that chose it, so expect slightly less on new rows"
+        if self.is_over:
+            return (
+                f"early stopping: no better {self.metric} in {self.patience} evaluations after round "
+                f"{self.round}, so training ended after round {r}; {best} {chosen}."
+            )
+        return f"early stopping: all {r} rounds were run; {best} {chosen}."
+
+
+def without_best(saved: State) -> State:
+    """Return a saved state without the best model in it."""
+    return {k: v for k, v in saved.items() if not k.startswith(BEST)}
