@@ -12,7 +12,7 @@ def add(verb: Callable[..., Any]) -> None:
     verb(
         "export",
         _export,
-        "Write the model of a run for other programs: ONNX with the preparation of its table, or torch.export.",
+        "Write the model of a run for other programs: ONNX with the table's preparation, or torch.export.",
         arg("run", help="the directory of a run, or of a party's model"),
         arg("--out", required=True, metavar="FILE", help="model.onnx or model.pt2; the ending is the format"),
         arg(

@@ -1,5 +1,5 @@
-"""tacit predict: score new rows with the model of a run, or predict with a split network, between real parties
-or with all of them here.
+"""tacit predict: score new rows with the model of a run, or predict with a split network, between real
+parties or with all of them here.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def add(verb: Callable[..., Any]) -> None:
         arg(
             "part",
             metavar="RUN|PART",
-            help="the directory of a run, or of a party's model; for a split network the folder of your part, "
-            "and without a kit the folder with all parts",
+            help="the directory of a run, or of a party's model; for a split network the folder of your "
+            "part, and without a kit the folder with all parts",
         ),
         arg("table", nargs="?", metavar="NEW.csv", help="with a run: the new rows, without labels"),
         KIT,
@@ -83,8 +83,8 @@ def _score(args: Any) -> Answer:
     check_release(args.part)
     if args.table is None or args.file or args.kit is not None or args.processes:
         raise BadParameter(
-            f"predict: {args.part} holds the whole model of a run: give it the new rows, without --file, --kit "
-            f"and --processes, like `tacit predict {args.part} new.csv --out scored.csv`."
+            f"predict: {args.part} holds the whole model of a run: give it the new rows, without --file, "
+            f"--kit and --processes, like `tacit predict {args.part} new.csv --out scored.csv`."
         )
     scored = score_file(
         *read_model(args.part),

@@ -79,8 +79,8 @@ def plan_file(
         raise BadJob(f"{file}: --parties is for jobs of real parties; this one says who holds the rows.")
     if verb == "study":
         raise BadJob(
-            f"{file} is a study: many runs of one table. `tacit study {file} --quick` runs each of them on a few "
-            "rows; `tacit plan` takes the job file of a single run."
+            f"{file} is a study: many runs of one table. `tacit study {file} --quick` runs each of them on a "
+            "few rows; `tacit plan` takes the job file of a single run."
         )
     if verb in ("split", "ftl"):
         if changes:
@@ -92,8 +92,8 @@ def plan_file(
         return [Planned("", _train_private(file, changes))]
     if verb == "synthesize":
         raise BadJob(
-            f"{file} declares columns, for `tacit synth` and `tacit synthesize`, which take options instead of "
-            f"a job file. `tacit synthesize --columns {file} …` states who saw what in its ledger."
+            f"{file} declares columns, for `tacit synth` and `tacit synthesize`, which take options instead "
+            f"of a job file. `tacit synthesize --columns {file} …` states who saw what in its ledger."
         )
     return _train(file, changes)
 
@@ -107,7 +107,11 @@ def verb_of(tables: Mapping[str, Any]) -> str:
             return verb
     if "tables" in tables:
         return "study"
-    if tables and "data" not in tables and all(isinstance(t, Mapping) and "kind" in t for t in _columns(tables)):
+    if (
+        tables
+        and "data" not in tables
+        and all(isinstance(t, Mapping) and "kind" in t for t in _columns(tables))
+    ):
         return "synthesize"
     has_source = "name" in data or "path" in data
     if "private" in tables and has_source and not {"parties", "by", "skew", "skews"} & set(data):
@@ -119,7 +123,7 @@ def _columns(tables: Mapping[str, Any]) -> list[Any]:
     return [table for name, table in tables.items() if name != "constraints"]
 
 
-# tacit run, tacit compare, tacit party -----------------------------------------------------------------------
+# tacit run, tacit compare, tacit party ----------------------------------------------------------------------
 
 
 def _train(file: Path, changes: Sequence[str]) -> list[Planned]:
@@ -142,9 +146,7 @@ def _train(file: Path, changes: Sequence[str]) -> list[Planned]:
         ]
 
 
-def _real_parties(
-    file: Path, changes: Sequence[str], kit: str | Path | None, parties: int | None
-) -> Outlook:
+def _real_parties(file: Path, changes: Sequence[str], kit: str | Path | None, parties: int | None) -> Outlook:
     from ..runtimes.processes import need_net
 
     need_net("tacit plan of a job for real parties")
@@ -162,18 +164,16 @@ def _real_parties(
         names = ("server", *(f"client-{k}" for k in range(1, count + 1)))
         of = kits.temporary("planned", names)[1]["server"]
         notes.append(
-            f"without --kit the parties are not known: this is the plan for {count} clients (--parties). Bytes, ε "
-            "by sampling and tolerated dropouts depend on their number."
+            f"without --kit the parties are not known: this is the plan for {count} clients (--parties). "
+            "Bytes, ε by sampling and tolerated dropouts depend on their number."
         )
     with toml.named(file):
-        outlook = plan(
-            deployed.federation(of, layout), **options, runtime=deployed.Deployed(of, layout)
-        )
+        outlook = plan(deployed.federation(of, layout), **options, runtime=deployed.Deployed(of, layout))
     outlook.notes.extend(notes)
     return outlook
 
 
-# tacit train-private and tacit pate --------------------------------------------------------------------------
+# tacit train-private and tacit pate -------------------------------------------------------------------------
 
 
 def _train_private(file: Path, changes: Sequence[str]) -> FilePlan:
@@ -193,8 +193,8 @@ def _train_private(file: Path, changes: Sequence[str]) -> FilePlan:
     if rows is None:
         rows = len(job.dataset())
         notes.append(
-            "this plan used the exact number of rows, which ε protects: do not publish it. The run uses a noisy "
-            "number."
+            "this plan used the exact number of rows, which ε protects: do not publish it. The run uses a "
+            "noisy number."
             if by_rows
             else PUBLIC
         )
@@ -256,13 +256,18 @@ def _pate(file: Path, changes: Sequence[str]) -> FilePlan:
     from ..protocols.votes import Questions
 
     server = (
-        "the noisy sum of the teachers' votes" if split else "the sum of the teachers' votes, and adds the noise"
+        "the noisy sum of the teachers' votes"
+        if split
+        else "the sum of the teachers' votes, and adds the noise"
     )
     sees = [{"party": "each teacher", "what": Questions.reveals}] if is_real else []
     sees.append(
         {"party": "the server", "what": server}
         if is_real
-        else {"party": "this process", "what": "all rows: the teachers are simulated, their votes counted here"}
+        else {
+            "party": "this process",
+            "what": "all rows: the teachers are simulated, their votes counted here",
+        }
     )
     sees.append({"party": "whoever gets the student", "what": "the student, and the released labels"})
     notes = [f"{teachers} teachers, {settings.queries:,} queries"]
@@ -284,7 +289,7 @@ def _pate(file: Path, changes: Sequence[str]) -> FilePlan:
     )
 
 
-# tacit split and tacit ftl -----------------------------------------------------------------------------------
+# tacit split and tacit ftl ----------------------------------------------------------------------------------
 
 
 def _split(file: Path) -> FilePlan:

@@ -78,8 +78,8 @@ def _to_pt2(release: Release, scorer: Scorer, example: Tensor) -> bytes:
 def cannot_trace(release: Release, what: str, error: Exception) -> BadRun:
     reason = str(error).strip().splitlines() or [type(error).__name__]
     return BadRun(
-        f"export: {what} cannot express the model {release.name!r}: {reason[0][:300]}. Use one of tacit's own "
-        "models, or model code without branches on values."
+        f"export: {what} cannot express the model {release.name!r}: {reason[0][:300]}. Use one of tacit's "
+        "own models, or model code without branches on values."
     )
 
 

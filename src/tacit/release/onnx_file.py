@@ -1,11 +1,12 @@
 """A model as ONNX, with the preparation of its table inside.
 
 Each column of the table is an input of shape [rows, 1]: a number is a double with NaN where it is missing, a
-category a string, "" where it is missing. The outputs are `probabilities` [rows, classes], in the order of the
-labels in the metadata, and `prediction` [rows]; a regression has `prediction` alone, in the table's units.
+category a string, "" where it is missing. The outputs are `probabilities` [rows, classes], in the order of
+the labels in the metadata, and `prediction` [rows]; a regression has `prediction` alone, in the table's
+units.
 
-The graph computes what `Recipe.transform` computes, in the same order and precision. It cannot read dates, and
-it cannot refuse a value; a recipe that needs either is exported from the encoded row on (`encoded=True`).
+The graph computes what `Recipe.transform` computes, in the same order and precision. It cannot read dates,
+and it cannot refuse a value; a recipe that needs either is exported from the encoded row on (`encoded=True`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..data.recipe import OTHER, RANKS
 from ..errors import BadParameter, MissingExtra
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from .release import Release
 
 OPSET = 20
+IR_VERSION = 10  # that of opset 20
+DENSE = (nn.Flatten, nn.Linear, nn.ReLU, nn.Dropout, nn.Identity)  # layers that are written directly
 ENCODED = "encoded"  # the input of the model itself
 
 
@@ -38,14 +41,17 @@ def to_onnx(release: Release, scorer: Scorer, example: Tensor, is_encoded: bool)
     if not is_encoded:
         assert release.pipeline is not None
         check_expressible(release.pipeline.recipe)
-    core = _add_prediction(onnx, release, _trace(release, scorer, example))
+    core = _write_dense(onnx, release, scorer) or _trace(release, scorer, example)
+    core = _add_prediction(onnx, release, core)
     whole = core
     if not is_encoded:
         assert release.pipeline is not None
-        front = Graph(onnx)
+        front = Graph(onnx, "prepare")
         front.prepare(release.pipeline.recipe)
         whole = onnx.compose.merge_models(
-            front.model(len(release.pipeline.recipe.columns), core.ir_version),
+            front.model(
+                onnx.TensorProto.FLOAT, ["rows", len(release.pipeline.recipe.columns)], core.ir_version
+            ),
             core,
             io_map=[(front.result, ENCODED)],
         )
@@ -71,11 +77,14 @@ def check_expressible(recipe: Recipe) -> None:
 
 
 class Graph:
-    """Nodes of the preparation. Every method returns the name of a value."""
+    """Nodes of a graph. Every method but `model` and `prepare` returns the name of a value."""
 
-    def __init__(self, onnx: Any):
-        self.onnx, self.nodes, self.inputs, self.constants = onnx, [], [], []
-        self.result = ""
+    def __init__(self, onnx: Any, prefix: str):
+        self.prefix = prefix
+        self.onnx, self.result = onnx, ""
+        self.nodes: list[Any] = []
+        self.inputs: list[Any] = []
+        self.constants: list[Any] = []
 
     def prepare(self, recipe: Recipe) -> None:
         kinds = self.onnx.TensorProto
@@ -99,7 +108,9 @@ class Graph:
         """Impute, winsorize and scale one number, as `Recipe.scale` does."""
         assert recipe.mean is not None
         assert recipe.std is not None
-        x = self.op("Where", missing, self.constant(recipe.mean[k] if recipe.fill is None else recipe.fill[k]), x)
+        x = self.op(
+            "Where", missing, self.constant(recipe.mean[k] if recipe.fill is None else recipe.fill[k]), x
+        )
         if name in recipe.limits:
             low, high = recipe.limits[name]
             x = self.op("Min", self.op("Max", x, self.constant(low)), self.constant(high))
@@ -109,9 +120,7 @@ class Graph:
             down = self.op("Neg", self.interpolate(self.op("Neg", x), -q[::-1], -ranks[::-1]))
             middle = self.op("Div", self.op("Add", up, down), self.constant(2.0))
             return self.op("Mul", self.op("Sub", middle, self.constant(0.5)), self.constant(np.sqrt(12)))
-        return self.op(
-            "Div", self.op("Sub", x, self.constant(recipe.mean[k])), self.constant(recipe.std[k])
-        )
+        return self.op("Div", self.op("Sub", x, self.constant(recipe.mean[k])), self.constant(recipe.std[k]))
 
     def interpolate(self, x: str, at: np.ndarray, values: np.ndarray) -> str:
         """`np.interp`: the number of points at or below x is the piece; before and after, a constant."""
@@ -130,7 +139,9 @@ class Graph:
         kinds = self.onnx.TensorProto
         zero = self.op("And", missing, self.op("Not", missing))
         own = [v for v in values if v not in rare and v != OTHER]
-        here = {v: self.op("And", self.op("Equal", x, self.constant(v)), self.op("Not", missing)) for v in own}
+        here = {
+            v: self.op("And", self.op("Equal", x, self.constant(v)), self.op("Not", missing)) for v in own
+        }
         if OTHER in values and OTHER not in rare:
             known = missing
             for v in own:
@@ -147,8 +158,8 @@ class Graph:
             found = self.op("Or", found, equal) if found else equal
         return found
 
-    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        name = f"prepare_{len(self.nodes)}"
+    def op(self, kind: str, *inputs: str, out: str = "", **attributes: Any) -> str:
+        name = out or f"{self.prefix}_{len(self.nodes)}"
         self.nodes.append(self.onnx.helper.make_node(kind, list(inputs), [name], **attributes))
         return name
 
@@ -158,7 +169,7 @@ class Graph:
 
     def constant(self, value: Any) -> str:
         """A number or an array of numbers (as doubles or integers), or a text."""
-        name = f"constant_{len(self.constants)}"
+        name = f"{self.prefix}_constant_{len(self.constants)}"
         array = np.array([[value]], dtype=object) if isinstance(value, str) else np.asarray(value)
         if array.dtype == object:
             tensor = self.onnx.helper.make_tensor(
@@ -170,13 +181,40 @@ class Graph:
         self.constants.append(tensor)
         return name
 
-    def model(self, width: int, ir_version: int) -> Any:
+    def model(self, kind: int, shape: Sequence[Any], ir_version: int = IR_VERSION) -> Any:
+        """Return the graph as a model whose output is `result`."""
         helper = self.onnx.helper
-        out = helper.make_tensor_value_info(self.result, self.onnx.TensorProto.FLOAT, ["rows", width])
-        graph = helper.make_graph(self.nodes, "preparation", self.inputs, [out], self.constants)
-        return helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=ir_version
-        )
+        out = helper.make_tensor_value_info(self.result, kind, list(shape))
+        graph = helper.make_graph(self.nodes, self.prefix, self.inputs, [out], self.constants)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=ir_version)
+
+
+def _write_dense(onnx: Any, release: Release, scorer: Scorer) -> Any | None:
+    """Return a linear model or a perceptron from the encoded row on; None for other models.
+
+    torch's own exporter takes seconds, and needs one more package.
+    """
+    layers = list(scorer.module) if isinstance(scorer.module, nn.Sequential) else []
+    if not layers or not all(type(layer) in DENSE for layer in layers) or not scorer.is_double:
+        return None
+    kinds, graph = onnx.TensorProto, Graph(onnx, "model")
+    graph.inputs.append(onnx.helper.make_tensor_value_info(ENCODED, kinds.FLOAT, ["rows", *release.shape]))
+    x = graph.op("Cast", ENCODED, to=kinds.DOUBLE)
+    for layer in layers:
+        if isinstance(layer, nn.Linear):
+            weights = [layer.weight, *([] if layer.bias is None else [layer.bias])]
+            x = graph.op("Gemm", x, *(graph.constant(w.detach().numpy()) for w in weights), transB=1)
+        elif isinstance(layer, nn.ReLU):
+            x = graph.op("Relu", x)
+        elif isinstance(layer, nn.Flatten):
+            x = graph.op("Flatten", x, axis=1)
+    if release.is_regression:
+        x = graph.op("Reshape", x, graph.constant(np.array([-1])))
+        x = graph.op("Mul", x, graph.constant(scorer.std))
+        graph.result = graph.op("Add", x, graph.constant(scorer.mean), out="prediction")
+        return graph.model(kinds.DOUBLE, ["rows"])
+    graph.result = graph.op("Softmax", x, axis=1, out="probabilities")
+    return graph.model(kinds.DOUBLE, ["rows", release.outputs])
 
 
 def _trace(release: Release, scorer: Scorer, example: Tensor) -> Any:

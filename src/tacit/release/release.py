@@ -3,8 +3,8 @@
 A run directory holds it as `pipeline.json`, beside `model.safetensors`:
 
     format      "tacit pipeline 1"
-    model       name, and the [model] table that builds it (null if the model is code); shape of a row, whether
-                it is a sequence of tokens; number of outputs
+    model       name, and the [model] table that builds it (null if the model is code); shape of a row,
+                whether it is a sequence of tokens; number of outputs
     pipeline    `data.Pipeline.to_dict()`: columns, categories, statistics, label names, threshold; null
                 if the rows did not come from a table
     labels      names of the classes; empty for a regression
@@ -20,7 +20,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,8 +127,8 @@ class Release:
         """Build the model with initial values; on the meta device without any."""
         if self.spec is None:
             raise BadRun(
-                f"{where}: the model {self.name!r} is code of the program that trained it, and its file holds "
-                "only the weights. Pass the model: tacit.load(directory, model=…), an nn.Module or a "
+                f"{where}: the model {self.name!r} is code of the program that trained it, and its file "
+                "holds only the weights. Pass the model: tacit.load(directory, model=…), an nn.Module or a "
                 "function that returns one."
             )
         try:

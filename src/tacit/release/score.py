@@ -1,8 +1,8 @@
 """Apply a model to new rows: one or a million, the same numbers everywhere.
 
-Rows are prepared by the pipeline, whose statistics are those of training, never those of the new rows. tacit's
-own models are evaluated in 64 bits: the probability of a row then does not depend on the rows beside it, nor
-on the machine, beyond the last digits.
+Rows are prepared by the pipeline, whose statistics are those of training, never those of the new rows.
+tacit's own models are evaluated in 64 bits: the probability of a row then does not depend on the rows beside
+it, nor on the machine, beyond the last digits.
 """
 
 from __future__ import annotations
@@ -187,6 +187,13 @@ def check_threshold(release: Release, threshold: Any) -> float | None:
 
 def _encoded(release: Release, rows: Any) -> Tensor:
     """Return encoded rows as a tensor: the data of the run did not come from a table."""
+    import pandas as pd
+
+    if isinstance(rows, pd.DataFrame):
+        raise BadData(
+            "predict: this run has no pipeline for a table: its data were arrays, or each party scaled its "
+            "own rows (fit='party'). Train with fit='federated', or give an array of encoded rows."
+        )
     try:
         x = rows if isinstance(rows, Tensor) else torch.from_numpy(np.array(rows))
     except (TypeError, ValueError) as error:

@@ -1,7 +1,7 @@
 """Score the rows of a file: CSV or Parquet, of any length, some rows at a time.
 
-Every cell of a CSV file is read as text and interpreted as the pipeline declares its column. What a cell means
-then does not depend on the other rows: a file with one row is read as one with a million.
+Every cell of a CSV file is read as text and interpreted as the pipeline declares its column. What a cell
+means then does not depend on the other rows: a file with one row is read as one with a million.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def score_file(
     """
     if release.pipeline is None:
         raise BadParameter(
-            "predict: this model was not trained on a table, so it cannot read one. Call run.predict(array) in "
-            "Python."
+            "predict: this model was not trained on a table, so it cannot read one. Call run.predict(array) "
+            "in Python."
         )
     if decimal not in (".", ","):
         raise bad("predict", "decimal", decimal, "'.' or ','")
@@ -63,7 +63,9 @@ def score_file(
         if column not in names:
             raise BadData(f"predict: {path} has no column {column!r} to keep. {nearest(column, list(names))}")
         if column in produced:
-            raise BadParameter(f"predict: --keep {column}: the output has a column of this name. Rename yours.")
+            raise BadParameter(
+                f"predict: --keep {column}: the output has a column of this name. Rename yours."
+            )
     notes: list[str] = []
     count = 0
 

@@ -86,9 +86,7 @@ def card(page: Page) -> Section | None:
     return Section("card", "Model card", join(body))
 
 
-def parts_of(
-    record: RunRecord, release: Mapping[str, Any] | None, with_ledger: bool = True
-) -> list[Part]:
+def parts_of(record: RunRecord, release: Mapping[str, Any] | None, with_ledger: bool = True) -> list[Part]:
     """Return the parts of the card in their order."""
     parts = [_intended_use(record), _model(record, release), _data(record), _metrics(record)]
     parts += _subgroups(record)
@@ -131,9 +129,7 @@ def _data(record: RunRecord) -> Part:
     part = Part("Data", facts)
     sizes = fed.get("sizes") or []
     if not sizes:
-        part.lines.append(
-            "Numbers of rows are not stated: they stay with the parties, or an ε covers them."
-        )
+        part.lines.append("Numbers of rows are not stated: they stay with the parties, or an ε covers them.")
         if len(parties) <= MOST_PARTIES:
             facts["names of the parties"] = ", ".join(map(str, parties))
         return part
@@ -147,9 +143,7 @@ def _data(record: RunRecord) -> Part:
                 Table(["class", "rows"], [[str(a), _count(n)] for a, n in zip(labels, totals)])
             )
     if len(parties) <= MOST_PARTIES:
-        part.tables.append(
-            Table(["party", "rows"], [[str(a), _count(n)] for a, n in zip(parties, sizes)])
-        )
+        part.tables.append(Table(["party", "rows"], [[str(a), _count(n)] for a, n in zip(parties, sizes)]))
     else:
         facts["rows of a party"] = f"{_count(min(sizes))} to {_count(max(sizes))}"
     return part
@@ -170,7 +164,8 @@ def _metrics(record: RunRecord) -> Part:
     accuracy, majority = metrics.get("accuracy"), metrics.get("majority")
     if isinstance(accuracy, float) and isinstance(majority, float) and accuracy <= majority:
         part.lines.append(
-            f"The accuracy {accuracy:.3f} is not above {majority:.3f}, that of always guessing the majority class."
+            f"The accuracy {accuracy:.3f} is not above {majority:.3f}, that of always guessing the majority "
+            "class."
         )
     calibration = _last_tested(record).get("calibration")
     if isinstance(calibration, Sequence) and not isinstance(calibration, str) and calibration:
@@ -208,7 +203,8 @@ def _privacy(record: RunRecord, with_ledger: bool) -> Part:
     for s in ledger.get("spent") or []:
         part.lines.append(
             f"ε = {float(s['epsilon']):.4g} at δ = {float(s['delta']):g} for each {s['unit']}, by "
-            f"{s['mechanism']}, against {s['adversary']}, assuming {s['sampling']} sampling. {s.get('note', '')}".strip()
+            f"{s['mechanism']}, against {s['adversary']}, assuming {s['sampling']} sampling. "
+            f"{s.get('note', '')}".strip()
         )
     if not ledger.get("spent"):
         part.lines.append("No differential privacy: what the model says about any one person is not bounded.")
@@ -237,7 +233,11 @@ def _privacy(record: RunRecord, with_ledger: bool) -> Part:
 
 def _reproduction(record: RunRecord) -> Part:
     start = record.start
-    facts = {"seed": str(record.seed), "time": str(start.get("time", "")), "runtime": str(start.get("runtime", ""))}
+    facts = {
+        "seed": str(record.seed),
+        "time": str(start.get("time", "")),
+        "runtime": str(start.get("runtime", "")),
+    }
     versions = start.get("versions") or {"tacit": start.get("tacit", "")}
     facts |= {name: str(version) for name, version in versions.items() if version}
     facts["job"] = "job.toml in the run directory has every setting"
