@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import BadParameter
 from .split import kit_of, runtime
-from .verbs import KIT, PATIENCE, PROCESSES, Answer, answer, arg, parse_columns
+from .verbs import KIT, PATIENCE, PROCESSES, WAIT, Answer, answer, arg, parse_columns
 
 
 def add(verb: Callable[..., Any]) -> None:
@@ -63,6 +63,7 @@ def add(verb: Callable[..., Any]) -> None:
         arg("--decimal", default=".", metavar="SIGN", help="with a run: '.' (default) or ','"),
         arg("--force", action="store_true", help="overwrite an existing file"),
         PROCESSES,
+        WAIT,
         PATIENCE,
     )
 
@@ -115,6 +116,7 @@ def _predict_split(args: Any) -> Answer:
             args.patience,
             args.force,
             args.duplicates,
+            args.wait,
         )
     else:
         files = {}

@@ -77,7 +77,9 @@ def card(page: Page) -> Section | None:
     if page.comparison or len(page.records) != 1 or not page.records[0].is_finished:
         return None
     body: list[Safe] = []
-    for part in parts_of(page.records[0], None, with_ledger=False):
+    record = page.records[0]
+    parts = [_intended_use(record), _model(record, None), _metrics(record), *_subgroups(record)]
+    for part in [*parts, _reproduction(record)]:  # other sections have the data, the ledger and the notes
         body.append(tag("h3", part.title))
         if part.facts:
             body.append(html_table(["", "value"], list(map(list, part.facts.items())), sortable=False))
@@ -86,11 +88,11 @@ def card(page: Page) -> Section | None:
     return Section("card", "Model card", join(body))
 
 
-def parts_of(record: RunRecord, release: Mapping[str, Any] | None, with_ledger: bool = True) -> list[Part]:
+def parts_of(record: RunRecord, release: Mapping[str, Any] | None) -> list[Part]:
     """Return the parts of the card in their order."""
     parts = [_intended_use(record), _model(record, release), _data(record), _metrics(record)]
     parts += _subgroups(record)
-    parts.append(_privacy(record, with_ledger))
+    parts.append(_privacy(record))
     parts.append(_reproduction(record))
     if record.notes:
         parts.append(Part("Notes of the run", lines=[f"· {note}" for note in record.notes]))
@@ -197,9 +199,9 @@ def _subgroups(record: RunRecord) -> list[Part]:
     return [Part("Subgroups", tables=tables)]
 
 
-def _privacy(record: RunRecord, with_ledger: bool) -> Part:
+def _privacy(record: RunRecord) -> Part:
     ledger = record.ledger or {}
-    part = Part("Privacy" if not with_ledger else "Privacy and ledger")
+    part = Part("Privacy and ledger")
     for s in ledger.get("spent") or []:
         part.lines.append(
             f"ε = {float(s['epsilon']):.4g} at δ = {float(s['delta']):g} for each {s['unit']}, by "
@@ -208,7 +210,7 @@ def _privacy(record: RunRecord, with_ledger: bool) -> Part:
         )
     if not ledger.get("spent"):
         part.lines.append("No differential privacy: what the model says about any one person is not bounded.")
-    if with_ledger and ledger.get("seen"):
+    if ledger.get("seen"):
         seen: dict[tuple[str, str, str], int] = {}
         for line in ledger["seen"]:
             who = (
