@@ -134,9 +134,9 @@ def test_scores_equal_those_of_scikit_learn_on_rows_prepared_by_hand():
     rng = np.random.default_rng(3)
     frame = pd.DataFrame(rng.normal([50, 1000], [10, 300], (400, 2)), columns=["a", "b"])
     frame["y"] = np.where(frame["a"] / 10 + rng.normal(0, 1, 400) > 5, "yes", "no")
-    fed = data.from_frame(
-        frame, "y", test_fraction=0.0, fit=data.Recipe(("a", "b"), winsorize="none")
-    ).split(2, held_fraction=0.0)
+    fed = data.from_frame(frame, "y", test_fraction=0.0, fit=data.Recipe(("a", "b"), winsorize="none")).split(
+        2, held_fraction=0.0
+    )
     run = tacit.train(
         fed, model="logistic", algorithm=tacit.algorithms.FedSGD(lr=2.0), rounds=400, batch_size=None
     )
@@ -169,7 +169,7 @@ def test_a_threshold_moves_the_prediction_and_not_the_probability(trained):
     pd.testing.assert_frame_equal(strict[NAMES], loose[NAMES])
     assert (strict["prediction"] == np.where(strict["p(DEAD)"] >= 0.9, "DEAD", "ALIVE")).all()
     assert (strict["prediction"] == "DEAD").sum() < (loose["prediction"] == "DEAD").sum()
-    with pytest.raises(BadParameter, match="threshold is 1.5; it must be a probability"):
+    with pytest.raises(BadParameter, match=r"threshold is 1.5; it must be a probability"):
         run.predict(new, threshold=1.5)
 
 
@@ -269,7 +269,7 @@ def test_a_model_that_is_code_needs_its_code(tmp_path):
     run = tacit.train(fed, model=Own(width), rounds=1, out=tmp_path / "run")
     with pytest.raises(BadRun, match=r"'own' is code .* tacit.load\(directory, model=…\)"):
         tacit.load(tmp_path / "run")
-    with pytest.raises(BadRun, match="does not fit the given model: layer.weight"):
+    with pytest.raises(BadRun, match=r"does not fit the given model: layer.weight"):
         tacit.load(tmp_path / "run", model=Own(width + 1))
     again = tacit.load(tmp_path / "run", model=lambda: Own(width))
     pd.testing.assert_frame_equal(again.predict(patients(5)), run.predict(patients(5)))
@@ -325,7 +325,9 @@ def test_data_without_a_table_are_scored_as_arrays(tmp_path):
         run.predict(np.zeros((2, 3)))
     with pytest.raises(BadData, match="no pipeline for a table"):
         run.predict(pd.DataFrame(np.zeros((2, 64))))
-    session = onnxruntime.InferenceSession(run.export(tmp_path / "d.onnx"), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        run.export(tmp_path / "d.onnx"), providers=["CPUExecutionProvider"]
+    )
     p, _ = session.run(None, {"encoded": digits.test.x[:7].numpy()})
     np.testing.assert_allclose(p, scored.iloc[:, :-1].to_numpy(float), atol=1e-6)
 
