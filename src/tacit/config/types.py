@@ -58,6 +58,7 @@ class TrainOptions(TypedDict, total=False):
     class_weight: str | Mapping[str, float] | Sequence[float] | None
     l2: float | None
     patience: int | None
+    intended_use: str
 
 
 class CompareOptions(TypedDict, total=False):
@@ -89,6 +90,7 @@ class CompareOptions(TypedDict, total=False):
     class_weight: str | Mapping[str, float] | Sequence[float] | None
     l2: float | None
     patience: int | None
+    intended_use: str
 
 
 class GossipOptions(TypedDict, total=False):
@@ -116,6 +118,7 @@ class GossipOptions(TypedDict, total=False):
     loss: str | None
     class_weight: str | Mapping[str, float] | Sequence[float] | None
     l2: float | None
+    intended_use: str
 
 
 class PrivateOptions(TypedDict, total=False):

@@ -185,4 +185,4 @@ def _protect_combinations(
         )
     rare = counts[group] < floor
     drawn = rng.choice(frequent, size=int(rare.sum()), p=counts[frequent] / counts[frequent].sum())
-    x[np.ix_(rare, at)] = x[np.ix_(first[drawn], at)]
+    x[np.flatnonzero(rare)[:, None], at] = x[first[drawn][:, None], at]
