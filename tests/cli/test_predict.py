@@ -110,7 +110,15 @@ def test_what_cannot_be_scored_is_refused_and_writes_nothing(folder, capsys, tra
         ("predict", where, "new.csv", "--file", "a=b.csv", "--out", "s.csv"): "without --file",
         ("predict", str(folder), "new.csv", "--out", "s.csv"): "holds no model of a run",
         ("predict", "nowhere", "new.csv", "--out", "s.csv"): "there is no directory nowhere",
-        ("predict", where, "new.csv", "--out", "s.csv", "--keep", "ID"): "no column 'ID' to keep. Did you mean 'id'",
+        (
+            "predict",
+            where,
+            "new.csv",
+            "--out",
+            "s.csv",
+            "--keep",
+            "ID",
+        ): "no column 'ID' to keep. Did you mean 'id'",
         ("predict", where, "new.csv", "--out", "s.csv", "--threshold", "2"): "a probability between 0 and 1",
         ("predict", where, "new.csv", "--out", "s.csv", "--decimal", "x"): "'.' or ','",
     }
