@@ -25,7 +25,7 @@ from ..accounting import discrete, distributed_multiplier
 from ..accounting.compose import Release
 from ..parameters import bad
 from ..parties.ledger import Spend
-from ..protocols.sum_program import Down
+from ..protocols.sum_steps import Down
 from .columns import codes, numbers
 from .counts import count_cells
 from .description import ALL, ColumnMoments, Descriptions

@@ -121,7 +121,7 @@ def coordinate(
         )
 
     with record_command(kit.directory, ledger, f"stats {word}", kit.name):
-        found = _connect(kit, server, ledger, patience)
+        found = _connect(kit, server, ledger, patience, _peers(query, contract))
     return query.verb.conclude(query.options, program, found, ledger)
 
 
@@ -165,7 +165,7 @@ def take_part(
         )
 
     with record_command(kit.directory, ledger, f"stats {word}", kit.name):
-        _connect(kit, client, ledger, patience)
+        _connect(kit, client, ledger, patience, _peers(query, contract))
     return {
         "party": kit.name,
         "contract": contract.digest,
@@ -200,13 +200,21 @@ def run_here(
     return query.verb.conclude(query.options, program, found, ledger)
 
 
-def _connect(kit: Kit, program: Callable[[Party], Any], ledger: Ledger, patience: float) -> Any:
+def _peers(query: Query, contract: SumContract) -> list[str]:
+    """The parties whose failure ends the query for all; with a threshold below 1, only the coordinator's."""
+    server = contract.tables["server"]
+    return [server, *contract.tables["parties"]] if query.sums.threshold == 1 else [server]
+
+
+def _connect(
+    kit: Kit, program: Callable[[Party], Any], ledger: Ledger, patience: float, peers: list[str]
+) -> Any:
     from ...runtimes.link import Link
 
     async def connected() -> Any:
         async with Link(kit, patience=patience, version=__version__) as link:
             try:
-                return await link.run(program)
+                return await link.run(program, peers)
             finally:
                 ledger.merge(link.mailbox.ledger)
 
