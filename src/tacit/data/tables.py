@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..errors import BadData, BadParameter
 from ..parameters import bad, nearest
-from ..protocols.sum_program import ideal
+from ..protocols.sum_steps import ideal
 from .arrays import from_arrays, split_test_set
 from .cells import is_counter, show_row, to_text, without_codes
 from .federation import Dataset, Federation, Rows
