@@ -105,7 +105,8 @@ class Table:
             Rows(recipe.transform(frame), part.y)
             for frame, part in ((self.frame, data.rows), (self.test, data.test))
         )
-        return replace(data, rows=rows, test=test, table=None)
+        pipeline = Pipeline(recipe, self.label, data.labels)
+        return replace(data, rows=rows, test=test, table=None, pipeline=pipeline)
 
     @property
     def reads_rows(self) -> bool:
