@@ -307,10 +307,14 @@ def _sees(p: Plan, guard: Guard | None, start: State) -> list[dict[str, str]]:
                 "each time)",
             }
         )
-    elif len(p.fed.held.index):
+    elif len(p.fed.held.index) or (isinstance(p.fed, Elsewhere) and p.reports):
         tested = evaluation_sizes(p, guard, start)[1] // len(p.fed)
+        at_most = "at most " if isinstance(p.fed, Elsewhere) else ""  # it follows from their numbers of rows
         seen.append(
-            {"party": "the server", "what": f"{tested_reveals(p)} ({size(tested)} each time it asks)"}
+            {
+                "party": "the server",
+                "what": f"{tested_reveals(p)} ({at_most}{size(tested)} each time it asks)",
+            }
         )
     seen.append(
         {"party": "every party", "what": Down.reveals + ("; its noise is in it" if noise is not None else "")}

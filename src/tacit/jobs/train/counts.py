@@ -20,7 +20,10 @@ from ...algorithms.types import State
 from ...engine.evaluation import tally_rows, who_reports
 from ...engine.subgroups import Tally
 from ...errors import ProtocolError
+from .elsewhere import Elsewhere
 from .plan import Plan
+
+MANY = 1 << 40  # rows of a party: no list of them is shorter than dense counts
 
 
 def pack_tally(tally: Tally) -> State:
@@ -100,6 +103,8 @@ def sized_tally(rows: int, blank: Tally, columns: int) -> State:
 
 def tally_sizes(p: Plan) -> dict[int, int]:
     """Return how many parties send counts of how many labels; 0: a message without counts."""
+    if isinstance(p.fed, Elsewhere):  # unknown: so many that all cells are sent
+        return {MANY: len(p.fed)}
     y, owner = p.fed.rows.y[p.fed.held.index], p.fed.held.owner
     labels = (y >= 0).sum(1) if y.dim() > 1 else torch.ones(len(y), dtype=torch.int64)
     each = torch.bincount(owner, weights=labels.double(), minlength=len(p.fed)).long()
