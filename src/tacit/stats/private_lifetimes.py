@@ -97,9 +97,7 @@ class PrivateLifetimeProgram:
         total = np.asarray((yield {}), dtype=np.float64) / SCALE
         shape = (len(self.names), len(self.grid))
         events, exits = (part.reshape(shape) for part in np.split(total, 2))
-        noise = [
-            noise_share.total_variance(self.epsilon, self.delta, self.parties, b) for b in self.blocks
-        ]
+        noise = [noise_share.total_variance(self.epsilon, self.delta, self.parties, b) for b in self.blocks]
         return NoisyCounts(self.names, events, exits, (noise[0], noise[1]))
 
 
@@ -114,9 +112,7 @@ def noisy_survival_table(
     greenwood = np.cumsum(step)
     count = len(times)
     by_events = np.cumsum(variances[0] / (n - d) ** 2)
-    by_exits = variances[1] * (
-        np.cumsum(greenwood**2) + (count - 1 - np.arange(count)) * greenwood**2
-    )
+    by_exits = variances[1] * (np.cumsum(greenwood**2) + (count - 1 - np.arange(count)) * greenwood**2)
     variance = greenwood + by_events + by_exits
     low, high = log_log_interval(np.minimum(survival, 1 - 1e-12), variance, level)
     return pd.DataFrame(

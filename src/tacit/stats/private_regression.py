@@ -4,8 +4,9 @@
     binomial, poisson  a sum in each round: gradient, Hessian, rows        → the next coefficients
 
 Columns are clipped to declared bounds and scaled to [−1, 1], and every row of the model matrix is clipped to
-the norm √p, so one row changes a sum by a known amount whatever the formula computes. Earlier rounds only find
-the neighborhood of the maximum; the last has most of the budget, and its noise is in the standard errors:
+the norm √p, so one row changes a sum by a known amount whatever the formula computes. Earlier rounds only
+find the neighborhood of the maximum; the last has most of the budget, and its noise is in the standard
+errors:
 
     Cov = H⁻¹ (H + σ_g² I + σ_H² |step|² I) H⁻¹
 """
@@ -87,7 +88,11 @@ class PrivateGlmProgram:
     @cached_property
     def agreement(self) -> design.Agreement:
         """Levels are declared, not discovered."""
-        used = {name: tuple(design.plain_level(v) for v in self.levels[name]) for name in self.columns if name in self.levels}
+        used = {
+            name: tuple(design.plain_level(v) for v in self.levels[name])
+            for name in self.columns
+            if name in self.levels
+        }
         return design.Agreement(used)
 
     @cached_property
@@ -158,7 +163,9 @@ class PrivateGlmProgram:
             return np.zeros(0), np.zeros((0, p))
         clipped = frame.assign(
             **{
-                name: np.clip(frame[name].to_numpy(dtype=np.float64), *self.bounds[name])
+                name: np.clip(
+                    frame[name].to_numpy(dtype=np.float64), self.bounds[name][0], self.bounds[name][1]
+                )
                 for name in self.columns
                 if name not in self.agreement.levels
             }
@@ -169,7 +176,8 @@ class PrivateGlmProgram:
         x = (x - middle) / half
         size = np.sqrt((x**2).sum(axis=1))
         x = x * np.minimum(1.0, np.sqrt(p) / np.maximum(size, 1e-300))[:, None]
-        return np.clip(y, *self.bounds[self.response]), x
+        low, high = self.bounds[self.response]
+        return np.clip(y, low, high), x
 
     def local(self, step: int, table: pd.DataFrame, down: Down) -> np.ndarray:
         if not 0 <= step < self.max_steps:
@@ -185,7 +193,11 @@ class PrivateGlmProgram:
             weight = mu * (1 - mu) if self.family == "binomial" else mu
             parts = [(y - mu) @ x, upper(x.T @ (weight[:, None] * x)), [len(y)]]
         return noise_share.add_noise(
-            [np.asarray(part, dtype=np.float64) for part in parts], blocks, self.epsilon, self.delta, self.parties
+            [np.asarray(part, dtype=np.float64) for part in parts],
+            blocks,
+            self.epsilon,
+            self.delta,
+            self.parties,
         )
 
     def _mean(self, eta: np.ndarray) -> np.ndarray:

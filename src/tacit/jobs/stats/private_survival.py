@@ -22,9 +22,17 @@ from .run import run_sums
 
 
 def private_program(
-    time: str, event: str, by: str | None, entry: str | None, grid: Any, levels: Mapping[str, Sequence[Any]] | None,
-    missing: str, epsilon: Any, delta: float, parties: Sequence[str],
-) -> PrivateLifetimeProgram:  # fmt: skip
+    time: str,
+    event: str,
+    by: str | None,
+    entry: str | None,
+    grid: Any,
+    levels: Mapping[str, Sequence[Any]] | None,
+    missing: str,
+    epsilon: Any,
+    delta: float,
+    parties: Sequence[str],
+) -> PrivateLifetimeProgram:
     """Return the noisy program; raise BadParameter for what is not declared."""
     noise_share.check_privacy("kaplan_meier", epsilon, delta)
     points = check_grid(grid, "kaplan_meier")
@@ -36,22 +44,42 @@ def private_program(
     if by is not None and not groups:
         raise bad("kaplan_meier", "levels", levels, f"the levels of {by!r}, with epsilon")
     return PrivateLifetimeProgram(
-        time, event, tuple(points), len(parties), float(epsilon), delta, by,
-        tuple(plain_level(g) for g in groups), missing,
-    )  # fmt: skip
+        time,
+        event,
+        tuple(points),
+        len(parties),
+        float(epsilon),
+        delta,
+        by,
+        tuple(plain_level(g) for g in groups),
+        missing,
+    )
 
 
 def private_kaplan_meier(
-    fed: Any, time: str, event: str, by: str | None, entry: str | None, grid: Any, level: float, levels: Any,
-    missing: str, epsilon: float, delta: float, runtime: Any, guard: Any,
-) -> Curves:  # fmt: skip
+    fed: Any,
+    time: str,
+    event: str,
+    by: str | None,
+    entry: str | None,
+    grid: Any,
+    level: float,
+    levels: Any,
+    missing: str,
+    epsilon: float,
+    delta: float,
+    runtime: Any,
+    guard: Any,
+) -> Curves:
     frames = check_frames(fed, "kaplan_meier")
     program = private_program(time, event, by, entry, grid, levels, missing, epsilon, delta, list(frames))
     found, ledger = run_sums(program, add_site(frames), runtime=runtime, guard=guard, owner="kaplan_meier")
     return conclude_private(program, found, ledger, level)
 
 
-def conclude_private(program: PrivateLifetimeProgram, found: NoisyCounts, ledger: Ledger, level: float) -> Curves:
+def conclude_private(
+    program: PrivateLifetimeProgram, found: NoisyCounts, ledger: Ledger, level: float
+) -> Curves:
     if not any(s == program.spend for s in ledger.spent):
         ledger.spend(program.spend)
     times = np.asarray(program.grid, dtype=float)
@@ -63,8 +91,19 @@ def conclude_private(program: PrivateLifetimeProgram, found: NoisyCounts, ledger
         medians[str(group)] = median_time(table)
         table.insert(0, "group", group)
         tables.append(table)
-    note = f"Counts have noise for ε = {program.epsilon:g}; intervals include it. Rows after {times[-1]:g} are cut there."
+    note = (
+        f"Counts have noise for ε = {program.epsilon:g}; intervals include it. Rows after {times[-1]:g} are "
+        "cut there."
+    )
     return Curves(
-        "survival", pd.concat(tables, ignore_index=True), text, max(round(float(found.exits.sum())), 0), 0, program.parties,
-        ledger, None, medians, (note,),
-    )  # fmt: skip
+        "survival",
+        pd.concat(tables, ignore_index=True),
+        text,
+        max(round(float(found.exits.sum())), 0),
+        0,
+        program.parties,
+        ledger,
+        None,
+        medians,
+        (note,),
+    )
