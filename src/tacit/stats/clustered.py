@@ -19,7 +19,7 @@ import torch
 
 from ..crypto import exact
 from ..errors import BadData
-from ..protocols.sum_program import Down
+from ..protocols.sum_steps import Down
 from . import design
 from .ascent import NEARLY, Ascent
 from .families import Family, check_outcome, make_family
@@ -199,7 +199,8 @@ class MixedProgram(_Clustered):
             top, _, second = self._joint(outcome, matrix, theta, u)
             return top - 0.5 * torch.log(-second)
 
-        gradient, hessian = torch.func.grad(value)(point), torch.func.hessian(value)(point)
+        gradient = torch.autograd.functional.jacobian(value, point)
+        hessian = torch.autograd.functional.hessian(value, point)
         numbers = [[1.0, float(value(point))], gradient.numpy(), upper(-hessian.numpy())]
         return exact.encode(np.concatenate(numbers))
 

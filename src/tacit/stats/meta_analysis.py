@@ -16,7 +16,7 @@ import pandas as pd
 
 from ..crypto import exact
 from ..errors import BadData, TacitError
-from ..protocols.sum_program import Down, ideal
+from ..protocols.sum_steps import Down, ideal
 from .regression import GlmProgram
 
 PARTY = "tacit party"  # the column with the party's own name

@@ -19,7 +19,7 @@ import pandas as pd
 
 from ..accounting.compose import Release
 from ..parties.ledger import Spend
-from ..protocols.sum_program import Down
+from ..protocols.sum_steps import Down
 from . import design, noise_share
 from .curves import log_log_interval
 from .lifetimes import _codes, read_events, read_times, to_cells

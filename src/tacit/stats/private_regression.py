@@ -25,7 +25,7 @@ import torch
 from ..accounting.compose import Release
 from ..errors import BadData
 from ..parties.ledger import Spend
-from ..protocols.sum_program import Down
+from ..protocols.sum_steps import Down
 from . import design, noise_share
 from .families import Family, make_family
 from .newton import INTERCEPT, symmetric, upper
