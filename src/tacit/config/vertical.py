@@ -20,7 +20,10 @@ from ..protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ..protocols.splitnn_parts import MERGES
 from . import toml
 
-OPTIMIZERS = ("sgd", "adam")
+LEARNING_RATES = {"sgd": 0.1, "adam": 0.01}
+OPTIMIZERS = tuple(LEARNING_RATES)
+PATIENCE = 10  # epochs
+RELAY_EPOCHS = 10  # without early stopping
 SECURE = ("cut", "shared")
 
 
@@ -71,9 +74,15 @@ class SplitSettings(CutSettings):
     labels: str = component("", _take("labels", str), doc="the party with labels, if it is to be stated")
     merge: str = choice("concat", MERGES, doc="how the outputs of several bottoms are merged")
     top: Any = component((), _take_widths("top"), doc="widths of the layers before the output")
-    epochs: int = whole(10, least=0, doc="passes over the rows")
-    lr: float = real(0.1, above=0, doc="learning rate")
-    optimizer: str = choice("sgd", OPTIMIZERS, doc="optimizer of every part")
+    epochs: int = whole(100, least=0, doc="passes over the rows, at most")
+    patience: int = whole(
+        PATIENCE,
+        least=0,
+        doc="epochs without a lower loss on validation rows after which training stops; the weights of the best "
+        "epoch are kept; 0: all epochs",
+    )
+    optimizer: str = choice("adam", OPTIMIZERS, doc="optimizer of every part")
+    lr: float | None = real(None, above=0, none=True, doc="learning rate; none: 0.01 for adam, 0.1 for sgd")
     momentum: float = real(0.0, least=0, doc="momentum of sgd")
     weight_decay: float = real(0.0, least=0, doc="weight decay")
     regression: bool = component(False, _take("regression", bool), doc="the label is a number")
@@ -91,7 +100,8 @@ class SplitSettings(CutSettings):
     def optimizer_settings(self) -> dict[str, float]:
         """Return the arguments of the optimizer."""
         momentum = {"momentum": self.momentum} if self.optimizer == "sgd" else {}
-        return {"lr": self.lr, "weight_decay": self.weight_decay, **momentum}
+        lr = LEARNING_RATES[self.optimizer] if self.lr is None else self.lr
+        return {"lr": lr, "weight_decay": self.weight_decay, **momentum}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

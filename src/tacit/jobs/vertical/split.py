@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from ...config.vertical import SplitSettings
+from ...config.vertical import PATIENCE, RELAY_EPOCHS, SplitSettings
 from ...data.federation import Dataset
 from ...data.vertical import Columns
 from ...errors import BadData, MissingFiles
@@ -30,6 +30,7 @@ from ...results import JobResult
 from ...runs import check_empty
 from ...runtimes.choose import SyncRuntime, choose_runtime
 from ...runtimes.inprocess import InProcess
+from ..threads import is_small, one_thread_if
 from . import split_parts as parts
 from .split_layout import SplitRows, align_tables, arrange_rows, build_network
 from .split_parts import SplitShare
@@ -134,10 +135,11 @@ def splitnn(
     configuration: str = "vertical",
     merge: str = "concat",
     width: int = 16,
-    epochs: int = 10,
+    epochs: int | None = None,
+    patience: int | None = None,
     batch_size: int = 64,
-    lr: float = 0.1,
-    optimizer: str = "sgd",
+    lr: float | None = None,
+    optimizer: str = "adam",
     momentum: float = 0.0,
     weight_decay: float = 0.0,
     loss: str | None = None,
@@ -161,6 +163,10 @@ def splitnn(
     parts (modules, or functions that build them; `tacit.cut` cuts a network); by default small ones of this
     `width`.
 
+    Training stops when the loss on 15% of the training rows has not fallen for `patience` epochs (default
+    10; 0: never), or after `epochs` (default 100), and the weights of the best epoch are kept. `lr` is 0.01
+    for `optimizer` "adam" and 0.1 for "sgd", unless given. A relay has no early stopping and 10 epochs.
+
     `configuration`: "vanilla" (columns and labels at two parties), "u" (both at one party, the middle
     elsewhere), "vertical" (several parties with columns), "relay" (clients take turns; `clients` "hand on"
     weights or "average" them). `merge`: "concat", "sum" or "gated". `guard` is applied to activations,
@@ -170,6 +176,9 @@ def splitnn(
     """
     parts.check_unused(out)
     ledger = Ledger()
+    relay = configuration == "relay"
+    epochs = (RELAY_EPOCHS if relay else SplitSettings().epochs) if epochs is None else epochs
+    patience = (0 if relay else PATIENCE) if patience is None else patience
     checked = SplitSettings(
         optimizer=optimizer, lr=lr, momentum=momentum, weight_decay=weight_decay, nopeek=nopeek, slices=slices
     )
@@ -191,6 +200,7 @@ def splitnn(
             net.loss,
             clients,
             every,
+            patience,
         ),
         "splitnn",
     )
@@ -221,7 +231,9 @@ def splitnn(
                 "",
                 net.makers.get(name, {}),
             )
-    results = _run(shares, _rows_of(rows, terms), runtime, ledger, "seat")
+    modules = [*net.bottoms.values(), *(stop.body for stop in net.stops)]
+    with one_thread_if(is_small(modules, batch_size)):
+        results = _run(shares, _rows_of(rows, terms), runtime, ledger, "seat")
     for name, share in shares.items():
         share.state = results[name]["state"]
     history = _history(
@@ -231,7 +243,7 @@ def splitnn(
             for name in dict.fromkeys(rows.label_at)
         ],
     )
-    metrics = {k: v for k, v in (history[-1] if history else {}).items() if k not in ("epoch", "seconds")}
+    metrics = final_metrics(history, results[rows.label_at[0]] if len(set(rows.label_at)) == 1 else {})
     config = {
         "configuration": configuration,
         "merge": merge,
@@ -243,10 +255,39 @@ def splitnn(
         **{k: v for k, v in asdict(terms).items() if k != "routes"},
         "routes": [asdict(r) for r in terms.routes],
     }
-    run = SplitResult(metrics, history, ledger, config, shares, tuple(rows.notes))
+    notes = (*rows.notes, *describe_convergence(history, terms))
+    run = SplitResult(metrics, history, ledger, config, shares, notes)
     if out is not None:
         run._write(Path(out))
     return run
+
+
+def final_metrics(history: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> dict[str, float]:
+    """Return the metrics of the weights that were kept: those of the best epoch, or of the last one."""
+    if not history:
+        return {}
+    best = history[result.get("best_epoch", len(history)) - 1]
+    losses = {k: v for k, v in best.items() if k not in ("epoch", "seconds")}
+    return {**losses, **result.get("metrics", {})}
+
+
+FALLING = 0.01  # a loss that fell by this share in the last fifth of the epochs was still falling
+
+
+def describe_convergence(history: Sequence[Mapping[str, Any]], terms: SplitTerms) -> list[str]:
+    """Return a note if training reached its last epoch while the loss was still falling."""
+    losses = [row.get("validation_loss", row["train_loss"]) for row in history]
+    last = max(len(losses) // 5, 1)
+    if len(losses) < max(terms.epochs, 2) or not min(losses[:-last]) > 0:
+        return []
+    before, after = min(losses[:-last]), min(losses[-last:])
+    if after >= before * (1 - FALLING):
+        return []
+    which = "loss on validation rows" if "validation_loss" in history[-1] else "training loss"
+    return [
+        f"The {which} was still falling when training ended after {len(losses)} epochs: from {before:.3g} to "
+        f"{after:.3g} in the last {last}. Train longer (epochs), or use a larger learning rate (lr)."
+    ]
 
 
 def check_cut_guards(owner: str, guard: Any, protect: Any) -> tuple[Any, ...]:
