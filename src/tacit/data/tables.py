@@ -275,7 +275,8 @@ def from_frame(
         raise BadData(f"{name}: {error}") from None
     if label is None:
         assert id is not None
-        return Columns(name, frame[id].to_numpy(dtype=object), x, recipe.columns, recipe)
+        ids = frame[id].to_numpy(dtype=object)
+        return Columns(name, ids, x, recipe.columns, recipe, frame=frame[features])
     notes = list(recipe.check_rows(both))
     is_number = is_regression(name, label, pd.concat([frame[label], extra[label]]), regression)
     if is_number and regression is None:

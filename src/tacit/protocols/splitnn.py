@@ -24,6 +24,10 @@ labels and weights are not sent (in a relay, clients exchange their part). Activ
 encrypted: guards at the cut (splitnn_guards.py) limit what they reveal, and attacks (audit/) measure it.
 Parties follow the protocol (semi-honest).
 
+In a left join the label holder also has rows of people that the other party does not hold. They are at the
+end of the order, the other party sends the same activations for each (those of missing values), and the label
+holder sends back zeros: the other party learns neither their ids nor anything about their labels.
+
 With `patience`, the label holder says after every epoch whether the loss on its validation rows (a part of
 the training rows) was the lowest so far, and whether training ends (`EpochEnd`); all parties keep the weights
 of the best epoch.

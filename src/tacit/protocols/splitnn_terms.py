@@ -58,8 +58,8 @@ class CutGradients(
 
 class EpochEnd(
     Message,
-    reveals="whether the loss on the label holder's validation rows was the lowest so far, and whether training "
-    "ends",
+    reveals="whether the loss on the label holder's validation rows was the lowest so far, and whether "
+    "training ends",
 ):
     epoch: int
     is_best: bool
@@ -119,14 +119,20 @@ class SplitTerms:
     patience: int = whole(
         0,
         least=0,
-        doc="epochs without a lower loss on validation rows after which training stops; the weights of the best "
-        "epoch are kept; 0: all epochs",
+        doc="epochs without a lower loss on validation rows after which training stops; the weights of the "
+        "best epoch are kept; 0: all epochs",
     )
+
+    join: str = choice("inner", ("inner", "left"), doc="left: rows that only the label holder has are kept")
 
     def check(self) -> None:
         if self.patience and len(self.routes) > 1:
             raise bad(
-                "splitnn", "patience", self.patience, "0 in a relay", "Its clients have no common validation rows."
+                "splitnn",
+                "patience",
+                self.patience,
+                "0 in a relay",
+                "Its clients have no common validation rows.",
             )
 
     def text(self) -> str:
@@ -135,17 +141,15 @@ class SplitTerms:
     def validation(self) -> Tensor:
         """Return the training rows that are left out of the batches to decide when to stop.
 
-        They follow from the seed and the number of rows. Without patience, or with so few rows that their loss
-        would be mostly noise, there are none.
+        They follow from the seed and the number of rows. Without patience, or with so few rows that their
+        loss would be mostly noise, there are none.
         """
         count = round(VALIDATION * self.rows[0]) if self.patience else 0
         order = np.random.default_rng([self.seed, len(self.rows), VALIDATING]).permutation(self.rows[0])
         return torch.from_numpy(order[: count if count >= FEWEST else 0]).sort().values
 
     def batches(self, epoch: int, turn: int) -> list[Tensor]:
-        order = torch.from_numpy(
-            np.random.default_rng([self.seed, epoch, turn]).permutation(self.rows[turn])
-        )
+        order = torch.from_numpy(np.random.default_rng([self.seed, epoch, turn]).permutation(self.rows[turn]))
         if self.patience:
             order = order[~torch.isin(order, self.validation())]
         return list(torch.split(order, self.batch_size))
@@ -174,6 +178,7 @@ class SplitInputs:
     y: dict[int, Tensor] = field(default_factory=dict)
     test_x: dict[int, Tensor] = field(default_factory=dict)
     test_y: dict[int, Tensor] = field(default_factory=dict)
+    absent: dict[int, Tensor] = field(default_factory=dict)  # training rows that only the label holder has
     guards: Sequence[Any] = ()
     protect: Any = None
     peek: Callable[[Tensor, Tensor], Tensor] | None = None

@@ -15,7 +15,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,10 +23,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...config.vertical import SplitParty, SplitSettings, read_parties
+from ...config.vertical import SplitParty, SplitSettings, TableParty, read_parties
+from ...data.cells import to_text
 from ...data.identifiers import normal
-from ...data.table_files import check_table_name, write_table
-from ...data.tables import from_csv
+from ...data.recipe import OTHER, Recipe
+from ...data.table_files import check_table_name, read_table, write_table
+from ...data.tables import from_frame
 from ...data.vertical import Columns, drop_repeated_ids, split_rows
 from ...errors import BadData, BadJob, BadKit, BadRun, MissingFiles
 from ...files import check_new, write_atomic
@@ -37,16 +39,21 @@ from ...protocols import splitnn
 from ...protocols.psi_policy import PsiPolicy
 from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ...protocols.splitnn_terms import Asked, Route, SplitTerms
+from ...protocols.splitnn_worker import CHUNK
 from ...runtimes.choose import choose_runtime
 from ..kit_run import first_of_each, run_with_kit, telling
+from ..threads import SMALL, is_small, one_thread_if
 from . import split_parts as parts
 from .psi import align_rows
 from .query_log import read_policy
-from .split import folder_of, to_predictions
+from .split import describe_convergence, final_metrics, folder_of, to_predictions
 from .split_parts import SplitShare, StopPart, check_writable
 
 if TYPE_CHECKING:
     from ...runtimes.kits import Kit
+
+
+TABLE = {f.name for f in fields(TableParty)}
 
 
 def read(path: str | Path) -> dict[str, Any]:
@@ -79,17 +86,35 @@ def read(path: str | Path) -> dict[str, Any]:
             f"{file}, split: merge is {settings['merge']!r}, and the bottoms have output widths {cuts}. It "
             f"must be one of {', '.join(parts.MERGES)}; the last two need equal widths."
         )
+    if settings["join"] == "left" and (len(parties) != 2 or "bottom" not in parties[holders[0]]):
+        raise BadJob(
+            f"{file}, split: join = 'left' needs exactly two parties, both with a table, and a bottom at "
+            f"{holders[0]!r}, whose rows are kept."
+        )
     return {"split": settings, "parties": parties}
+
+
+# what each party decides about its own table
+LOCAL = (
+    "file",
+    "drop",
+    "duplicates",
+    "categories",
+    "missing",
+    "missing_codes",
+    "dates",
+    "scaling",
+    "winsorize",
+    "impute",
+    "unseen",
+)
 
 
 def job_digest(job: Mapping[str, Any]) -> str:
     """Return a digest of what must be equal in all parties' job files: everything but local file options."""
     plain = {
         **job,
-        "parties": {
-            n: {k: v for k, v in t.items() if k not in ("file", "drop", "categories", "duplicates")}
-            for n, t in job["parties"].items()
-        },
+        "parties": {n: {k: v for k, v in t.items() if k not in LOCAL} for n, t in job["parties"].items()},
     }
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
@@ -131,12 +156,16 @@ async def check_same_job(
 
 
 class Aligned(NamedTuple):
-    """`table`: my shared rows (None without a table). `shared`: their number. `mark`: keyed fingerprint."""
+    """`table`: my rows (None without a table). `rows`: their number. `mark`: keyed fingerprint.
+
+    `shared`: how many of the rows all parties hold; in a left join the others are at the end.
+    """
 
     table: Columns | None
-    shared: int
+    rows: int
     mark: bytes
     notes: list[str]
+    shared: int
 
 
 async def _align_parties(
@@ -148,19 +177,32 @@ async def _align_parties(
     kit: str,
     duplicates: str,
     wait: float | None,
+    join: str,
 ) -> Aligned:
-    """Align the parties; a party without a table learns the number of rows from the first holder."""
+    """Align the parties; a party without a table learns the number of rows from the first holder.
+
+    A left join keeps the rows of the first holder.
+    """
     without = [n for n in run_everyone if n not in holders]
     await check_same_job(me, run_everyone, digest, wait)
     if table is None:
-        return Aligned(None, (await me.recv(holders[0], Asked)).rows, b"", [])
-    order = b""
+        rows = (await me.recv(holders[0], Asked)).rows
+        return Aligned(None, rows, b"", [], rows)
+    order, shared = b"", len(table)
     notes: list[str] = []
     if len(holders) > 1:
         table, notes = drop_repeated_ids(table, f"the table of {me.name!r}", duplicates)
-        alignment = await align_rows(me, table.ids.tolist(), parties=list(holders), policy=policy_in(kit))
+        alignment = await align_rows(
+            me, table.ids.tolist(), parties=list(holders), policy=policy_in(kit), how=join
+        )
+        shared = alignment.shared
         table, notes = table.take(alignment.rows), [*notes, *alignment.notes]
-        order = splitnn.fingerprint([normal(str(i)) for i in table.ids], alignment.key)
+        order = splitnn.fingerprint([normal(str(i)) for i in table.ids[:shared]], alignment.key)
+        if join == "left":
+            notes.append(
+                f"{shared} of {len(table)} people of {holders[0]!r} are shared; the others are kept, with "
+                "missing values for the other party's columns."
+            )
     if not len(table):
         raise BadData(
             f"{me.name!r} has no ids in common with {', '.join(n for n in holders if n != me.name)}. Are "
@@ -168,19 +210,44 @@ async def _align_parties(
         )
     if me.name == holders[0]:
         await me.send(without, Asked(len(table), digest))
-    return Aligned(table, len(table), order, notes)
+    return Aligned(table, len(table), order, notes, shared)
 
 
 def table_of(file: str | Path, entry: Mapping[str, Any], regression: bool = False) -> Columns:
     """Read a party's table as its entry in the job file says."""
-    read_table: Any = from_csv
-    table = read_table(
-        file,
-        entry.get("label"),
-        id=entry["id"],
-        drop=entry.get("drop", []),
-        categories=entry.get("categories", []),
-        **({"regression": regression, "test_fraction": 0} if "label" in entry else {}),
+    settings = TableParty(**{k: v for k, v in entry.items() if k in TABLE})
+    frame = read_table(file, ids=(settings.id,))
+    label = settings.label or None
+    leave = {settings.id, settings.label, *settings.drop}
+    values = settings.categories if isinstance(settings.categories, dict) else {}
+    known = list(map(str, frame.columns))
+    absent = [c for c in (*settings.drop, *settings.categories, *settings.missing) if c not in known]
+    if absent:
+        raise BadData(f"{file} has no column {absent[0]!r}. {nearest(absent[0], known)}")
+    recipe = Recipe.infer(
+        frame[[c for c in known if c not in leave]],
+        list(settings.categories),
+        dates=settings.dates,
+        missing_codes=settings.missing_codes,
+        scaling=settings.scaling,
+        winsorize=settings.winsorize,
+        impute=settings.impute,
+        unseen=settings.unseen,
+    )
+    recipe = replace(
+        recipe,
+        categories={**recipe.categories, **{c: tuple(v) for c, v in values.items()}},
+        missing=tuple(dict.fromkeys((*recipe.missing, *settings.missing))),
+    )
+    make: Any = from_frame
+    table = make(
+        frame,
+        label,
+        id=settings.id,
+        name=Path(file).name.split(".")[0],
+        drop=list(settings.drop),
+        fit=recipe,
+        **({"regression": regression, "test_fraction": 0} if label is not None else {}),
     )
     return table if isinstance(table, Columns) else Columns.of(table)
 
@@ -193,7 +260,10 @@ async def run_party(
     route = _route(job)
     holders = tuple(n for n, t in job["parties"].items() if "id" in t)
     table = table_of(file, entry, split["regression"]) if "id" in entry else None
-    table, count, mark, notes = await _align_parties(
+    if split["join"] == "left":
+        holders = (split["labels"], *(n for n in holders if n != split["labels"]))
+        table = table.allow_missing() if table is not None and me.name != holders[0] else table
+    table, count, mark, notes, shared = await _align_parties(
         me,
         table,
         holders,
@@ -202,7 +272,13 @@ async def run_party(
         kit,
         entry.get("duplicates", "refuse"),
         wait,
+        split["join"],
     )
+    if not shared:
+        raise BadData(
+            f"{me.name!r} has no ids in common with {', '.join(n for n in holders if n != me.name)}. Are "
+            "the ids written in the same way?"
+        )
     train, test = split_rows(count, split["test_fraction"], split["seed"])
     loss = "mse" if split["regression"] else "cross_entropy"
     terms = check(
@@ -216,6 +292,8 @@ async def run_party(
             split["seed"],
             loss,
             every=split["every"],
+            patience=split["patience"],
+            join=split["join"],
         )
     )
     share = _share(me.name, job, terms, route, table)
@@ -230,11 +308,22 @@ async def run_party(
         assert table is not None
         assert table.y is not None
         inputs.y[0], inputs.test_y[0] = table.y[train], table.y[test]
+        if split["join"] == "left":
+            inputs.absent[0] = train >= shared
     result = await splitnn.party(me, terms, inputs)
     share.state = result["state"]
     folder = share.write(Path(out))
     write_atomic(folder / "ledger.json", json.dumps(me.ledger.to_dict(), indent=1))
-    return {"history": result["history"], "rows": count, "folder": str(folder), "notes": notes}
+    notes += describe_convergence(result["history"], terms) if result["history"] else []
+    metrics = final_metrics(result["history"], result)
+    return {
+        "history": result["history"],
+        "metrics": metrics,
+        "rows": count,
+        "shared": shared,
+        "folder": str(folder),
+        "notes": notes,
+    }
 
 
 def _share(
@@ -304,20 +393,22 @@ async def run_prediction(
             f"{folder} contains the part of {share.party!r}, and this party is {me.name!r}. Use its own part."
         )
     mark = hashlib.sha256(json.dumps([share.terms.text()]).encode()).hexdigest()
-    table = None
+    table, new_values = None, list[str]()
     if me.name in route.sources:
         if not file:
             raise BadData(f"{me.name!r} has columns in this network; give the file with its rows.")
-        read_table: Any = from_csv
-        table = read_table(file, id=share.id, fit=share.recipe)
-    table, count, order, notes = await _align_parties(
-        me, table, route.sources, route.parties, mark, kit, duplicates, wait
+        table, new_values = read_new_rows(file, share)
+    first = [n for n in route.sources if n == route.stops[-1]]
+    holders = (*first, *(n for n in route.sources if n not in first))
+    table, count, order, notes, _ = await _align_parties(
+        me, table, holders, route.parties, mark, kit, duplicates, wait, share.terms.join
     )
     share = replace(share, terms=replace(share.terms, rows=(0,), tests=(count,)), fingerprint=order)
     inputs = share.inputs()
+    notes = [*new_values, *notes]
     if table is not None:
         assert share.recipe is not None
-        inputs.test_x[0] = share.recipe.standardize(table.x)
+        inputs.test_x[0] = share.recipe.transform(table.frame)
     outputs = await splitnn.predict(me, share.terms, inputs)
     if outputs is None:
         return {"rows": count, "notes": notes}
@@ -325,6 +416,40 @@ async def run_prediction(
         Path(out), to_predictions(share.terms.loss, outputs), None if table is None else table.ids, share
     )
     return {"rows": count, "out": out, "notes": notes}
+
+
+def read_new_rows(file: str | Path, share: SplitShare) -> tuple[Columns, list[str]]:
+    """Read rows to predict; return them and notes on cells that are missing or new, for this party alone.
+
+    A missing column is an error that names it. A missing cell and a category that was not seen in training
+    are handled as the recipe says.
+    """
+    recipe = share.recipe
+    assert recipe is not None
+    frame = read_table(file, ids=(share.id,))
+    try:
+        x = recipe.transform(frame)
+    except BadData as error:
+        raise BadData(f"{file}: {error}") from None
+    notes = []
+    for name in recipe.inputs:
+        column = recipe.column_of(frame, name)
+        blank = int(column.isna().sum())
+        if blank and name not in recipe.missing:
+            what = (
+                "count as no category" if name in recipe.categories else "were replaced by the training rows'"
+            )
+            what += "" if name in recipe.categories else f" {recipe.impute}"
+            notes.append(f"{file}, column {name!r}: {blank} of {len(frame)} cells are missing and {what}.")
+        new = set(to_text(column.dropna())) - set(recipe.categories.get(name, ()))
+        if name in recipe.categories and new:
+            where = "as 'other'" if OTHER in recipe.categories[name] else "as no category"
+            notes.append(
+                f"{file}, column {name!r}: {len(new)} values were not seen in training, like "
+                f"{min(new)!r:.60}; they count {where}."
+            )
+    ids = frame[share.id].to_numpy(dtype=object)
+    return Columns(Path(file).name, ids, x, recipe.columns, recipe, frame=frame[list(recipe.inputs)]), notes
 
 
 def write_predictions(out: Path, values: torch.Tensor, ids: np.ndarray | None, share: SplitShare) -> None:
@@ -356,10 +481,20 @@ def run_here(
     holder = results[job["split"]["labels"]]
     return {
         "history": holder["history"],
+        "metrics": holder["metrics"],
         "rows": holder["rows"],
+        "shared": holder["shared"],
         "folder": str(out),
         "notes": [n for one in results.values() for n in one["notes"]],
     }
+
+
+def _is_small(job: Mapping[str, Any]) -> bool:
+    """Return whether a batch of the job's network takes one core a few milliseconds, by its widths."""
+    settings = job.get("split") or job["ftl"]
+    widths = [settings.get("width", 1), *settings.get("top", [])]
+    widths += [w for t in job["parties"].values() for w in (*t.get("bottom", []), *t.get("middle", []))]
+    return int(max(widths) ** 2 * settings["batch_size"]) <= SMALL
 
 
 def check_vacant(folder: Path) -> Path:
@@ -395,7 +530,8 @@ def run_everyone(
         programs[name] = functools.partial(
             program, job=job, file=str(Path(path).parent / entry.get("file", "")), out=str(folder)
         )
-    return dict(choose_runtime(verb, runtime, all_stay=True).run_sync(programs, ledger=ledger))
+    with one_thread_if(_is_small(job)):
+        return dict(choose_runtime(verb, runtime, all_stay=True).run_sync(programs, ledger=ledger))
 
 
 def take_part(
@@ -440,7 +576,8 @@ def run_with_party_kit(
     program = functools.partial(
         program, job=job, file=str(where), out=str(folder), kit=str(kit.directory or ""), wait=wait
     )
-    result, ledger = run_with_kit(verb, kit, program, patience, job["parties"])
+    with one_thread_if(_is_small(job)):
+        result, ledger = run_with_kit(verb, kit, program, patience, job["parties"])
     return {"party": kit.name, **result, "ledger": ledger.to_dict()}
 
 
@@ -456,7 +593,8 @@ def predict_part(
 ) -> dict[str, Any]:
     """Run one party of a joint prediction over the federation's hub."""
     with telling(kit):
-        route = parts.read(folder).terms.routes[0]
+        share = parts.read(folder)
+        route = share.terms.routes[0]
         if route.stops[-1] == kit.name:  # only this party writes predictions
             check_writable(check_table_name(check_new(out, force), "predict: --out ").parent)
     program = functools.partial(
@@ -468,7 +606,8 @@ def predict_part(
         duplicates=duplicates,
         wait=wait,
     )
-    result, ledger = run_with_kit("predict", kit, program, patience, route.parties)
+    with one_thread_if(is_small(share.modules(), CHUNK)):
+        result, ledger = run_with_kit("predict", kit, program, patience, route.parties)
     return {"party": kit.name, **result, "ledger": ledger.to_dict()}
 
 
@@ -502,7 +641,9 @@ def predict_here(
         )
         for n in names
     }
-    results = choose_runtime("predict", runtime, all_stay=True).run_sync(programs, ledger=ledger)
+    modules = [m for n in names for m in parts.read(shares[n]).modules()]
+    with one_thread_if(is_small(modules, CHUNK)):
+        results = choose_runtime("predict", runtime, all_stay=True).run_sync(programs, ledger=ledger)
     return {
         "rows": next(iter(results.values()))["rows"],
         "out": str(out),
