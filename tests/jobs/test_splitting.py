@@ -64,6 +64,7 @@ def test_vanilla_and_u_equal_one_network(runtime):
     whole = net(6, 8, 5, 2)
     trained = central(order_of(90), whole, x, y, 3)
     told = {"epochs": 3, "batch_size": 16, "lr": 0.2, "test_fraction": 0.0, "runtime": runtime}
+    told |= {"optimizer": "sgd", "patience": 0}
     bottom, top = tacit.cut(whole, 2)
     one = tacit.splitnn({"clinic": x}, {"lab": y}, bottoms=bottom, top=top, configuration="vanilla", **told)
     first, middle, last = tacit.cut(whole, 2, 4)

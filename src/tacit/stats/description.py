@@ -20,7 +20,7 @@ import torch
 
 from ..crypto import exact
 from ..errors import ProtocolError
-from ..protocols.sum_program import Down
+from ..protocols.sum_steps import Down
 from . import ordered
 from .columns import codes, numbers
 from .tables import check_columns
