@@ -415,7 +415,7 @@ def _is_frame(rows: Any) -> bool:
 def _to_encoded(share: SplitShare, rows: Any, verb: str) -> Tensor:
     """Return rows that are numbers, if they fit the part's columns."""
     expects = f"{len(share.columns)} columns" if share.columns else "as many columns as in training"
-    values = rows if isinstance(rows, Tensor) else np.asarray(rows)
+    values = rows if isinstance(rows, Tensor) else np.array(rows)
     if not isinstance(values, Tensor) and values.dtype.kind not in "biuf":
         raise BadData(
             f"{verb}: the rows of {share.party!r} contain non-numeric values. Give a data frame or a table "

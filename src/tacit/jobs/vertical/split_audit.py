@@ -177,7 +177,7 @@ def audit(
 
 def _to_labels(y: Any, holder: SplitShare) -> Tensor:
     """Return labels as the loss takes them: numbers of classes also where they are given by name."""
-    values = y if isinstance(y, Tensor) else np.asarray(y)
+    values = y if isinstance(y, Tensor) else np.array(y)
     if not isinstance(values, Tensor) and values.dtype.kind not in "biuf":
         names = {name: k for k, name in enumerate(holder.labels)}
         unknown = sorted({str(v) for v in values} - set(names))

@@ -1,4 +1,4 @@
-"""`tacit split` and `tacit predict`: split learning between organizations with one job file.
+"""`tacit split`: split learning between organizations with one job file.
 
     [split]                                       [parties.bank]            [parties.shop]
     labels = "bank"                               file = "bank.csv"         file = "shop.csv"
@@ -15,45 +15,36 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import nn
 
-from ...config.vertical import SplitParty, SplitSettings, TableParty, read_parties
-from ...data.cells import to_text
+from ...config.vertical import SplitParty, SplitSettings, read_parties
 from ...data.identifiers import normal
-from ...data.recipe import OTHER, Recipe
-from ...data.table_files import check_table_name, read_table, write_table
-from ...data.tables import from_frame
 from ...data.vertical import Columns, drop_repeated_ids, split_rows
-from ...errors import BadData, BadJob, BadKit, BadRun, MissingFiles
-from ...files import check_new, write_atomic
-from ...parameters import check, from_table, nearest
+from ...errors import BadData, BadJob, BadKit, BadRun
+from ...files import write_atomic
+from ...parameters import check, from_table
 from ...parties.ledger import Ledger
 from ...parties.party import Party
 from ...protocols import splitnn
 from ...protocols.psi_policy import PsiPolicy
 from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ...protocols.splitnn_terms import Asked, Route, SplitTerms
-from ...protocols.splitnn_worker import CHUNK
 from ...runtimes.choose import choose_runtime
 from ..kit_run import first_of_each, run_with_kit, telling
-from ..threads import SMALL, is_small, one_thread_if
+from ..threads import SMALL, one_thread_if
 from . import split_parts as parts
+from .party_tables import table_of
 from .psi import align_rows
 from .query_log import read_policy
-from .split import describe_convergence, final_metrics, folder_of, to_predictions
+from .split import describe_convergence, final_metrics, folder_of
 from .split_parts import SplitShare, StopPart, check_writable
 
 if TYPE_CHECKING:
     from ...runtimes.kits import Kit
-
-
-TABLE = {f.name for f in fields(TableParty)}
 
 
 def read(path: str | Path) -> dict[str, Any]:
@@ -168,7 +159,7 @@ class Aligned(NamedTuple):
     shared: int
 
 
-async def _align_parties(
+async def align_parties(
     me: Party,
     table: Columns | None,
     holders: tuple[str, ...],
@@ -213,45 +204,6 @@ async def _align_parties(
     return Aligned(table, len(table), order, notes, shared)
 
 
-def table_of(file: str | Path, entry: Mapping[str, Any], regression: bool = False) -> Columns:
-    """Read a party's table as its entry in the job file says."""
-    settings = TableParty(**{k: v for k, v in entry.items() if k in TABLE})
-    frame = read_table(file, ids=(settings.id,))
-    label = settings.label or None
-    leave = {settings.id, settings.label, *settings.drop}
-    values = settings.categories if isinstance(settings.categories, dict) else {}
-    known = list(map(str, frame.columns))
-    absent = [c for c in (*settings.drop, *settings.categories, *settings.missing) if c not in known]
-    if absent:
-        raise BadData(f"{file} has no column {absent[0]!r}. {nearest(absent[0], known)}")
-    recipe = Recipe.infer(
-        frame[[c for c in known if c not in leave]],
-        list(settings.categories),
-        dates=settings.dates,
-        missing_codes=settings.missing_codes,
-        scaling=settings.scaling,
-        winsorize=settings.winsorize,
-        impute=settings.impute,
-        unseen=settings.unseen,
-    )
-    recipe = replace(
-        recipe,
-        categories={**recipe.categories, **{c: tuple(v) for c, v in values.items()}},
-        missing=tuple(dict.fromkeys((*recipe.missing, *settings.missing))),
-    )
-    make: Any = from_frame
-    table = make(
-        frame,
-        label,
-        id=settings.id,
-        name=Path(file).name.split(".")[0],
-        drop=list(settings.drop),
-        fit=recipe,
-        **({"regression": regression, "test_fraction": 0} if label is not None else {}),
-    )
-    return table if isinstance(table, Columns) else Columns.of(table)
-
-
 async def run_party(
     me: Party, job: Mapping[str, Any], file: str, out: str, kit: str = "", wait: float | None = None
 ) -> dict[str, Any]:
@@ -263,7 +215,7 @@ async def run_party(
     if split["join"] == "left":
         holders = (split["labels"], *(n for n in holders if n != split["labels"]))
         table = table.allow_missing() if table is not None and me.name != holders[0] else table
-    table, count, mark, notes, shared = await _align_parties(
+    table, count, mark, notes, shared = await align_parties(
         me,
         table,
         holders,
@@ -376,99 +328,6 @@ def _share(
     )
 
 
-async def run_prediction(
-    me: Party,
-    folder: str,
-    file: str,
-    out: str,
-    kit: str = "",
-    duplicates: str = "refuse",
-    wait: float | None = None,
-) -> dict[str, Any]:
-    """Run a party of a joint prediction with its saved part; the holder of the top writes to `out`."""
-    share = parts.read(folder)
-    route = share.terms.routes[0]
-    if share.party != me.name:
-        raise BadKit(
-            f"{folder} contains the part of {share.party!r}, and this party is {me.name!r}. Use its own part."
-        )
-    mark = hashlib.sha256(json.dumps([share.terms.text()]).encode()).hexdigest()
-    table, new_values = None, list[str]()
-    if me.name in route.sources:
-        if not file:
-            raise BadData(f"{me.name!r} has columns in this network; give the file with its rows.")
-        table, new_values = read_new_rows(file, share)
-    first = [n for n in route.sources if n == route.stops[-1]]
-    holders = (*first, *(n for n in route.sources if n not in first))
-    table, count, order, notes, _ = await _align_parties(
-        me, table, holders, route.parties, mark, kit, duplicates, wait, share.terms.join
-    )
-    share = replace(share, terms=replace(share.terms, rows=(0,), tests=(count,)), fingerprint=order)
-    inputs = share.inputs()
-    notes = [*new_values, *notes]
-    if table is not None:
-        assert share.recipe is not None
-        inputs.test_x[0] = share.recipe.transform(table.frame)
-    outputs = await splitnn.predict(me, share.terms, inputs)
-    if outputs is None:
-        return {"rows": count, "notes": notes}
-    write_predictions(
-        Path(out), to_predictions(share.terms.loss, outputs), None if table is None else table.ids, share
-    )
-    return {"rows": count, "out": out, "notes": notes}
-
-
-def read_new_rows(file: str | Path, share: SplitShare) -> tuple[Columns, list[str]]:
-    """Read rows to predict; return them and notes on cells that are missing or new, for this party alone.
-
-    A missing column is an error that names it. A missing cell and a category that was not seen in training
-    are handled as the recipe says.
-    """
-    recipe = share.recipe
-    assert recipe is not None
-    frame = read_table(file, ids=(share.id,))
-    try:
-        x = recipe.transform(frame)
-    except BadData as error:
-        raise BadData(f"{file}: {error}") from None
-    notes = []
-    for name in recipe.inputs:
-        column = recipe.column_of(frame, name)
-        blank = int(column.isna().sum())
-        if blank and name not in recipe.missing:
-            what = (
-                "count as no category" if name in recipe.categories else "were replaced by the training rows'"
-            )
-            what += "" if name in recipe.categories else f" {recipe.impute}"
-            notes.append(f"{file}, column {name!r}: {blank} of {len(frame)} cells are missing and {what}.")
-        new = set(to_text(column.dropna())) - set(recipe.categories.get(name, ()))
-        if name in recipe.categories and new:
-            where = "as 'other'" if OTHER in recipe.categories[name] else "as no category"
-            notes.append(
-                f"{file}, column {name!r}: {len(new)} values were not seen in training, like "
-                f"{min(new)!r:.60}; they count {where}."
-            )
-    ids = frame[share.id].to_numpy(dtype=object)
-    return Columns(Path(file).name, ids, x, recipe.columns, recipe, frame=frame[list(recipe.inputs)]), notes
-
-
-def write_predictions(out: Path, values: torch.Tensor, ids: np.ndarray | None, share: SplitShare) -> None:
-    """Write one row per id: the most likely class and class probabilities, or the number."""
-    import pandas
-
-    frame = pandas.DataFrame({share.id or "row": ids if ids is not None else np.arange(len(values))})
-    if share.terms.loss == "mse":
-        frame["prediction"] = values.numpy()
-    else:
-        chances = values if values.dim() == 2 else torch.stack([1 - values, values], 1)
-        names = list(share.labels) or [str(k) for k in range(chances.shape[1])]
-        frame["prediction"] = [names[k] for k in chances.argmax(1).tolist()]
-        for k, name in enumerate(names):
-            frame[f"chance of {name}"] = chances[:, k].numpy()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_table(frame, out)
-
-
 # --- started by an operator ---------------------------------------------------------------------------------
 
 
@@ -579,76 +438,6 @@ def run_with_party_kit(
     with one_thread_if(_is_small(job)):
         result, ledger = run_with_kit(verb, kit, program, patience, job["parties"])
     return {"party": kit.name, **result, "ledger": ledger.to_dict()}
-
-
-def predict_part(
-    kit: Kit,
-    folder: str | Path,
-    file: str | Path | None,
-    out: str | Path,
-    patience: float = 300.0,
-    force: bool = False,
-    duplicates: str = "refuse",
-    wait: float | None = None,
-) -> dict[str, Any]:
-    """Run one party of a joint prediction over the federation's hub."""
-    with telling(kit):
-        share = parts.read(folder)
-        route = share.terms.routes[0]
-        if route.stops[-1] == kit.name:  # only this party writes predictions
-            check_writable(check_table_name(check_new(out, force), "predict: --out ").parent)
-    program = functools.partial(
-        run_prediction,
-        folder=str(folder),
-        file=str(file or ""),
-        out=str(out),
-        kit=str(kit.directory or ""),
-        duplicates=duplicates,
-        wait=wait,
-    )
-    with one_thread_if(is_small(share.modules(), CHUNK)):
-        result, ledger = run_with_kit("predict", kit, program, patience, route.parties)
-    return {"party": kit.name, **result, "ledger": ledger.to_dict()}
-
-
-def predict_here(
-    folder: str | Path,
-    files: Mapping[str, str],
-    out: str | Path,
-    runtime: Any = None,
-    ledger: Ledger | None = None,
-    force: bool = False,
-    duplicates: str = "refuse",
-) -> dict[str, Any]:
-    """Predict with all parts and files on this machine."""
-    places = {p.parent for p in Path(folder).glob("*/part.json")}
-    if not places:
-        raise MissingFiles(
-            f"there is no saved split network in {folder}. Give the folder that `tacit split --out` or "
-            "`tacit ftl --out` wrote."
-        )
-    check_writable(check_table_name(check_new(out, force), "predict: --out ").parent)
-    shares = {parts.read(p).party: p for p in sorted(places)}
-    for name in files:
-        if name not in shares:
-            raise BadData(f"there is no party {name!r} in {folder}. {nearest(name, list(shares))}")
-    names = [n for n, p in shares.items() if set(files) & set(parts.read(p).terms.routes[0].parties)] or list(
-        shares
-    )  # a folder may contain several predictors
-    programs = {
-        n: functools.partial(
-            run_prediction, folder=str(shares[n]), file=files.get(n, ""), out=str(out), duplicates=duplicates
-        )
-        for n in names
-    }
-    modules = [m for n in names for m in parts.read(shares[n]).modules()]
-    with one_thread_if(is_small(modules, CHUNK)):
-        results = choose_runtime("predict", runtime, all_stay=True).run_sync(programs, ledger=ledger)
-    return {
-        "rows": next(iter(results.values()))["rows"],
-        "out": str(out),
-        "notes": [n for one in results.values() for n in one["notes"]],
-    }
 
 
 def policy_in(kit: str) -> PsiPolicy:
