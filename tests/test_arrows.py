@@ -174,6 +174,7 @@ LAZY_FACES = (
     "tacit.stats",
     "tacit.cli.verbs",
     "tacit.runtimes.nursery",
+    "tacit.jobs.stats.queries",  # the module of a verb
     "tacit.jobs.stats.contract",  # builds the program that a party's own contract names
 )
 
