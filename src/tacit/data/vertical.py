@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..errors import BadData
 from ..parameters import bad, nearest
-from ..protocols.sum_program import ideal
+from ..protocols.sum_steps import ideal
 from .federation import check_fraction, check_one_label, check_whole
 from .identifiers import identify_rows, show_rows
 from .preparation import Preparation
