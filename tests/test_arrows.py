@@ -31,7 +31,10 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.progress": ((), ()),
     "tacit.algorithms": ((), NUMERIC),
     "tacit.aggregate": ((), NUMERIC),
-    "tacit.data": (("tacit.files", "tacit.progress"), NUMERIC),
+    "tacit.data": (
+        ("tacit.files", "tacit.progress", "tacit.crypto.exact", "tacit.protocols.sum_program"),
+        NUMERIC,
+    ),  # preparation is a program of exact sums
     "tacit.models": (("tacit.engine.layers",), NUMERIC),
     "tacit.engine": (("tacit.algorithms", "tacit.data"), NUMERIC),
     "tacit.parties": (("tacit.numbers",), NUMERIC),
@@ -160,6 +163,7 @@ LAZY_FACES = (
     "tacit.stats",
     "tacit.cli.verbs",
     "tacit.runtimes.nursery",
+    "tacit.jobs.stats.contract",  # builds the program that a party's own contract names
 )
 
 

@@ -10,7 +10,8 @@ TacitError
 ├── ProtocolError    a party sent something that the protocol does not allow
 │   ├── BadFrame     bytes that are not a message                     (also a ValueError)
 │   ├── SumAborted   too few parties were left for a secure sum; nothing was opened
-│   └── SealBroken   a message was modified, or has another sender than it claims
+│   ├── SealBroken   a message was modified, or has another sender than it claims
+│   └── PartyStopped another party of the run stopped with an error, and said so
 ├── BudgetSpent      the privacy budget does not cover a step
 ├── QueryRefused     the data holder's policy does not allow a query
 ├── BadKit           a start kit or a certificate cannot be used
@@ -89,6 +90,10 @@ class SumAborted(ProtocolError):
 
 
 class SealBroken(ProtocolError):
+    pass
+
+
+class PartyStopped(ProtocolError):
     pass
 
 

@@ -89,12 +89,12 @@ def test_data_show_takes_the_natural_parties_where_there_are_some(capsys):
 
 
 def test_data_show_reads_a_table_and_draws(folder, capsys):
-    rows = "\n".join(f"{i % 7},{'ab'[i % 2]},{i % 3}" for i in range(90))
+    rows = "\n".join(f"{i % 7},{'ab'[i % 2]},{'I' * (i % 3 + 1)}" for i in range(90))
     (folder / "patients.csv").write_text(f"age,clinic,stage\n{rows}\n", encoding="utf-8")
     value = answer(
         capsys, "data", "show", "patients.csv", "--label", "stage", "--by", "clinic", "--plot", "who.svg"
     )
-    assert (value["parties"], value["labels"]) == (["a", "b"], ["0", "1", "2"])
+    assert (value["parties"], value["labels"]) == (["a", "b"], ["I", "II", "III"])
     assert "<svg" in Path("who.svg").read_text(encoding="utf-8")
 
 

@@ -340,3 +340,44 @@ def test_a_client_is_told_at_once_that_another_cannot_take_part(place: Path) -> 
     finally:
         hub.process.terminate()
         hub.wait()
+
+
+def test_private_training_between_real_parties_is_accounted_by_each_and_survives_a_killed_server(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = JOB.replace('"chol"]', '"chol"]\nmean = [50, 200]\nstd = [10, 30]').replace("Scaffold", "FedAvg")
+    (place / "job.toml").write_text(job + "[private]\nepsilon = 5.0\ndelta = 1e-3\n")
+    code, text = said(capsys, "plan", "job.toml", "--kit", "kits/a")
+    assert code == 0, text
+    assert "ε = 5 at δ = 0.001 (budget 5) for each row of any party, present or not, after 6 rounds" in text
+    hub = Role(place, "hub", "hub", "--kit", "kits/hub")
+    try:
+        code, text = said(
+            capsys, "party", "--kit", "kits/a", "--data", "a.csv", "--check", "job.toml"
+        )  # the hub may not be up yet, which is another line
+        assert "DP-SGD at each party: ε ≤ 5 at δ = 0.001 for each of its rows" in text
+        clients = [
+            Role(place, c, "party", "--kit", f"kits/{c}", "--data", f"{c}.csv", "job.toml")
+            for c in ("a", "b")
+        ]
+        server = Role(place, "server", "party", "--kit", "kits/server", "job.toml", "--out", "run")
+        clients[0].wait_for("round 2/6")
+        os.kill(server.process.pid, signal.SIGKILL)
+        server.wait()
+        again = Role(place, "server", "party", "--kit", "kits/server", "job.toml", "--resume", "run")
+        assert again.wait() == 0, again.log.read_text()
+        assert [c.wait() for c in clients] == [0, 0], clients[0].log.read_text()
+    finally:
+        hub.process.terminate()
+        hub.wait()
+    for c in ("a", "b"):
+        (line,) = json.loads((place / "kits" / c / "state" / "ledger.json").read_text())["spent"]
+        assert line["unit"] == f"row of {c}, present or not"
+        assert 4.8 < line["epsilon"] <= 5.0 * (1 + 1e-9)
+        assert "not this party's counts on its held-out rows" in line["adversary"]
+    assert [line["epsilon"] for line in json.loads((place / "run" / "ledger.json").read_text())["spent"]] == [
+        5.0,
+        5.0,
+    ]
+    assert "a answered 6 of 6 rounds" in clients[0].log.read_text()
+    assert "its account is at ε = 4.9" in clients[0].log.read_text()

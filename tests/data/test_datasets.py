@@ -97,7 +97,7 @@ def test_without_scikit_learn_the_error_names_the_extra(monkeypatch):
 
 
 def test_heart_disease_follows_flambys_rule():
-    fed = data.heart_disease().by("hospital")
+    fed = data.heart_disease(fit="party").by("hospital")  # as FLamby does
     assert fed.parties == ("cleveland", "hungarian", "switzerland", "va")
     assert fed.sizes.tolist() == [199, 172, 30, 85]  # FLamby's training sets
     _, tested = np.unique(data.heart_disease().test_groups["hospital"], return_counts=True)

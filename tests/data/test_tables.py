@@ -50,7 +50,7 @@ def test_a_table_becomes_numbers_one_hot_categories_and_indicators(csv):
 
 
 def test_each_party_standardizes_by_its_own_training_rows(csv):
-    fed = data.from_csv(csv, label="ill").by("hospital")
+    fed = data.from_csv(csv, label="ill", fit="party").by("hospital")
     raw = data.from_csv(csv, label="ill", fit="none").by("hospital")
     for k in range(3):
         mine = fed.train.of(k)
@@ -66,7 +66,7 @@ def test_a_partys_rows_do_not_depend_on_another_partys_numbers(csv, tmp_path):
     frame = patients()
     frame.loc[frame["hospital"] == "west", ["age", "pulse"]] *= 100
     frame.to_csv(tmp_path / "other.csv", index=False)
-    a, b = (data.from_csv(p, label="ill").by("hospital") for p in (csv, tmp_path / "other.csv"))
+    a, b = (data.from_csv(p, label="ill", fit="party").by("hospital") for p in (csv, tmp_path / "other.csv"))
     for k, name in enumerate(a.parties):
         same = torch.equal(a.party(k).rows.x, b.party(k).rows.x)
         assert same or name == "west"
@@ -78,7 +78,7 @@ def test_a_partys_rows_do_not_depend_on_another_partys_numbers(csv, tmp_path):
 
 
 def test_a_test_row_is_standardized_as_the_party_it_came_from(csv):
-    made = data.from_csv(csv, label="ill", test_fraction=0.3)
+    made = data.from_csv(csv, label="ill", test_fraction=0.3, fit="party")
     fed, raw = (
         made.by("hospital"),
         data.from_csv(csv, label="ill", test_fraction=0.3, fit="none").by("hospital"),
@@ -93,7 +93,7 @@ def test_a_test_row_is_standardized_as_the_party_it_came_from(csv):
 
 
 def test_without_a_column_to_go_by_the_test_set_uses_its_own_statistics(csv):
-    fed = data.from_csv(csv, label="ill", test_fraction=0.3).split(3)
+    fed = data.from_csv(csv, label="ill", test_fraction=0.3, fit="party").split(3)
     assert fed.test.x[:, 0].mean().abs() < 1e-5
     assert (fed.test.x[:, 0].std(correction=0) - 1).abs() < 1e-4
 
@@ -144,7 +144,7 @@ def test_a_declared_recipe_is_used_as_it_is_and_nothing_is_read_off(csv):
         ),
         (
             data.Recipe((), {"sex": ("f",)}, ("sex",)),
-            "the column 'sex' has the value 'm', which is not in the recipe. Known: f.",
+            "the column 'sex' has the value 'm', which is not in the recipe, in row",
         ),
     ],
 )
@@ -191,10 +191,10 @@ def test_a_regression_keeps_its_targets(csv):
         ("a,y\n1,0\n2,0\n", {}, "every row has the label '0'"),
         ("a,yy\n1,0\n2,1\n", {}, "there is no column 'y' (label). Did you mean 'yy'?"),
         ("y\n0\n1\n", {}, "there is no feature besides the label"),
-        ("a,y\n1,0\n2,\n", {}, "1 rows have no 'y', the first is row 1"),
+        ("a,y\n1,0\n2,\n", {}, "1 rows have no 'y', the first is row 2 (line 3 of a CSV file)"),
         (
             "a,y\n1,0.5\n2,0.7\n",
-            {},
+            {"regression": False},
             "the label 'y' has fractions, e.g. 0.5. If it is a quantity to predict, pass regression=True",
         ),
         (
@@ -202,11 +202,11 @@ def test_a_regression_keeps_its_targets(csv):
             {"regression": True},
             "the label 'y' contains text, e.g. 'no'; a regression needs numbers",
         ),
-        ("a,y\ninf,0\n2,1\n", {}, "the column 'a' has an infinite value in row 0"),
+        ("a,y\ninf,0\n2,1\n", {}, "the column 'a' has an infinite value in row 1 (line 2 of a CSV file)"),
         (
             "a,y\n" + "1,0\n2,1\n" * 10 + "1o,0\n",
             {},
-            "the column 'a' contains numbers, but 1 of 21 values are not numeric, the first '1o' in row 20",
+            "the column 'a' contains numbers, but 1 of 21 values are not numeric, the first '1o' in row 21 (line",
         ),
         (
             "a,y\n" + "".join(f"name{i},{i % 2}\n" for i in range(150)),
@@ -221,7 +221,7 @@ def test_a_regression_keeps_its_targets(csv):
         (
             "a,y\n" + "".join(f"{2000 + i // 12}-{i % 12 + 1:02}-07,{i % 2}\n" for i in range(150)),
             {},
-            "dates or times, not categories. Convert them to a number",
+            "dates or times, not categories. Declare the parts to use with dates={'a': ['year', 'month', ",
         ),
         (
             "a;y\n" + "".join(f"{i},5;{i % 2}\n" for i in range(150)),
@@ -331,7 +331,8 @@ def test_bad_arguments_and_missing_files(csv, tmp_path):
     with pytest.raises(MissingFiles, match=r"there is no file .*patient.csv. Did you mean 'patients.csv'\?"):
         data.from_csv(tmp_path / "patient.csv", label="ill")
     with pytest.raises(
-        BadParameter, match="fit is 'all'; it must be one of 'party', 'pooled', 'none', or a Recipe"
+        BadParameter,
+        match="fit is 'all'; it must be one of 'federated', 'party', 'pooled', 'none', or a Recipe",
     ):
         data.from_csv(csv, label="ill", fit="all")
     with pytest.raises(

@@ -1,13 +1,25 @@
-"""Programs of sums: the ideal function."""
+"""Programs of sums: the ideal function, its protocol, and coordinators that do not follow it."""
 
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from tacit.crypto import exact
-from tacit.protocols.sum_program import ideal
+from tacit.errors import PartyFailed, ProtocolError, QueryRefused, SumAborted
+from tacit.protocols import secagg, sum_program
+from tacit.protocols.sum_program import KeptAnswers, SumRules, SumsOver, SumStep, ideal
+from tacit.runtimes.inprocess import InProcess
+from tests.stats.programs import Variance
+
+TABLES = {
+    "a": pd.DataFrame({"x": [1.0, 2.5]}),
+    "b": pd.DataFrame({"x": [6.0]}),
+    "c": pd.DataFrame({"x": [0.1, 1e9, -3.0]}),
+}
+PROGRAM, RULES = Variance("x"), SumRules("contract", tuple(TABLES))
 
 
 class Mean:
@@ -38,3 +50,225 @@ def test_a_program_with_more_steps_than_it_declares_is_an_error():
     program.max_steps = 1
     with pytest.raises(AssertionError, match="more than its 1 steps"):
         ideal(program, {"a": [1.0]})
+
+
+def parties(program=PROGRAM, rules=RULES, answers=None, tables=TABLES):
+    def one(name):
+        async def run(me):
+            kept = None if answers is None else answers[name]
+            return await sum_program.client(me, program, tables[name], rules, answers=kept)
+
+        return run
+
+    return {name: one(name) for name in tables}
+
+
+def play(server, **options):
+    return InProcess().run_sync({**parties(**options), "server": server})
+
+
+def test_the_protocol_gives_the_bits_of_the_ideal_function_and_shares_the_result():
+    async def server(me):
+        return await sum_program.server(
+            me, PROGRAM, RULES, share=lambda r: {"mean": torch.tensor(r[0], dtype=torch.float64)}
+        )
+
+    results = play(server)
+    assert results["server"] == ideal(PROGRAM, TABLES)
+    assert all(float(results[name]["mean"]) == results["server"][0] for name in TABLES)
+
+
+def test_a_coordinator_that_was_restarted_continues_with_the_sums_it_opened():
+    opened = []
+
+    async def server(me):
+        return await sum_program.server(
+            me, PROGRAM, RULES, opened=lambda s, t, who: opened.append((s, t, who))
+        )
+
+    answers = {name: KeptAnswers() for name in TABLES}
+    result = play(server, answers=answers)["server"]
+    assert [(s, who) for s, _, who in opened] == [(s, list(TABLES)) for s in range(3)]
+
+    again = []
+
+    async def restarted(me):
+        return await sum_program.server(
+            me, PROGRAM, RULES, sums=[t for _, t, _ in opened[:2]], opened=lambda s, t, who: again.append(s)
+        )
+
+    assert play(restarted, answers=answers)["server"] == result
+    assert again == [2]
+
+
+def test_a_repeated_step_is_answered_with_the_kept_vector_even_if_the_rows_changed():
+    """So a repeated sum is the same sum, and the difference of two sums shows nobody."""
+    totals = []
+
+    async def server(me):
+        return await sum_program.server(me, PROGRAM, RULES, opened=lambda s, t, who: totals.append(t))
+
+    answers = {name: KeptAnswers() for name in TABLES}
+    play(server, answers=answers)
+    changed = {**TABLES, "b": pd.DataFrame({"x": [6.0, 7.0]})}
+    play(server, answers=answers, tables=changed)
+    assert all((a == b).all() for a, b in zip(totals[:3], totals[3:]))
+
+
+async def ask(me, step, vectors, names=tuple(TABLES), rules=RULES, terms_of=None):
+    """One sum, as a coordinator may ask for it at will."""
+    message = SumStep(step, me.secret.bytes(8), vectors)
+    terms = rules.terms(
+        PROGRAM.length(step, vectors), PROGRAM.bound, sum_program.digest_of_step(step, vectors)
+    )
+    with me.scope(f"sum {step} {message.session.hex()}") as scope:
+        await me.send(list(names), message)
+        return await secagg.server(scope, list(names), terms_of(terms) if terms_of else terms)
+
+
+def refuse(attack, match, **options):
+    with pytest.raises(PartyFailed, match=match) as failure:
+        play(attack, **options)
+    return failure.value
+
+
+def mean_of(value):
+    return {"mean": torch.tensor(value, dtype=torch.float64)}
+
+
+def test_a_step_is_not_answered_twice_with_different_vectors():
+    """The second moments about two means would give a second sum of the step."""
+
+    async def attack(me):
+        await ask(me, 0, {})
+        await ask(me, 1, {})
+        await ask(me, 2, mean_of(0.0))
+        await ask(me, 2, mean_of(1.0))
+
+    refuse(attack, "again with other vectors")
+
+
+def test_steps_are_answered_in_order_and_only_as_many_as_agreed():
+    async def early(me):
+        await ask(me, 2, mean_of(0.0))
+
+    async def beyond(me):
+        await me.send("a", SumStep(3, bytes(8), {}))
+        await me.recv("a", sum_program.SumRefused)
+        await me.scope("never").recv("a", SumsOver)
+
+    refuse(early, "before step 2")
+    refuse(beyond, "has 3 steps")
+
+
+@pytest.mark.parametrize("vectors", [{}, {"mean": torch.zeros(2)}, {"mean": torch.tensor(float("nan"))}])
+def test_vectors_that_the_program_cannot_use_are_refused(vectors):
+    async def attack(me):
+        await ask(me, 0, {})
+        await ask(me, 1, {})
+        await ask(me, 2, vectors)
+
+    refuse(attack, "cannot be used|NaN or infinite")
+
+
+def test_a_sum_over_fewer_parties_is_not_answered():
+    """The sum of all minus the sum without b would be b's own."""
+
+    async def attack(me):
+        await ask(me, 0, {})
+        small = SumRules("contract", ("a", "c"))
+        await ask(me, 0, {}, names=("a", "c"), rules=small)
+
+    refuse(attack, "received the keys of 2 parties, itself included; 3 to 3 were agreed on")
+
+
+def test_a_lying_list_of_survivors_opens_nothing():
+    """The coordinator says that b dropped out after b sent its vector: nobody reveals a share."""
+
+    async def attack(me):
+        message = SumStep(0, bytes(8), {})
+        terms = RULES.terms(1, PROGRAM.bound, sum_program.digest_of_step(0, {}))
+        with me.scope(f"sum 0 {message.session.hex()}") as scope:
+            await me.send(list(TABLES), message)
+            from tacit.protocols.summing import (
+                AdvertisedKeys,
+                ForwardedShares,
+                MaskedVector,
+                RoundKeys,
+                SealedShares,
+                Survivors,
+            )
+
+            keys = await scope.gather(list(TABLES), AdvertisedKeys)
+            for name in TABLES:
+                await scope.send(
+                    name, RoundKeys({v: (k.channel, k.mask, k.signature) for v, k in keys.items()})
+                )
+            sealed = await scope.gather(list(TABLES), SealedShares)
+            for name in TABLES:
+                await scope.send(
+                    name, ForwardedShares({v: sealed[v].sealed[name] for v in TABLES if v != name})
+                )
+            await scope.gather(list(TABLES), MaskedVector)
+            await scope.send(["a", "c"], Survivors(["a", "c"], ["b"]))
+            await scope.recv("a", secagg.RevealedShares)
+        assert terms.shares == 3
+
+    refuse(attack, "2 of the clients it masks with survived; 3 are needed")
+
+
+def test_a_refusal_reaches_the_coordinator_and_the_others_as_a_fixed_sentence():
+    """The error of a party may quote its rows; what leaves the party does not."""
+    seen = {}
+
+    def one(name):
+        async def run(me):
+            table = pd.DataFrame({"y": ["secret"]}) if name == "b" else TABLES[name]
+            try:
+                await sum_program.client(me, PROGRAM, table, RULES)
+            except ProtocolError as error:
+                seen[name] = str(error)
+
+        return run
+
+    async def server(me):
+        try:
+            await sum_program.server(me, PROGRAM, RULES)
+        except QueryRefused as error:
+            seen["server"] = str(error)
+
+    InProcess().run_sync({**{name: one(name) for name in TABLES}, "server": server})
+    assert "'x'" in seen["b"]
+    assert seen["server"] == "party 'b' does not answer step 1: it declined; its own log says why"
+    assert all("gave up" in seen[name] and "declined" in seen[name] for name in ("a", "c"))
+
+
+def test_a_declared_threshold_goes_on_without_a_party_that_left():
+    rules = SumRules("contract", tuple(TABLES), threshold=0.6, within=1.0)
+
+    async def leaves(me):
+        await me.recv("server", SumStep)
+
+    included = []
+
+    async def server(me):
+        return await sum_program.server(me, PROGRAM, rules, opened=lambda s, t, who: included.append(who))
+
+    programs = {**parties(rules=rules), "b": leaves, "server": server}
+    result = InProcess().run_sync(programs)["server"]
+    assert result == ideal(PROGRAM, {name: TABLES[name] for name in ("a", "c")})
+    assert included == [["a", "c"]] * 3
+
+
+def test_without_a_declared_threshold_a_party_that_left_ends_the_program():
+    rules = SumRules("contract", tuple(TABLES), within=1.0, tries=1)
+
+    async def leaves(me):
+        await me.recv("server", SumStep)
+
+    async def server(me):
+        await sum_program.server(me, PROGRAM, rules)
+
+    with pytest.raises(PartyFailed, match="2 of 3 parties answered and 3 are needed") as failure:
+        InProcess().run_sync({**parties(rules=rules), "b": leaves, "server": server})
+    assert isinstance(failure.value.__cause__, SumAborted | ProtocolError)

@@ -160,6 +160,7 @@ def test_loss_repetition_and_reordering_change_nothing_but_the_time_it_takes(
     assert a.got == said
 
 
+@pytest.mark.filterwarnings("ignore:Parsed a serial number")  # of an altered certificate
 @settings(max_examples=60, deadline=None)
 @given(at=st.integers(0, 6), where=st.integers(0, 10_000), bit=st.integers(0, 7))
 def test_a_changed_bit_is_noticed_and_never_reaches_the_program(at: int, where: int, bit: int) -> None:
@@ -180,6 +181,18 @@ def test_a_changed_bit_is_noticed_and_never_reaches_the_program(at: int, where: 
     Wire(a, b, act).run()
     assert b.got == said  # it was asked for again
     assert count[0] >= at
+
+
+@pytest.mark.filterwarnings("ignore:Parsed a serial number")  # of an altered certificate
+def test_every_single_changed_bit_of_a_certificate_is_refused() -> None:
+    """Also those that the parser refuses with an error of its own, such as an unknown version."""
+    der, trust = KITS["alice"].der, KITS["bob"].trust
+    trust.party(der, "alice")
+    for position in range(len(der)):
+        for bit in range(8):
+            changed = der[:position] + bytes((der[position] ^ 1 << bit,)) + der[position + 1 :]
+            with pytest.raises(SealBroken):
+                trust.party(changed, "alice")
 
 
 def altered_record(direction: int, payload: bytes) -> list[bytes]:

@@ -108,38 +108,41 @@ class Account:
         self._refresh()
         return self.spent < self.allowed
 
-    def spend(self, number: int, release: Release | None = None) -> None:
+    def spend(self, number: int, release: Release | None = None, times: int = 1) -> None:
         """Record that round `number` (from 1) is about to be released; on disk when this returns.
 
-        `release` is given if it is not of the planned kind. Raises BudgetSpent, and writes nothing, if budget
+        `release` is given if it is not of the planned kind, `times` if the round has several equal ones.
+        Raises BudgetSpent, and writes nothing, if budget
         or limit would be exceeded.
         """
         current = self.release if release is None else release
         if self.file is None:
-            self._check_allowed(current)
-            self._memory.append(AccountLine(self.key, self._session, current))
+            self._check_allowed(current, times)
+            self._memory.append(AccountLine(self.key, self._session, current, times))
             self._count(self._memory[-1:])
         else:
             account_file = self._opened(self.file)
             with account_file.writing() as fd:
                 self._count(account_file.read(fd))
-                self._check_allowed(current)
-                account_file.append(fd, number, self.key, self._session, current, self.delta)
+                self._check_allowed(current, times)
+                account_file.append(fd, number, self.key, self._session, current, self.delta, times)
                 self._count(account_file.read(fd))
-        self._done += release is None
+        self._done += times if release is None else 0
 
     # lines --------------------------------------------------------------------------------------------------
 
-    def _check_allowed(self, release: Release) -> None:
-        if self.limit is not None and self.spent >= self.limit:
+    def _check_allowed(self, release: Release, times: int = 1) -> None:
+        if self.limit is not None and self.spent + times > self.limit:
             raise BudgetSpent(
                 f"{self.spent} of {self.limit} agreed releases were made. Nothing more was released; more "
                 "releases need a new agreement."
             )
-        if self.budget is None or (release == self.release and self.spent < self.allowed):
+        if self.budget is None or (release == self.release and self.spent + times <= self.allowed):
             return
         cost = (
-            self._epsilon(self._mine(), 1) if release == self.release else self.epsilon_with([(release, 1)])
+            self._epsilon(self._mine(), times)
+            if release == self.release
+            else self.epsilon_with([(release, times)])
         )
         if cost > self.budget * ROUNDING:
             raise BudgetSpent(

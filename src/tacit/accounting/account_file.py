@@ -1,4 +1,4 @@
-"""The file of an account: one line for each release, on disk before the release is made.
+"""The file of an account: one line for each release, or for several equal ones, on disk before they are made.
 
 Lines are only appended, each by one write under a lock, so several processes may spend from one file. Each
 line has a number (`begun`), so removed or inserted lines are detected. An incomplete line, from a crash, is
@@ -94,7 +94,16 @@ class AccountFile:
         self.tail = self._parse(rest, len(self.lines) + 1) if rest else None
         return new
 
-    def append(self, fd: int, round: int, key: str, session: str, release: Release, delta: float) -> None:
+    def append(
+        self,
+        fd: int,
+        round: int,
+        key: str,
+        session: str,
+        release: Release,
+        delta: float,
+        times: int = 1,
+    ) -> None:
         """Append one line and sync it to disk, under the lock of `writing`."""
         begun = len(self.lines) + (self.tail is not None) + 1
         kind = next(name for name, cls in KINDS.items() if type(release) is cls)
@@ -106,6 +115,7 @@ class AccountFile:
             "kind": kind,
             **{f.name: getattr(release, f.name) for f in fields(release)},
             "delta": delta,
+            **({"times": times} if times > 1 else {}),
         }
         first = not self._read
         data = b"\n" * (self.tail is not None) + json.dumps(line).encode() + b"\n"
@@ -133,7 +143,11 @@ class AccountFile:
             key, session = entry["key"], entry["session"]
             if not isinstance(key, str) or not isinstance(session, str):
                 raise ValueError(f"line {number} lacks a key or a session")
-            return AccountLine(key, session, check(cls(**{f.name: entry[f.name] for f in fields(cls)})))
+            times = entry.get("times", 1)
+            if type(times) is not int or times < 1:
+                raise ValueError(f"line {number} has {times!r} releases")
+            release = check(cls(**{f.name: entry[f.name] for f in fields(cls)}))
+            return AccountLine(key, session, release, times)
         except (ValueError, KeyError, TypeError, TacitError) as error:
             raise self._unusable(
                 f"line {number} has no {error}" if isinstance(error, KeyError) else str(error)

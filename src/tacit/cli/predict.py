@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import BadParameter
 from .split import kit_of, runtime
-from .verbs import KIT, PATIENCE, PROCESSES, Answer, answer, arg
+from .verbs import KIT, PATIENCE, PROCESSES, WAIT, Answer, answer, arg
 
 
 def add(verb: Callable[..., Any]) -> None:
@@ -40,6 +40,7 @@ def add(verb: Callable[..., Any]) -> None:
         ),
         arg("--force", action="store_true", help="overwrite an existing file"),
         PROCESSES,
+        WAIT,
         PATIENCE,
     )
 
@@ -59,6 +60,7 @@ def _predict(args: Any) -> Answer:
             args.patience,
             args.force,
             args.duplicates,
+            args.wait,
         )
     else:
         files = {}

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import BadParameter
-from ..files import check_free
-from .verbs import FORCE, PATIENCE, Answer, answer, arg
+from .verbs import FORCE, PATIENCE, WAIT, Answer, answer, arg
 
 
 def add(verb: Callable[..., Any]) -> None:
@@ -58,6 +57,13 @@ def add(verb: Callable[..., Any]) -> None:
             "does; size: only their number; sum: their number, and the sum of the sender's --values over "
             "them (default: both)",
         ),
+        arg(
+            "--join",
+            default="inner",
+            metavar="HOW",
+            help="inner: only shared rows; left, for two parties: the receiver keeps its other rows as well, "
+            "after the shared ones, where the other party writes empty cells (default: inner)",
+        ),
         arg("--values", metavar="COLUMN", help="with --reveal sum, at the sender: a column of whole numbers"),
         arg(
             "--limit",
@@ -78,12 +84,7 @@ def add(verb: Callable[..., Any]) -> None:
             "queries_per_day (default: policy.toml in the kit; without one, counts and sums need 10 shared "
             "ids, and 10 queries a day are answered)",
         ),
-        arg(
-            "--wait",
-            type=float,
-            metavar="SECONDS",
-            help="how long to wait for the others to start (default: forever)",
-        ),
+        WAIT,
         PATIENCE,
     )
 
@@ -94,9 +95,6 @@ def _psi(args: Any) -> Answer:
             "psi: give either --kit to match with other parties, or --try with the other's file to run both "
             "parties here."
         )
-    if args.out is not None:
-        for path in (args.out, f"{args.out}.ledger.json"):
-            check_free(path, args.force, [args.file, *([] if args.tried is None else [args.tried])])
     from ..jobs.vertical import psi_deployed
     from ..protocols.psi import LIMIT
 
@@ -105,21 +103,18 @@ def _psi(args: Any) -> Answer:
         "method": args.method,
         "values": args.values,
         "limit": LIMIT if args.limit is None else args.limit,
+        "join": args.join,
         "out": args.out,
+        "force": args.force,
         "policy": args.policy,
     }
     if args.tried is not None:
         value = psi_deployed.match_here(args.file, args.tried, args.id, **common)
     else:
-        from ..runtimes.processes import need_net
+        from .split import kit_of
 
-        need_net("tacit psi --kit")
-        from ..runtimes import kits
-        from .party import logs
-
-        logs()
         value = psi_deployed.match_with(
-            kits.load(args.kit),
+            kit_of(args.kit, "tacit psi --kit"),
             args.file,
             args.id,
             others=args.others,

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import BadParameter
-from .verbs import KIT, PATIENCE, PROCESSES, Answer, answer, arg
+from .verbs import KIT, PATIENCE, PROCESSES, WAIT, Answer, answer, arg
 
 VERBS = {
     "split": (
@@ -45,6 +45,7 @@ def add(verb: Callable[..., Any]) -> None:
                 f"all {output}s",
             ),
             PROCESSES,
+            WAIT,
             PATIENCE,
         )
 
@@ -74,7 +75,7 @@ def _run_parties(verb: str, args: Any) -> dict[str, Any]:
                 "two."
             )
         kit = kit_of(args.kit, f"tacit {verb} --kit")
-        return dict(deployed.take_part(kit, args.job, args.file, args.out, args.patience))
+        return dict(deployed.take_part(kit, args.job, args.file, args.out, args.patience, args.wait))
     if args.out is None or args.file is not None:
         raise BadParameter(
             f"{verb}: without a kit all parties run here, with the files of the job. Give --out for their "

@@ -126,13 +126,15 @@ def _synthesize(args: argparse.Namespace) -> Answer:
             from ..runtimes.processes import need_net
 
             need_net("tacit synthesize --kit")
+            from ..jobs.kit_run import telling
             from ..runtimes import kits
             from .party import logs
 
             logs()
             kit, rows = kits.load(args.kit), args.rows
-            _check_role(args, kit)
-            frame = read_table(args.tables[0]) if args.tables else None
+            with telling(kit):
+                _check_role(args, kit)
+                frame = read_table(args.tables[0]) if args.tables else None
             result = synthesize.synthesize_with(
                 kit, frame, table, generator, patience=args.patience, **options
             )

@@ -104,6 +104,12 @@ PATIENCE = arg(
     metavar="SECONDS",
     help="how long to retry when the hub or another party is disconnected (default: 300)",
 )
+WAIT = arg(
+    "--wait",
+    type=float,
+    metavar="SECONDS",
+    help="with --kit: how long to wait for the other parties to start (default: forever)",
+)
 PROCESSES = arg(
     "--processes",
     action="store_true",

@@ -433,11 +433,29 @@ def _gossip(p: Plan) -> Iterator[Conflict]:
 def _private(p: Plan) -> Iterator[Conflict]:
     if p.private is None:
         return
-    if p.runtime not in ("cohort", "inprocess"):
+    if p.runtime == "processes":
         yield Conflict(
             "private",
-            f"it is simulated, and runtime is {p.runtime!r}",
-            "Use runtime='cohort' or 'inprocess'.",
+            "each party keeps its own account, and processes of one machine have one owner",
+            "Use runtime='cohort' or 'inprocess', or real parties (tacit party).",
+        )
+    if p.runtime == "parties" and not p.private.private:
+        yield Conflict(
+            "private",
+            "without clipping or without noise nothing is guaranteed to the parties",
+            "Give epsilon, or noise_multiplier above 0 and clip, or leave [private] out.",
+        )
+    if p.runtime == "parties" and p.private.epsilon is None and p.private.public_size is None:
+        yield Conflict(
+            "private",
+            "with noise_multiplier, ε follows from a party's number of rows, which the others do not know",
+            "Give epsilon, or public_size.",
+        )
+    if p.runtime == "parties" and p.through.layout.get("numbers") and not p.through.layout.get("mean"):
+        yield Conflict(
+            "private",
+            "a party's own means and standard deviations follow from its rows, and ε does not cover them",
+            "Declare mean and std in [data], such as round numbers that everyone knows.",
         )
     if p.engine == "stack":
         yield Conflict("private", "clients run one after the other", "Leave engine at 'auto', or use 'each'.")
@@ -547,7 +565,7 @@ def _resume(p: Plan) -> Iterator[Conflict]:
             "edges and their clients keep their state to themselves, and it ends with their programs",
             "Start a new run, or use runtime='cohort'.",
         )
-    if p.private is not None:
+    if p.private is not None and p.runtime != "parties":  # real parties keep what they sent
         yield Conflict(
             "resume",
             "with private, a round that was lost and computed again would be spent twice",

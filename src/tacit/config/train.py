@@ -247,7 +247,6 @@ class TrainConfig:
         _take_private,
         takes="DPSGD | None",
         compare=False,
-        simulated=True,
         doc="private.DPSGD(…): every local step is one of DP-SGD, and each party has an ε for its rows",
     )
     select: Any = component(

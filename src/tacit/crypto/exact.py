@@ -17,6 +17,7 @@ from ..errors import BadData
 LIMBS = 6
 BOUND = (1 << 32) - 1  # of one limb: the bound of a secure sum
 _SHIFTS = [32 * j - 80 for j in range(LIMBS)]
+_AT_ONCE = 1 << 20  # numbers per step: 48 MiB of limbs
 _LARGEST = 2.0 ** (_SHIFTS[-1] + 32)
 
 
@@ -36,6 +37,25 @@ def encode(values: np.ndarray) -> np.ndarray:
         limbs[:, j] = limb
         rest = rest - np.ldexp(limb, _SHIFTS[j])
     return (limbs * np.where(np.signbit(values), -1, 1).reshape(-1, 1)).reshape(-1)
+
+
+def encode_sum(rows: np.ndarray) -> np.ndarray:
+    """Return the limbs of the sum over the rows of a matrix, six for each column, as one vector of int64.
+
+    The sum is exact, and its limbs are carried, so they do not depend on the order of the rows, and none
+    exceeds `BOUND`: this is what one party contributes, however many rows it has.
+    """
+    rows = np.asarray(rows, dtype=np.float64)
+    columns = rows.shape[1]
+    limbs = np.zeros((columns, LIMBS), dtype=np.int64)
+    at_once = max(1, _AT_ONCE // max(columns, 1))
+    for first in range(0, len(rows), at_once):
+        part = rows[first : first + at_once]
+        limbs += encode(part).reshape(len(part), columns, LIMBS).sum(axis=0)
+        _carry(limbs)
+    if (np.abs(limbs) > BOUND).any():
+        raise BadData(f"the sum of a column is above {_LARGEST:.0e}. Use a larger unit.")
+    return limbs.reshape(-1)
 
 
 def decode(total: np.ndarray) -> np.ndarray:

@@ -16,6 +16,8 @@ from .federation import Dataset, Federation, Holdings, Rows
 from .gaussian_blobs import gaussian_blobs
 from .heart_disease import heart_disease
 from .mnist import fashion_mnist, mnist
+from .pipeline import Pipeline
+from .preparation import Preparation
 from .recipe import Recipe
 from .shakespeare import shakespeare
 from .skews import (
@@ -65,6 +67,8 @@ __all__ = [
     "Federation",
     "Holdings",
     "LabelsPerParty",
+    "Pipeline",
+    "Preparation",
     "Quantity",
     "Recipe",
     "Rows",

@@ -49,7 +49,7 @@ COLUMNS = (
 
 
 def adult(
-    fit: str | Recipe = "party",
+    fit: str | Recipe = "federated",
     data_dir: str | os.PathLike[str] | None = None,
     verify: bool = True,
     download: bool = True,

@@ -15,6 +15,7 @@ from ..errors import BadData
 from ..parameters import bad, check, nearest
 
 if TYPE_CHECKING:
+    from .pipeline import Pipeline
     from .skews import Skew
     from .tables import Table
     from .vertical import Vertical
@@ -76,6 +77,7 @@ class Federation:
     `rows` are the training and held-out rows of all parties; `train` and `held` say which rows belong to
     which party, and are disjoint. `test` is the global test set. In a simulation one process has all rows; a
     real party has only its own. `notes` are remarks about how the rows were partitioned and encoded.
+    `pipeline` says how rows of a table were encoded, if all parties encode alike.
     """
 
     name: str
@@ -90,6 +92,7 @@ class Federation:
     columns: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    pipeline: Pipeline | None = None
 
     def __len__(self) -> int:
         return len(self.parties)
@@ -387,9 +390,9 @@ def _partition(
             "Use fewer parties, a smaller min_size or a milder skew."
         )
     index, owner = np.concatenate(lists), np.repeat(np.arange(parties), sizes)
-    rows = data.rows
+    rows, kept = data.rows, None
     if len(index) < len(data):  # only Dirichlet's party variant leaves rows over
-        rows = Rows(rows.x[torch.from_numpy(index)], rows.y[torch.from_numpy(index)])
+        rows, kept = Rows(rows.x[torch.from_numpy(index)], rows.y[torch.from_numpy(index)]), index
         notes.append(
             f"{skew}: not all rows are used; the others belong to no party."
         )  # without their number: private runs publish their notes
@@ -418,5 +421,5 @@ def _partition(
         tuple(notes),
     )
     if data.table is not None:
-        fed = data.table.standardize(fed, skew.test_owner(data, names))
+        fed = data.table.standardize(fed, skew.test_owner(data, names), kept)
     return replace(fed, rows=skew.alter(fed, alter_rng))

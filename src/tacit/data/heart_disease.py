@@ -21,7 +21,7 @@ from ..errors import MissingExtra
 from ..parameters import bad
 from .arrays import sample_stratified, select_rows
 from .federation import Dataset, check_fraction
-from .recipe import Recipe
+from .recipe import FITS, Recipe
 from .sources import Published, contents, folders
 from .tables import from_frame
 
@@ -64,7 +64,7 @@ RECIPE = Recipe(
 
 
 def heart_disease(
-    fit: str = "party",
+    fit: str = "federated",
     test_fraction: float = 0.34,
     seed: int = 0,
     split: str = "seeded",
@@ -80,8 +80,8 @@ def heart_disease(
 
     if split not in ("seeded", "flamby"):
         raise bad("heart_disease", "split", split, "one of 'seeded', 'flamby'")
-    if fit not in ("party", "pooled", "none"):
-        raise bad("heart_disease", "fit", fit, "one of 'party', 'pooled', 'none'")
+    if fit not in FITS:
+        raise bad("heart_disease", "fit", fit, f"one of {', '.join(map(repr, FITS))}")
     check_fraction("heart_disease", "test_fraction", test_fraction)
     places = [*folders("heart_disease", data_dir), Path(__file__).parent / "files" / "heart_disease"]
     files = contents("heart_disease", tuple(FILES.values()), places, verify, download=False)

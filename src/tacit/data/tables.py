@@ -1,8 +1,10 @@
-"""Tables: rows of named columns, encoded by a `Recipe` and standardized by the party that holds them.
+"""Tables: rows of named columns, encoded by a `Recipe`.
 
-The *statistics* (mean and standard deviation of each number) are each party's own by default: computed on its
-training rows, applied to its training and held-out rows. A row of the global test set is standardized by the
-party it came from if that is known (`by`), and otherwise by the test set's own statistics.
+The statistics (means, deviations, quantiles, rare categories) are fitted on the training rows of all parties
+by sums (`fit="federated"`, see `preparation.py`): a simulation computes the same sums in one place, and so
+the same numbers. With `fit="party"` they are each party's own: computed on its training rows, applied to its
+training and held-out rows. A row of the global test set is then standardized by the party it came from if
+that is known (`by`), and otherwise by the test set's own statistics.
 """
 
 from __future__ import annotations
@@ -15,19 +17,22 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..errors import BadData
 from ..parameters import bad, nearest
+from ..protocols.sum_program import ideal
 from .arrays import from_arrays, split_test_set
+from .cells import is_counter, show_row, to_text
 from .federation import Dataset, Federation, Rows
-from .recipe import TOO_MANY, Recipe, is_counter, to_text
+from .pipeline import Pipeline, PipelinePreparation
+from .recipe import TOO_MANY, Recipe, check_fit
 from .table_files import read_table
 from .vertical import Columns
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-FITS = ("party", "pooled", "none")
 INFERRED_LAYOUT = (
     "The table's layout (types of columns, categories, missing values) was inferred from all "
     "parties' rows together."
@@ -43,6 +48,8 @@ class Table:
     recipe: Recipe
     declared: bool = False
     id: str = ""  # the column of ids
+    label: str = ""
+    notes: tuple[str, ...] = ()
 
     def values(self, column: str, test: bool = False) -> np.ndarray | None:
         frame = self.test if test else self.frame
@@ -90,9 +97,17 @@ class Table:
         ]
 
     def centralize(self, data: Dataset) -> Dataset:
-        """Standardize training and test rows by the statistics of the training rows."""
-        recipe = self.recipe.resolve(data.rows.x)
-        rows, test = (Rows(recipe.standardize(part.x), part.y) for part in (data.rows, data.test))
+        """Encode training and test rows by the statistics of the training rows."""
+        recipe = self.recipe
+        if recipe.fit == "federated" and not recipe.is_fitted:
+            pipeline = Pipeline(recipe, self.label, data.labels or ("any",))  # a target keeps its unit here
+            recipe = ideal(PipelinePreparation(pipeline), {data.name: self.frame}).recipe
+        else:
+            recipe = recipe.resolve(data.rows.x)
+        rows, test = (
+            Rows(recipe.transform(frame), part.y)
+            for frame, part in ((self.frame, data.rows), (self.test, data.test))
+        )
         return replace(data, rows=rows, test=test, table=None)
 
     @property
@@ -100,26 +115,48 @@ class Table:
         """Whether the encoding depends on the rows: on their statistics, or on an inferred layout."""
         return not self.declared or (self.recipe.fit != "none" and self.recipe.mean is None)
 
-    def standardize(self, fed: Federation, test_owner: np.ndarray | None) -> Federation:
-        """Standardize a partitioned data set as the recipe says."""
+    def standardize(
+        self, fed: Federation, test_owner: np.ndarray | None, kept: np.ndarray | None = None
+    ) -> Federation:
+        """Encode a partitioned data set as the recipe says; `kept` are its rows, if not all."""
         recipe, train = self.recipe, fed.rows.x[fed.train.index]
-        notes = [] if self.declared else [INFERRED_LAYOUT, *self._identifier_notes()]
-        has_statistics = recipe.mean is not None and recipe.std is not None
-        if has_statistics or recipe.fit in ("none", "pooled"):
-            resolved = recipe.resolve(train)
-            x, xt = resolved.standardize(fed.rows.x), resolved.standardize(fed.test.x)
-            if recipe.fit == "pooled" and not has_statistics:
-                notes.append(
-                    "Numbers were standardized by statistics pooled over all parties (fit='pooled')."
-                )
-        else:
+        notes = [*([] if self.declared else [INFERRED_LAYOUT, *self._identifier_notes()]), *self.notes]
+        if recipe.fit == "party" and not recipe.is_fitted:
             own = recipe.with_statistics(fed.test.x)  # for test rows that came from no party
             each = recipe.statistics(train, fed.train.owner, len(fed))
             mean, std = (torch.cat([s, torch.tensor(o)[None]]) for s, o in zip(each, (own.mean, own.std)))
             x = recipe.apply(fed.rows.x, mean, std, fed.owner)
             owner = np.full(len(fed.test.y), -1) if test_owner is None else test_owner
             xt = recipe.apply(fed.test.x, mean, std, torch.from_numpy(owner))
-        return replace(fed, rows=Rows(x, fed.rows.y), test=Rows(xt, fed.test.y), notes=(*fed.notes, *notes))
+            rows, test = Rows(x, fed.rows.y), Rows(xt, fed.test.y)
+            return replace(fed, rows=rows, test=test, notes=(*fed.notes, *notes))
+        if recipe.fit == "pooled" and not recipe.is_fitted:
+            notes.append("Numbers were standardized by statistics pooled over all parties (fit='pooled').")
+        frame = self.frame if kept is None else self.frame.iloc[kept]
+        pipeline = self.fit(frame.iloc[fed.train.index.numpy()], train, fed)
+        x, xt = pipeline.encode(frame), pipeline.encode(self.test)
+        y, yt = fed.rows.y, fed.test.y
+        if fed.classes is None:
+            y, yt = (_standardize_target(t, *pipeline.target) for t in (y, yt))
+        return replace(fed, rows=Rows(x, y), test=Rows(xt, yt), notes=(*fed.notes, *notes), pipeline=pipeline)
+
+    def fit(self, frame: DataFrame, x: Tensor, fed: Federation) -> Pipeline:
+        """Return the pipeline fitted on training rows; the sums are those that real parties would compute."""
+        recipe = self.recipe
+        pipeline = Pipeline(recipe, self.label, fed.labels)
+        if recipe.fit == "federated" and not recipe.is_fitted:
+            return ideal(PipelinePreparation(pipeline), {fed.name: frame})
+        pipeline = replace(pipeline, recipe=recipe.resolve(x))
+        if (
+            fed.classes is None and recipe.fit != "none"
+        ):  # the recipe's statistics are given, the target's not
+            target = PipelinePreparation(Pipeline(Recipe(), self.label))
+            pipeline = replace(pipeline, target=ideal(target, {fed.name: frame}).target)
+        return pipeline
+
+
+def _standardize_target(y: Tensor, mean: float, std: float) -> Tensor:
+    return ((y.to(torch.float64) - mean) / std).to(y.dtype)
 
 
 class TableOptions(TypedDict, total=False):
@@ -129,7 +166,7 @@ class TableOptions(TypedDict, total=False):
     drop: Sequence[str]
     categories: Sequence[str]
     fit: str | Recipe
-    regression: bool
+    regression: bool | None
     test_fraction: float
     seed: int
 
@@ -168,8 +205,8 @@ def from_frame(
     groups: Sequence[str] = (),
     drop: Sequence[str] = (),
     categories: Sequence[str] = (),
-    fit: str | Recipe = "party",
-    regression: bool = False,
+    fit: str | Recipe = "federated",
+    regression: bool | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset | Columns:
@@ -194,8 +231,7 @@ def from_frame(
         )
     if not len(frame):
         raise BadData(f"{name}: the table has no rows. Give at least two.")
-    if isinstance(fit, str) and fit not in FITS:
-        raise bad(name, "fit", fit, f"one of {', '.join(map(repr, FITS))}, or a Recipe")
+    check_fit(name, fit)
     if label is None and (id is None or test is not None):
         raise bad(
             name,
@@ -240,6 +276,14 @@ def from_frame(
     if label is None:
         assert id is not None
         return Columns(name, frame[id].to_numpy(dtype=object), x, recipe.columns, recipe)
+    notes = list(recipe.check_rows(both))
+    is_number = is_regression(name, label, pd.concat([frame[label], extra[label]]), regression)
+    if is_number and regression is None:
+        notes.append(
+            f"The label {label!r} is a number with more than two values, so this is a regression. If its "
+            "values are classes, pass regression=False."
+        )
+    regression = is_number
     y = np.concatenate(
         [to_target(name, label, table[label], regression) for table in (frame, extra) if len(table)]
     )
@@ -255,7 +299,7 @@ def from_frame(
         columns=recipe.columns,
         groups={g: to_text(frame[g]).astype(str) for g in groups},
         test_groups={g: to_text(extra[g]).astype(str) for g in groups if g in extra.columns and len(extra)},
-        table=Table(frame, extra, recipe, isinstance(fit, Recipe), id or ""),
+        table=Table(frame, extra, recipe, isinstance(fit, Recipe), id or "", label, tuple(notes)),
     )
     return data if test is not None else split_test_set(data, test_fraction, seed)
 
@@ -298,8 +342,8 @@ def from_csv(
     groups: Sequence[str] = (),
     drop: Sequence[str] = (),
     categories: Sequence[str] = (),
-    fit: str | Recipe = "party",
-    regression: bool = False,
+    fit: str | Recipe = "federated",
+    regression: bool | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
     separator: str | None = None,
@@ -340,8 +384,8 @@ def from_parquet(
     groups: Sequence[str] = (),
     drop: Sequence[str] = (),
     categories: Sequence[str] = (),
-    fit: str | Recipe = "party",
-    regression: bool = False,
+    fit: str | Recipe = "federated",
+    regression: bool | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
@@ -361,22 +405,34 @@ def from_parquet(
     )
 
 
+def is_regression(name: str, label: str, column: Series, regression: bool | None = None) -> bool:
+    """Whether the label is a number to predict: as declared, or if it is one with more than two values."""
+    import pandas as pd
+
+    if regression is not None and not isinstance(regression, bool):
+        raise bad(name, "regression", regression, "True, False or None (numbers with more than two values)")
+    if regression is not None:
+        return regression
+    number = pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
+    return bool(number and column.nunique() > 2)
+
+
 def to_target(name: str, label: str, column: Series, regression: bool) -> np.ndarray:
+    """Return the labels: integers or text for classes, float64 for a regression."""
     import pandas as pd
 
     if column.isna().any():
         first = int(column.isna().to_numpy().argmax())
         raise BadData(
-            f"{name}: {int(column.isna().sum())} rows have no {label!r}, the first is row {first}. Fill or "
-            "drop them first."
+            f"{name}: {int(column.isna().sum())} rows have no {label!r}, the first is {show_row(first)}. "
+            "Fill or drop them first."
         )
     number = pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
     if regression:
         if not number:
             raise BadData(
                 f"{name}: the label {label!r} contains text, e.g. {str(column.iloc[0])!r}; a regression "
-                "needs numbers. "
-                "Leave regression=False."
+                "needs numbers. Leave regression=False."
             )
         return np.asarray(column.to_numpy(dtype=np.float64))
     if number:

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+import logging
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..errors import ProtocolError, TacitError
 from ..parties.ledger import Ledger
-from ..parties.party import Program
+from ..parties.message import Message
+from ..parties.party import Party, Program
 from .ledger_file import record_command
 
 if TYPE_CHECKING:
     from ..runtimes.kits import Kit
 
+M = TypeVar("M", bound=Message)
+log = logging.getLogger("tacit.party")
+TELL = 5.0  # seconds to reach the hub and tell the others that this party was refused before it connected
 
-def run_with_kit(verb: str, kit: Kit, program: Program, patience: float) -> tuple[dict[str, Any], Ledger]:
+
+def run_with_kit(
+    verb: str, kit: Kit, program: Program, patience: float, peers: Iterable[str]
+) -> tuple[dict[str, Any], Ledger]:
     """Run the program; return (its result, what this party saw).
 
-    The line in the ledger file is written whether the program succeeds or fails.
+    `peers`: all parties of the run. If one of them fails, it tells the others, and all of them stop. The line
+    in the ledger file is written whether the program succeeds or fails.
     """
     from ..runtimes.link import Link
 
@@ -25,9 +37,65 @@ def run_with_kit(verb: str, kit: Kit, program: Program, patience: float) -> tupl
     async def run_connected() -> dict[str, Any]:
         async with Link(kit, patience=patience, away=patience) as link:
             try:
-                return dict(await link.run(program))  # its messages are delivered first, also if it fails
+                return dict(await link.run(program, peers))  # messages are delivered first, also if it fails
             finally:
                 ledger.merge(link.mailbox.ledger)
 
     with record_command(kit.directory, ledger, verb, kit.name):
         return asyncio.run(run_connected()), ledger
+
+
+@contextmanager
+def telling(kit: Kit) -> Iterator[None]:
+    """Check options and files in this block, before `run_with_kit`.
+
+    If it fails, the parties that wait at the hub are told that this one stopped. They learn the kind of the
+    error, not its text. A party that is in no run with this one ignores it.
+    """
+    try:
+        yield
+    except BaseException as error:
+        try:
+            _tell_present(kit, error)
+        except (TacitError, OSError) as failed:
+            log.warning("party %r: the others could not be told that it stopped: %s", kit.name, failed)
+        raise
+
+
+def _tell_present(kit: Kit, error: BaseException) -> None:
+    from ..runtimes.link import Link
+    from ..runtimes.preflight import check_admission
+
+    if kit.role == "hub":
+        return
+    _, present = check_admission(kit, TELL)
+    others = set(present) & set(kit.parties) - {kit.name}
+    if kit.name in present or not others:  # a second connection of this party would end the first
+        return
+
+    async def tell() -> None:
+        async with Link(kit, patience=TELL, linger=TELL) as link:
+            link.tell(others, error)
+            await link.drain()
+
+    asyncio.run(tell())
+
+
+async def first_of_each(
+    me: Party, others: Iterable[str], kind: type[M], within: float | None
+) -> AsyncIterator[tuple[str, M]]:
+    """Yield (sender, its first message) as they arrive; after `within` seconds, name who has not started."""
+    waiting = set(others)
+    until = None if within is None else me.clock.now() + within
+    while waiting:
+        arrived = await me.soonest(sorted(waiting), kind, until=until)
+        if arrived.refused:
+            raise next(iter(arrived.refused.values()))
+        if not arrived:
+            raise ProtocolError(
+                f"{', '.join(map(repr, sorted(waiting)))} did not start within {within:g} s, so {me.name!r} "
+                "stopped. Start all parties, or wait longer (--wait)."
+            )
+        for name, message in arrived.items():
+            waiting.discard(name)
+            yield name, message

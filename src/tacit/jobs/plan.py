@@ -167,7 +167,12 @@ def plan(
         elif of_rows.spent:
             most = max(line.epsilon for line in of_rows.spent)
             notes.append(f"ε is at most {most:.4g} at δ = {p.private.delta:g} for each row of a party.")
-        if of_rows.spent and p.private.public_size is None and p.insecure_seed is None:
+        if (
+            of_rows.spent
+            and p.public_sizes is not None
+            and p.private.public_size is None
+            and p.insecure_seed is None
+        ):
             notes.append(
                 "the noisy numbers of rows behind this ε were drawn for this plan, and the run draws its "
                 "own; showing the plan to others is one more release of them."
@@ -202,15 +207,18 @@ def _spends_of_rows(p: Plan, lines: list[Spend], rounds: int) -> dict[str, Any]:
     assert p.private is not None
     i = max(range(len(lines)), key=lambda k: lines[k].epsilon)
     line, name = lines[i], p.fed.parties[i]
-    release = local_dp.terms(p, int(p.sizes[i]), p.local_epochs[i]).release
-    assert release is not None
+    multiplier = None  # real parties calibrate it to their own numbers of rows
+    if p.public_sizes is not None:
+        release = local_dp.terms(p, int(p.sizes[i]), p.local_epochs[i]).release
+        assert release is not None
+        multiplier = release.multiplier
     return {
         **dataclasses.asdict(line),
         "unit": "row of any party" + line.unit.removeprefix(f"row of {name}"),
         "note": f"The largest ε of {len(lines)} parties, that of {name!r}. {line.note}",
         "rounds": rounds,
         "budget": p.private.epsilon,
-        "multiplier": release.multiplier,
+        "multiplier": multiplier,
     }
 
 

@@ -42,6 +42,7 @@ from ..synth.constraints import Combinations
 from ..synth.encode import Layout
 from ..synth.federated import MOST_ROWS, Histograms, Pooled, holder_seed, pool_generator
 from ..synth.generator import NOT_PRIVATE, Watch
+from .kit_run import telling
 
 if TYPE_CHECKING:
     import pandas
@@ -133,33 +134,34 @@ def synthesize_with(
     """
     from ..runtimes.link import Link
 
-    generator, table = _check(generator, table, local_epochs)
-    names = [p for p in kit.parties if p != kit.server]
-    if kit.role == "hub" or (kit.name == kit.server) != (frame is None):
-        raise BadKit(
-            f"this is the kit of {kit.name!r}. Rows are held by the clients, {', '.join(map(repr, names))}; "
-            f"the server, {kit.server!r}, has none."
-        )
-    if len(names) < 2 and hide:
-        raise bad(
-            "synthesize",
-            "holders",
-            names,
-            "at least two holders if sums are hidden",
-            "The sum of one holder is its own number.",
-        )
-    x = None if frame is None else _to_numbers(table, kit.name, frame)
-    if table.constraints:
-        table = table.resolve_constraints(np.zeros((0, len(table.modeled))))
-    job = _job(table, generator, local_epochs, hide, names)
-    watching: dict[str, Any] = {} if watch is None else {"watch": watch}
-    program: Any = functools.partial(coordinator, **job, **watching)
-    if x is not None:
-        program = functools.partial(holder, x=x, place=names.index(kit.name), boss=kit.server, **job)
+    with telling(kit):
+        generator, table = _check(generator, table, local_epochs)
+        names = [p for p in kit.parties if p != kit.server]
+        if kit.role == "hub" or (kit.name == kit.server) != (frame is None):
+            raise BadKit(
+                f"this is the kit of {kit.name!r}. Rows are held by the clients, "
+                f"{', '.join(map(repr, names))}; the server, {kit.server!r}, has none."
+            )
+        if len(names) < 2 and hide:
+            raise bad(
+                "synthesize",
+                "holders",
+                names,
+                "at least two holders if sums are hidden",
+                "The sum of one holder is its own number.",
+            )
+        x = None if frame is None else _to_numbers(table, kit.name, frame)
+        if table.constraints:
+            table = table.resolve_constraints(np.zeros((0, len(table.modeled))))
+        job = _job(table, generator, local_epochs, hide, names)
+        watching: dict[str, Any] = {} if watch is None else {"watch": watch}
+        program: Any = functools.partial(coordinator, **job, **watching)
+        if x is not None:
+            program = functools.partial(holder, x=x, place=names.index(kit.name), boss=kit.server, **job)
 
     async def connect() -> tuple[Any, Ledger]:
         async with Link(kit, patience=patience, away=patience) as link:
-            return await link.run(lambda me: program(me)), link.mailbox.ledger
+            return await link.run(lambda me: program(me), kit.parties), link.mailbox.ledger
 
     result, ledger = asyncio.run(connect())
     if x is not None:

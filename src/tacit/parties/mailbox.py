@@ -192,13 +192,13 @@ class Mailbox:
             watch.wants() for watches in self._watches.values() for watch in watches if watch.blocked
         ] + self._blocked_sends
 
-    def awaited(self) -> dict[str, str]:
-        """Return {sender: description} of messages the owner waits for without a deadline."""
+    def awaited(self, endless: bool = True) -> dict[str, str]:
+        """Return {sender: description} of messages the owner waits for; `endless`: without a deadline."""
         return {
             sender: watch.wants()
             for watches in self._watches.values()
             for watch in watches
-            if watch.blocked and watch.endless
+            if watch.blocked and (watch.endless or not endless)
             for sender in watch.senders or ()
         }
 

@@ -598,13 +598,15 @@ def _groups(names: Sequence[str], vectors_for: Vectors | ModelAssignment) -> lis
     ]
 
 
-async def run_sum(me: Party, server: str, work: Coroutine[Any, Any, None]) -> Message | None:
+async def run_sum(
+    me: Party, server: str, work: Coroutine[Any, Any, Any], kinds: tuple[type[Message], ...] = ASKS
+) -> Message | None:
     """Run a sum until it ends or is aborted.
 
-    A message from the server outside the sum means that the server restarted and the sum will never end; that
-    message is returned.
+    A message from the server outside the sum, of one of `kinds`, means that the server restarted and the sum
+    will never end; that message is returned.
     """
-    sum_task, next_message = asyncio.ensure_future(work), asyncio.ensure_future(me.recv(server, *ASKS))
+    sum_task, next_message = asyncio.ensure_future(work), asyncio.ensure_future(me.recv(server, *kinds))
     try:
         await asyncio.wait([sum_task, next_message], return_when=asyncio.FIRST_COMPLETED)
         if sum_task.done():

@@ -1,29 +1,62 @@
 """Jobs that are a sequence of sums: federated preparation of tables, and statistics.
 
     coordinator                                  every party
-      |---- down vectors of step 0 -------------->|
-      |                                           |  local(0, its table, down): integers
-      |<=== the sum over all parties =============|   and nothing else
+      |---- SumStep(0, session, vectors) -------->|
+      |                                           |  local(0, its table, vectors): integers, kept on disk
+      |<=== secagg: the sum over all parties =====|   and nothing else; or SumRefused(step, reason)
       …  the next step follows from this sum …
+      |---- SumsOver(vectors, failed) ----------->|   at the end; with the result, if it is shared
 
 A `SumProgram` says what both sides compute. The coordinator's part is a generator: it yields what is sent
 down and receives the sum. What a party contributes depends on its rows, on the step and on what was sent
 down; a party's owner agrees to the program and its number of steps beforehand. Vectors are integers; numbers
 are encoded by `crypto.exact`, so the result does not depend on who computes the sums.
+
+The coordinator learns the sum over all parties in each step, and nothing of one party (secagg.py). Parties
+learn what is sent down, which follows from earlier sums. Every sum is bound to the contract, the step and
+everything sent down. A party answers steps in order, each with one vector: what it sent is kept (`Answers`)
+and sent again if the step is repeated, and a step that is asked with other vectors is refused.
+
+Claim: with `threshold` 1 no coordinator opens two different sums of one step. A party sends its masked vector
+only if all parties of the contract take part, and reveals shares only if all of them are in the sum, so
+every opened sum of a step contains the one vector of each honest party. A repeated sum is the same sum, so
+a party that was killed may restart and the step may be tried again.
+
+With a lower threshold the program goes on without parties that left. Then two sums over different parties
+could be subtracted, so a party is in at most one opened sum of a step (consent.py), and a step in which too
+few remain after shares were revealed is lost. Sums of different steps may still be over different parties:
+parties agree to this mode in the contract.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from typing import Protocol, TypeVar
+import asyncio
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
+
+from ..crypto.digest import Digests
+from ..errors import BadData, ProtocolError, QueryRefused, SumAborted, TacitError
+from ..parameters import check, choice, real, whole
+from ..parties.message import Message
+from . import secagg
+from .consent import Commitment, OneSum
+from .rounds import run_sum
+from .summing import RoundOver, SumOutcome
+
+if TYPE_CHECKING:
+    from ..parties.party import Identity, Party
+    from .joining import Admission
 
 T = TypeVar("T", contravariant=True)  # what a party holds
 R = TypeVar("R", covariant=True)  # what the coordinator returns
 
 Down = Mapping[str, Tensor]
+SESSION_BYTES = 8
 
 
 class SumProgram(Protocol[T, R]):
@@ -58,3 +91,326 @@ def ideal(program: SumProgram[T, R], tables: Mapping[str, T]) -> R:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
     raise AssertionError(f"the program has more than its {program.max_steps} steps")
+
+
+# the messages -----------------------------------------------------------------------------------------------
+
+
+class SumStep(
+    Message,
+    reveals="what the next sum depends on: numbers that follow from earlier sums over all parties",
+):
+    step: int
+    session: bytes
+    vectors: dict[str, Tensor]
+
+
+class SumRefused(Message, reveals="that a party does not answer a step, in a fixed sentence"):
+    step: int
+    reason: str
+
+
+class SumsOver(
+    Message,
+    reveals="that the program has ended or why it failed, and its result where parties agreed to share it",
+):
+    vectors: dict[str, Tensor]
+    failed: str
+
+
+ASKS = (SumStep, SumsOver)
+
+
+@dataclass(frozen=True)
+class SumRules:
+    """What all parties of a program agree on besides the program."""
+
+    contract: str  # the digest of everything the parties agreed to, the program included
+    parties: tuple[str, ...]
+    threshold: float = real(
+        1.0, above=0.5, most=1.0, doc="1: every sum is over all parties; less: it goes on without some"
+    )
+    adversary: str = choice("curious", ("curious", "active"), doc="what the server may do")
+    within: float | None = real(
+        60.0, above=0, none=True, doc="seconds for each step of a sum; None waits for everyone"
+    )
+    tries: int = whole(3, least=1, doc="how often a sum is tried before the program fails")
+
+    def terms(self, length: int, bound: int, sent: bytes) -> secagg.SecAggTerms:
+        return check(
+            secagg.SecAggTerms(
+                self.contract,
+                len(self.parties),
+                length,
+                bound,
+                self.threshold,
+                adversary=self.adversary,
+                sent=sent,
+            )
+        )
+
+
+def digest_of_step(step: int, vectors: Down) -> bytes:
+    return Digests(vectors).of(None, "SumStep", str(step))
+
+
+# a party ----------------------------------------------------------------------------------------------------
+
+
+class Answers(Protocol):
+    """What a party has answered under one contract."""
+
+    def find(self, step: int) -> tuple[bytes, np.ndarray] | None:
+        """Return the digest of what was sent down in a step and the vector that answered it, if it was."""
+
+    def keep(self, step: int, sent: bytes, vector: np.ndarray) -> None:
+        """Keep an answer. It is durable when this returns; nothing was sent before."""
+
+    def commit(self, step: int) -> Commitment:
+        """Return the commitment to at most one opened sum of this step (threshold below 1)."""
+
+
+class KeptAnswers:
+    """Answers in memory, for a program that lives as long as its run."""
+
+    def __init__(self) -> None:
+        self.answers: dict[int, tuple[bytes, np.ndarray]] = {}
+        self.sums: dict[int, OneSum] = {}
+
+    def find(self, step: int) -> tuple[bytes, np.ndarray] | None:
+        return self.answers.get(step)
+
+    def keep(self, step: int, sent: bytes, vector: np.ndarray) -> None:
+        self.answers[step] = sent, vector
+
+    def commit(self, step: int) -> Commitment:
+        return self.sums.setdefault(step, OneSum())
+
+
+@dataclass(frozen=True)
+class SumOfAll:
+    """The commitment to sums over all parties: repeated ones are the same sum."""
+
+    parties: tuple[str, ...]
+
+    def upload(self, participants: Sequence[str] | None) -> bool:
+        return participants is not None and sorted(participants) == sorted(self.parties)
+
+    def reveal(self) -> bool:  # threshold 1: secagg reveals shares only of a sum that has everyone
+        return True
+
+
+async def client(
+    me: Party,
+    program: SumProgram[T, Any],
+    table: T,
+    rules: SumRules,
+    *,
+    server: str = "server",
+    answers: Answers | None = None,
+    identity: Identity | None = None,
+    answered: Callable[[int], None] = lambda step: None,
+) -> dict[str, Tensor]:
+    """Answer the coordinator's steps until the end; return the vectors it shared.
+
+    `answered` is called after each answer. A step that the program, or what was answered before, does not
+    allow is refused: the coordinator gets a fixed sentence and the error is raised here.
+    """
+    answers = answers if answers is not None else KeptAnswers()
+    message: Any = None
+    while True:
+        message = message if message is not None else await me.recv(server, *ASKS)
+        if isinstance(message, SumsOver) and message.failed:
+            raise ProtocolError(f"the coordinator {server!r} gave up: {message.failed:.300}")
+        if isinstance(message, SumsOver):
+            return dict(message.vectors)
+        step = message.step
+        try:
+            sent, vector = _answer(me.name, program, table, answers, message)
+            commitment = SumOfAll(rules.parties) if rules.threshold == 1 else answers.commit(step)
+            terms = rules.terms(len(vector), program.bound, sent)
+            with me.scope(_tag(message)) as scope:
+                work = secagg.client(scope, torch.from_numpy(vector), terms, identity, server, commitment)
+                message = await run_sum(me, server, work, ASKS)
+        except TacitError as error:
+            await me.send(server, SumRefused(step, error.outside))
+            raise
+        answered(step)
+
+
+def _answer(
+    name: str, program: SumProgram[T, Any], table: T, answers: Answers, message: SumStep
+) -> tuple[bytes, np.ndarray]:
+    """Return the digest of the request and the vector that answers it: the kept one, if there is one."""
+    step, down = message.step, dict(message.vectors)
+    if not 0 <= step < program.max_steps:
+        raise ProtocolError(
+            f"the coordinator asks {name!r} for step {step + 1}; the agreed program has {program.max_steps} "
+            "steps. Nothing was sent."
+        )
+    if len(message.session) != SESSION_BYTES:
+        raise ProtocolError(f"the session of a sum has {len(message.session)} bytes, not {SESSION_BYTES}.")
+    sent, kept = digest_of_step(step, down), answers.find(step)
+    if kept is not None:
+        if kept[0] != sent:
+            raise ProtocolError(
+                f"the coordinator asks {name!r} for step {step + 1} again with other vectors than before. "
+                "A step is answered once. Nothing was sent."
+            )
+        return kept
+    if step and answers.find(step - 1) is None:
+        raise ProtocolError(
+            f"the coordinator asks {name!r} for step {step + 1} before step {step}. Nothing was sent."
+        )
+    try:
+        length, vector = program.length(step, down), program.local(step, table, down)
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+        if isinstance(error, TacitError):
+            raise
+        raise ProtocolError(
+            f"what the coordinator sent {name!r} in step {step + 1} cannot be used by the agreed program: "
+            f"{type(error).__name__}: {error}. Nothing was sent."
+        ) from error
+    vector = np.ascontiguousarray(vector, dtype=np.int64)
+    if vector.shape != (length,):
+        raise BadData(
+            f"{name!r} would answer step {step + 1} with {vector.shape} numbers; the program declares "
+            f"{length}."
+        )
+    if len(vector) and max(int(vector.max()), -int(vector.min())) > program.bound:
+        raise BadData(
+            f"{name!r} would answer step {step + 1} with a number outside ±{program.bound}, the agreed range."
+        )
+    answers.keep(step, sent, vector)
+    return sent, vector
+
+
+def _tag(message: SumStep) -> str:
+    return f"sum {message.step} {message.session.hex()}"
+
+
+# the coordinator --------------------------------------------------------------------------------------------
+
+
+async def server(
+    me: Party,
+    program: SumProgram[Any, R],
+    rules: SumRules,
+    *,
+    admission: Admission | None = None,
+    sums: Sequence[np.ndarray] = (),
+    opened: Callable[[int, np.ndarray, Sequence[str]], None] = lambda step, total, included: None,
+    aborted: Callable[[int, str], None] = lambda step, why: None,
+    share: Callable[[R], Down] | None = None,
+) -> R:
+    """Run the program over all parties of `rules`, and return its result.
+
+    admission   over a network: who is connected. A sum in which a party restarts is begun again
+    sums        the sums of earlier steps, after a restart of the coordinator
+    opened      is called with each new sum before the next step, with the parties in it
+    share       makes vectors of the result that all parties receive
+    """
+    try:
+        result = await _coordinate(me, program, rules, admission, sums, opened, aborted)
+    except TacitError as error:
+        await me.send(list(rules.parties), SumsOver({}, str(error)[:300]))
+        raise
+    await me.send(list(rules.parties), SumsOver({} if share is None else dict(share(result)), ""))
+    return result
+
+
+async def _coordinate(
+    me: Party,
+    program: SumProgram[Any, R],
+    rules: SumRules,
+    admission: Admission | None,
+    sums: Sequence[np.ndarray],
+    opened: Callable[[int, np.ndarray, Sequence[str]], None],
+    aborted: Callable[[int, str], None],
+) -> R:
+    steps, remaining = program.coordinate(), list(rules.parties)
+    down = next(steps)
+    for step in range(program.max_steps):
+        if step < len(sums):
+            total = np.asarray(sums[step], dtype=np.int64)
+        else:
+            outcome = await _sum(me, program, rules, step, dict(down), remaining, admission, aborted)
+            total, remaining = outcome.total.numpy(), [p for p in remaining if p in outcome.included]
+            opened(step, total, remaining)
+        try:
+            down = steps.send(total)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+    raise AssertionError(f"the program has more than its {program.max_steps} steps")
+
+
+async def _sum(
+    me: Party,
+    program: SumProgram[Any, Any],
+    rules: SumRules,
+    step: int,
+    vectors: dict[str, Tensor],
+    names: list[str],
+    admission: Admission | None,
+    aborted: Callable[[int, str], None],
+) -> SumOutcome:
+    """Return the sum of one step. A party that restarts begins it again; an aborted sum is tried again."""
+    terms = rules.terms(program.length(step, vectors), program.bound, digest_of_step(step, vectors))
+    tries = 0
+    while True:
+        present = names
+        if admission is not None:
+            need = max(terms.enough, 2)
+            # a sum over all parties waits for each of them
+            within = None if rules.threshold == 1 else rules.within
+            present = await admission.wait_for_free(names, min(need, len(names)), within)
+        message = SumStep(step, me.secret.bytes(SESSION_BYTES), vectors)
+        with me.scope(_tag(message)) as scope:
+            await me.send(present, message)
+            if admission is not None:
+                admission.add_request(present, message, busy=False)  # notes whose process it was
+                admission.complete_request(present, SumStep)
+            work = asyncio.ensure_future(secagg.server(scope, present, terms, rules.within, rules.within))
+            refusal = asyncio.ensure_future(_refusal(me, present))
+            restart = asyncio.ensure_future(_restart(present, admission))
+            tasks = (work, refusal, restart)
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                if work.done():
+                    return work.result()
+                why = refusal.result() if refusal.done() else restart.result()
+                await scope.send(present, RoundOver(True, why))
+                if refusal.done():
+                    raise QueryRefused(why)
+                aborted(step, why)
+            except SumAborted as error:
+                tries += 1
+                aborted(step, str(error))
+                if error.spent or tries == rules.tries:
+                    raise
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _refusal(me: Party, names: Sequence[str]) -> str:
+    while True:
+        name, message = await me.first(SumRefused)
+        if name in names:
+            return f"party {name!r} does not answer step {message.step + 1}: {message.reason:.300}"
+
+
+async def _restart(names: Sequence[str], admission: Admission | None) -> str:
+    """Wait until one of these parties has restarted, or cannot take part any more."""
+    if admission is None:
+        await asyncio.Event().wait()
+    assert admission is not None
+    while True:
+        admission.changed.clear()
+        for name in names:
+            if admission.has_restarted(name):
+                return f"party {name!r} restarted; the sum begins again"
+            if name in admission.refused:
+                raise ProtocolError(f"the program cannot go on: {name!r}: {admission.refused[name]}")
+        await admission.changed.wait()

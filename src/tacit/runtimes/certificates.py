@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
@@ -28,6 +28,8 @@ from ..errors import BadKit, SealBroken
 HUB_NAME = "tacit-hub"  # the name in the hub's certificate, independent of its address
 YEARS = 2  # validity of a certificate
 _EARLY = datetime.timedelta(minutes=5)  # allows for clock differences between organizations
+# what parsing or verifying raises for bytes that somebody altered; InvalidVersion is not a ValueError
+_UNREADABLE = (ValueError, TypeError, x509.InvalidVersion, UnsupportedAlgorithm)
 
 Key = ec.EllipticCurvePrivateKey
 
@@ -152,7 +154,7 @@ class Trust:
         party = party_of(certificate)
         try:
             certificate.verify_directly_issued_by(self.authority)
-        except (ValueError, TypeError, InvalidSignature):
+        except (*_UNREADABLE, InvalidSignature):
             raise SealBroken(
                 f"the certificate of {party!r} was not issued by the authority of federation "
                 f"{self.federation!r}. It belongs to another federation, or was forged."
@@ -179,7 +181,7 @@ class Trust:
         try:
             certificate = x509.load_der_x509_certificate(der)
             owner = party_of(certificate)
-        except ValueError:
+        except _UNREADABLE:
             raise SealBroken(f"{name!r} presented an invalid certificate.") from None
         if owner != name:
             raise SealBroken(f"{name!r} presented the certificate of {owner!r}.")
@@ -196,7 +198,7 @@ class Trust:
         """
         try:
             revoked = x509.load_pem_x509_crl(pem)
-        except ValueError:
+        except _UNREADABLE:
             raise SealBroken("the list of revocations cannot be read.") from None
         if not revoked.is_signature_valid(self.authority.public_key()):  # type: ignore[arg-type]
             raise SealBroken(
@@ -236,7 +238,7 @@ def key_pem(key: Key) -> bytes:
 def read_certificate(data: bytes, where: str) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(data)
-    except ValueError:
+    except _UNREADABLE:
         raise BadKit(
             f"{where} is not a certificate. Get the kit again from the person who provisioned the federation."
         ) from None

@@ -3,7 +3,9 @@
 It reconnects when the connection is lost. A program notices a lost connection or a restarted hub only by the
 delay. It gets an error if the hub refuses this party, cannot be reached for `patience` seconds, or alters
 messages. With `away`, for protocols that no party can leave and rejoin, it also gets an error if an awaited
-party has disconnected for that many seconds, or has restarted.
+party has disconnected for that many seconds, or has restarted. `run(program, peers)` is for such protocols as
+well: a party that fails tells its peers (stopping.py), and a program that waits for one that failed gets an
+error at once.
 """
 
 from __future__ import annotations
@@ -13,20 +15,23 @@ import json
 import logging
 import random
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import grpc
 
-from ..errors import BadFrame, NoHub, ProtocolError, SealBroken
+from ..errors import BadFrame, NoHub, PartyStopped, ProtocolError, SealBroken
 from ..parameters import nearest
 from ..parties.clock import RealClock
 from ..parties.codec import MAX_BYTES
+from ..parties.forms import Frame
 from ..parties.ledger import Ledger
 from ..parties.mailbox import Mailbox
 from ..parties.party import Party, Program
 from ..parties.quota import MAX_SCOPE, MailLimits
 from ..parties.secret import Secret
+from . import stopping
 from .certificates import HUB_NAME
 from .channel import Channel, new_life
 from .envelope import ABSENT, MAIL, METHOD, PRESENT, VERSION, WELCOME, pack, unpack
@@ -86,6 +91,8 @@ class Link:
         )
         self.channels: dict[str, Channel] = {}
         self.notes: list[str] = []  # problems that were repaired or refused: for logs and tests
+        self.peers: frozenset[str] = frozenset()  # parties that must not fail
+        self._stopped: dict[str, PartyStopped] = {}  # parties that said that they failed
         self.connections = 0
         self.sent_bytes = 0  # of messages, before encryption
         self.connected = asyncio.Event()
@@ -129,29 +136,41 @@ class Link:
 
     # --- used by the party's program ------------------------------------------------------------------------
 
-    async def run(self, program: Program) -> Any:
-        """Run the program to its end and deliver its messages, or raise why the connection failed."""
+    async def run(self, program: Program, peers: Iterable[str] = ()) -> Any:
+        """Run the program to its end and deliver its messages, or raise why the connection failed.
+
+        `peers`: the other parties of a run that none of them can leave. If the program fails, they are told.
+        If one of them fails, the program ends as soon as it waits for that party.
+        """
         assert self._failed is not None
+        self.peers = frozenset(peers) - {self.kit.name}
         task = asyncio.ensure_future(program(self.party))
         try:
             await asyncio.wait([task, self._failed], return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:  # Ctrl-C: the program may still say goodbye
-            task.cancel()
-            await asyncio.wait([task])
-            if not self._failed.done():
-                await self.drain()
-            raise
-        if not task.done():
-            task.cancel()
-            await asyncio.wait([task])
-            if task.cancelled():
-                self._failed.result()
-        try:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
+                if task.cancelled():
+                    self._failed.result()
             return await task
+        except BaseException as error:
+            if not task.done():  # Ctrl-C: the program may still say goodbye
+                task.cancel()
+                await asyncio.wait([task])
+            if not self._tasks[0].done():
+                self.tell(self.peers, error)
+            raise
         finally:
-            if not self._failed.done():
-                # also after a failure: messages such as the reason why it cannot take part must arrive
+            # also after a failure: messages such as the reason why it cannot take part must arrive
+            if not self._failed.done() or (self.peers and not self._tasks[0].done()):
                 await self.drain()
+
+    def tell(self, peers: Iterable[str], error: BaseException) -> None:
+        """Tell other parties that this one stopped; `drain` delivers it."""
+        frame = stopping.to_frame(error)
+        for name in sorted(peers):
+            self._channel(name).send(stopping.STOPPED, frame)
+        self._news.set()
 
     async def deliver(self, sender: str, to: str, scope: str, frame: bytes) -> None:
         if sender != self.kit.name:
@@ -208,7 +227,8 @@ class Link:
             absent_since = 0.0 if is_present else absent_since or time.monotonic()
             if absent_since and time.monotonic() - absent_since > ABSENT_SHARE * self.linger:
                 break
-            self._check()
+            if self._tasks[0].done():
+                self._check()
             await asyncio.sleep(0.005)
 
     def _check(self) -> None:
@@ -229,14 +249,28 @@ class Link:
                 self.kit,
                 self.life,
                 name,
-                lambda scope, frame: box.put(name, scope, frame),
+                lambda scope, frame: self._accept(name, scope, frame),
                 self.note,
                 box.max_bytes,
-                lambda scope, size: box.reserve(name, scope, size),
+                lambda scope, size: (
+                    (scope == stopping.STOPPED and size <= stopping.MAX_BYTES)
+                    or box.reserve(name, scope, size)
+                ),
                 lambda: box.cancel(name),
             )
             self.channels[name].front = pack(MAIL, self.kit.name, name)
         return self.channels[name]
+
+    def _accept(self, name: str, scope: str, frame: Frame) -> None:
+        """Put a message into the mailbox; one that says that its sender stopped is handled here."""
+        if scope != stopping.STOPPED:
+            self.mailbox.put(name, scope, frame)
+            return
+        self.mailbox.cancel(name)
+        if name not in self._stopped:  # the first counts
+            self._stopped[name] = stopping.to_error(name, frame)
+            self.mailbox.ledger.record(self.kit.name, name, stopping.RunStopped, bytes=len(frame))
+            self._check_stopped()
 
     # --- the connection -------------------------------------------------------------------------------------
 
@@ -393,6 +427,7 @@ class Link:
                 if self.connected.is_set():
                     channel.tick(time.monotonic())
             self._check_broken()
+            self._check_stopped()
             self._check_held()
             if self.away is not None and self.connected.is_set():
                 self._check_missing(self.away)
@@ -413,6 +448,15 @@ class Link:
         for name in (*self.mailbox.awaited(), *self._crowded):
             if name in self.channels and (failure := self.channels[name].failure) is not None:
                 self._fail(failure)
+
+    def _check_stopped(self) -> None:
+        """Fail if the program waits for a peer that stopped; messages that it sent before are read first.
+
+        Other parties cannot end this run.
+        """
+        for name in (*self.mailbox.awaited(endless=False), *self._crowded):
+            if name in self._stopped and name in self.peers:
+                self._fail(self._stopped[name])
 
     def _check_held(self) -> None:
         """Fail if the awaited message cannot arrive because other messages of that party are unread."""

@@ -13,7 +13,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_HOME: dict[str, str] = {}  # function or class: its module in tacit.jobs.stats
+_HOME: dict[str, str] = {  # function or class: its module in tacit.jobs.stats
+    "correlation": "tables",
+    "crosstab": "tables",
+    "describe": "describe",
+    "heavy_hitters": "tables",
+    "histogram": "tables",
+    "mann_whitney": "tables",
+    "quantile": "tables",
+    "ttest": "tables",
+}
 
 __all__ = list(_HOME)
 

@@ -59,11 +59,11 @@ def to_plain(frame: pd.DataFrame) -> dict[str, Any]:
 
 def _column_to_plain(column: pd.Series) -> Any:
     if isinstance(column.dtype, np.dtype) and column.dtype.kind in "iufb":
-        return torch.from_numpy(np.ascontiguousarray(column.to_numpy()))
+        return torch.from_numpy(column.to_numpy(copy=True))
     if pd.api.types.is_bool_dtype(column.dtype):  # with missing values
         return {"bool": [None if missing else bool(v) for v, missing in zip(column, column.isna())]}
     if pd.api.types.is_numeric_dtype(column.dtype):  # a nullable or Arrow type
-        return torch.from_numpy(column.to_numpy(dtype=np.float64, na_value=np.nan))
+        return torch.from_numpy(column.to_numpy(dtype=np.float64, na_value=np.nan, copy=True))
     return [
         None if missing else v if isinstance(v, str) else str(v) for v, missing in zip(column, column.isna())
     ]

@@ -1,25 +1,43 @@
 """Run a program of sums over parties' tables, on any runtime.
 
 `program` is a `SumProgram` (protocols/sum_program.py): a frozen dataclass whose fields are plain values
-(numbers, texts, None, lists and dicts of these), so that another process can build the same program from
-them.
+(numbers, texts, None, lists, tuples and dicts of these), so that another process can build the same program
+from them. There, lists arrive as tuples.
 
     runtime="cohort"      simulation: the sums are computed in one place, and the ledger says "ideal"
     runtime="inprocess"   one program per party in this process; every sum is a real secure aggregation
-    runtime="processes"   one process per party, or tacit.Processes(…)
+    runtime="processes"   one process per party, or tacit.Processes(…); with restart=True a killed party
+                          is started again, and the result is the same to the last bit
+
+All three give the same bits.
 """
 
 from __future__ import annotations
 
+import functools
+import secrets
+import tempfile
+from collections.abc import Generator, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
 
-from ...parameters import bad
+from ...crypto.agree import Identity
+from ...guard.secagg import SecAgg
+from ...parameters import bad, check
+from ...parties.codec import encode_parts
 from ...parties.ledger import Ledger
-from ...protocols import sum_program
-from ...protocols.sum_program import SumProgram
-from ...stats.tables import check_frames
+from ...parties.party import Party
+from ...protocols import secagg, sum_program
+from ...protocols.sum_program import KeptAnswers, SumProgram, SumStep
+from ...protocols.summing import MaskedVector
+from ...runtimes.choose import allowed_runtimes, choose_runtime
+from ...runtimes.inprocess import InProcess
+from ...runtimes.processes import Processes
+from ...stats.tables import check_frames, to_plain
+from .contract import SumContract
+from .parties import coordinator, member, party
 
 R = TypeVar("R")
 SERVER = "server"
@@ -35,17 +53,118 @@ def run_sums(
 ) -> tuple[R, Ledger]:
     """Return what the program's coordinator returns, and who saw what.
 
-    `guard`: `tacit.guard.SecAgg(…)` (default). `owner` is the function named in error messages.
+    `guard`: `tacit.guard.SecAgg(…)`; its default here has threshold 1, so that every sum is over all parties.
+    `owner` is the function named in error messages.
     """
-    frames, ledger = check_frames(fed, owner), Ledger()
+    frames, ledger, stage = check_frames(fed, owner), Ledger(), check_guard(guard, owner)
     if runtime == "cohort":
-        value = sum_program.ideal(program, frames)
-        ledger.record(
-            SERVER,
-            f"each of {len(frames)} parties",
-            "sums",
-            "the sums over all parties, and nothing of one party",
-            how="ideal",
-        )
-        return value, ledger
-    raise bad(owner, "runtime", runtime, "'cohort'")
+        return _simulate(program, frames, stage, ledger), ledger
+    check_frames(fed, owner, least=2)
+    if SERVER in frames:
+        raise bad(owner, "the name of a party", SERVER, "another name: the coordinator has this name")
+    if isinstance(runtime, str) and runtime not in ("inprocess", "processes"):
+        raise bad(owner, "runtime", runtime, allowed_runtimes("cohort"))
+    contract = SumContract.of(
+        program, list(frames), threshold=stage.threshold, adversary=stage.adversary, server=SERVER
+    )
+    chosen = choose_runtime(owner, runtime)
+    server = functools.partial(
+        coordinator, contract=contract, program=program, within=stage.within, tries=stage.tries
+    )
+    if isinstance(chosen, Processes):
+        with tempfile.TemporaryDirectory(prefix="tacit-stats-") as state:
+            programs: dict[str, Any] = {
+                name: functools.partial(member, contract=contract.text, table=to_plain(frame), state=state)
+                for name, frame in frames.items()
+            }
+            leave = list(frames) if stage.threshold < 1 else []
+            results = chosen.run_sync(
+                {**programs, SERVER: server}, ledger=ledger, here=[SERVER], may_leave=leave
+            )
+        return results[SERVER], ledger
+    active = stage.adversary == "active" and isinstance(chosen, InProcess)
+    keys = Identity.provision(list(frames), secrets.token_bytes) if active else {}
+    programs = {name: _local(contract, frame, keys.get(name)) for name, frame in frames.items()}
+    return chosen.run_sync({**programs, SERVER: server}, ledger=ledger)[SERVER], ledger
+
+
+def check_guard(guard: Any, owner: str) -> SecAgg:
+    """Return the stage whose parameters the sums use."""
+    stage = SecAgg(threshold=1.0) if guard is None else guard[0] if _is_single(guard) else guard
+    if not isinstance(stage, SecAgg):
+        raise bad(owner, "guard", guard, "tacit.guard.SecAgg(…), or None for secure sums over all parties")
+    if stage.neighbors is not None:
+        raise bad(owner, "guard.neighbors", stage.neighbors, "None: every party masks with all others")
+    return check(stage)
+
+
+def _is_single(guard: Any) -> bool:
+    return isinstance(guard, Sequence) and len(guard) == 1
+
+
+def _local(contract: SumContract, frame: pd.DataFrame, identity: Any) -> Any:
+    """A party of this process, which holds its table as it is."""
+
+    async def program(me: Party) -> Any:
+        return await party(me, contract, lambda: frame, KeptAnswers(), identity=identity)
+
+    return program
+
+
+def _simulate(
+    program: SumProgram[pd.DataFrame, R], frames: dict[str, pd.DataFrame], stage: SecAgg, ledger: Ledger
+) -> R:
+    """Compute the ideal function, and record the messages that parties would have exchanged."""
+    counting = _Counting(program, len(frames), stage)
+    value: R = sum_program.ideal(counting, frames)
+    everyone = f"each of {len(frames)} parties"
+    ledger.record(
+        SERVER, everyone, MaskedVector, count=counting.steps * len(frames), bytes=counting.up, how="ideal"
+    )
+    ledger.record(
+        everyone, SERVER, SumStep, count=counting.steps * len(frames), bytes=counting.down, how="ideal"
+    )
+    ledger.record(
+        SERVER,
+        "the sums",
+        "opened sums",
+        f"{counting.numbers} numbers in {counting.steps} sums over all {len(frames)} parties",
+        count=counting.steps,
+        how="ideal",
+    )
+    return value
+
+
+class _Counting:
+    """A program that counts the bytes its messages would have."""
+
+    def __init__(self, program: SumProgram[Any, Any], parties: int, stage: SecAgg):
+        self.program, self.parties, self.stage = program, parties, stage
+        self.max_steps, self.bound, self.local = program.max_steps, program.bound, program.local
+        self.length = program.length
+        self.steps = self.numbers = self.up = self.down = 0
+
+    def coordinate(self) -> Generator[sum_program.Down, np.ndarray, Any]:
+        steps = self.program.coordinate()
+        down = next(steps)
+        while True:
+            total = yield down
+            self._count(down, len(total))
+            try:
+                down = steps.send(total)
+            except StopIteration as end:
+                return end.value
+
+    def _count(self, down: sum_program.Down, length: int) -> None:
+        message = SumStep(self.steps, bytes(sum_program.SESSION_BYTES), dict(down))
+        sent = sum(len(part) for part in encode_parts(message))
+        self.steps += 1
+        self.numbers += length
+        self.down += sent * self.parties
+        if self.parties >= 2 and length:
+            terms = secagg.SecAggTerms(
+                "", self.parties, length, self.bound, self.stage.threshold, adversary=self.stage.adversary
+            )
+            up, received = secagg.traffic([str(k) for k in range(self.parties)], terms)
+            self.up += up
+            self.down += received

@@ -26,7 +26,7 @@ from ...parameters import from_table, to_table, whole
 from .elsewhere import Deployed, Elsewhere
 from .plan import Plan, make_plan
 
-FORMAT = 1
+FORMAT = 2
 MOST_BYTES = (
     1 << 20
 )  # of a contract's text: a table with thousands of columns and categories takes a tenth of it
@@ -44,6 +44,7 @@ KEYS = (
     "algorithm",
     "train",
     "guard",
+    "private",
     "pace",
     "losses",
     "scores",
@@ -95,6 +96,7 @@ class Contract:
             "algorithm": to_table(p.algorithm),
             "train": {name: getattr(p, name) for name in SETTINGS} | {"local_epochs": epochs},
             "guard": [to_table(stage) for stage in p.guard],
+            "private": None if p.private is None else to_table(p.private),
             "pace": None if p.pace is None else to_table(p.pace),
             # of the rules that choose parties and combine updates, which are the server's: whether parties
             # state losses, or scores and then one model
@@ -165,6 +167,7 @@ class Contract:
                 algorithm=from_table(t["algorithm"], algorithms.ALL, "contract, algorithm"),
                 runtime=Deployed(None, t["data"] or {}),
                 guard=[from_table(stage, guard.ALL, "contract, guard") for stage in t["guard"]] or None,
+                private=t["private"],
                 pace=None if t["pace"] is None else from_table(t["pace"], pace.ALL, "contract, pace"),
                 select=selection.PowerOfChoice(len(t["parties"])) if t["losses"] else None,
                 aggregate=aggregate.Best() if t["scores"] else None,
@@ -206,11 +209,12 @@ class Contract:
             " → ".join(_stage(stage) for stage in t["guard"])
             or "none: the server sees each update in the clear"
         )
+        rows = "" if t["private"] is None else f"; {_row_privacy(t['private'])}"
         model = "own code" if t["model"] is None else t["model"].get("name")
         return (
             f"contract {self.digest[:12]} of {t['server']!r} in {t['federation']!r}: "
             f"{t['algorithm'].get('name')}, model {model}, "
-            f"{train['rounds']} rounds, {batch}, {len(t['parties'])} parties; guard: {stages}"
+            f"{train['rounds']} rounds, {batch}, {len(t['parties'])} parties; guard: {stages}{rows}"
         )
 
 
@@ -230,6 +234,17 @@ def _stage(stage: Mapping[str, Any]) -> str:
     """
     settings = ", ".join(f"{k}={v}" for k, v in stage.items() if k != "name" and v is not None)
     return f"{stage['name']}({settings})"
+
+
+def _row_privacy(private: Mapping[str, Any]) -> str:
+    """What a contract promises for each row of a party."""
+    amount = (
+        f"ε ≤ {private['epsilon']:g}"
+        if private.get("epsilon") is not None
+        else f"noise of {private['noise_multiplier']:g} times the clipping norm, taken of "
+        f"{private['public_size']:,} rows,"
+    )
+    return f"DP-SGD at each party: {amount} at δ = {private['delta']:g} for each of its rows"
 
 
 @dataclass(frozen=True)

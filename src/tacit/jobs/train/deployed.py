@@ -216,7 +216,7 @@ def check_party(kit: Kit, job: str | Path | None, data: str | Path | None) -> li
             plan = make_plan(federation(kit, layout), **options, runtime=Deployed(kit, layout))
             make_task(plan)
             if data is not None:
-                read_rows(kit.name, data, layout, plan.seed)
+                read_rows(kit.name, data, layout, plan.seed, plan.private is not None)
 
         try:
             look()

@@ -26,13 +26,14 @@ from ...data.federation import Federation
 from ...engine.task import Task
 from ...errors import BadParameter
 from ...guard.stage import source
-from ...parties.ledger import Ledger
+from ...parties.ledger import Ledger, Spend
 from ...parties.secret import Secret, SeededSecret
 from ...private import noise
 from ...private.dpsgd import DPSGD
 from ...private.ghost import GhostClipping
 from ...private.session import spend
 from ...private.size import count_release, describe_count, describe_declared, noisy_count
+from .elsewhere import Elsewhere
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -57,6 +58,8 @@ def public_sizes(s: DPSGD, fed: Federation, insecure_seed: int | None) -> tuple[
         return None
     if s.public_size is not None:
         return (s.public_size,) * len(fed)
+    if isinstance(fed, Elsewhere):
+        return None  # each party draws its own, and keeps it
     release = count_release(s)
     return tuple(
         noisy_count(n, release, source(insecure_seed, "number of rows", name))
@@ -228,6 +231,22 @@ def spent(p: Plan, rounds: int) -> Ledger:
         return ledger
     known = describe_count(count_release(s)) if s.public_size is None else describe_declared(s.public_size)
     note = f"Accounted as if this party took part in every round. {known} All parties weigh the same."
+    if p.public_sizes is None:  # real parties, which know their numbers of rows
+        assert s.epsilon is not None  # conflicts.py
+        for name in p.fed.parties:
+            ledger.spend(
+                Spend(
+                    f"DP-SGD of {p.rounds} rounds, calibrated by the party to its noisy number of rows and "
+                    "charged to its own account",
+                    s.epsilon,
+                    s.delta,
+                    f"row of {name}, present or not",
+                    SERVER,
+                    "Poisson (drawn by the party, in secret)",
+                    f"At most: the party's own ledger says what was spent. {known}",
+                )
+            )
+        return ledger
     for name, size, epochs in zip(p.fed.parties, p.sizes.tolist(), p.local_epochs):
         t = terms(p, size, epochs)
         assert t.release is not None

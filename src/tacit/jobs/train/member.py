@@ -40,6 +40,7 @@ from .messages import blank_counts
 from .party_rows import load_rows, read_rows
 from .plan import Plan
 from .record import Record
+from .row_privacy import RowPrivacy
 
 log = logging.getLogger("tacit.party")
 ACCEPTED = "accepted.jsonl"  # the contracts this party accepted, in its folder
@@ -152,6 +153,8 @@ class ClientWork:
         self.hidden: HiddenSum | None = None
         self.counted: HiddenCounts | HiddenSum | None = None
         self.account: Account | None = None
+        self.rows: RowPrivacy | None = None
+        self.content = b""  # the digest of what the last update was asked on
         # one thread, so that canceled work is over before the next begins
         self.aside = ThreadPoolExecutor(1, "tacit-work")
 
@@ -192,7 +195,7 @@ class ClientWork:
         fed = (
             load_rows(Path(self.data["folder"]))
             if "folder" in self.data
-            else read_rows(self.name, self.data["table"], terms["data"], p.seed)
+            else read_rows(self.name, self.data["table"], terms["data"], p.seed, p.private is not None)
         )
         shape, classes = list(fed.rows.x.shape[1:]), fed.classes or 0
         if shape != terms["features"] or classes != terms["classes"]:
@@ -217,15 +220,21 @@ class ClientWork:
         def build_task() -> Task:
             module = models.build(p.model, tuple(shape), fed.classes or 1, p.seed).to(self.device)
             x, y = (t.to(self.device) for t in fed.at(0))
-            return Task(module, x, y, p.objective, p.precision)
+            task = Task(module, x, y, p.objective, p.precision)
+            return task if self.rows is None else self.rows.task(task)
 
+        self.state.mkdir(parents=True, exist_ok=True)
+        self.record = Record(self.state, self.name, contract.digest)
+        self.rows = (
+            None
+            if p.private is None
+            else RowPrivacy(p, self.name, fed, self.state, contract.digest, self.record)
+        )
         task = build_task()
         guard = guards.fit(p, task, task.initial())
         if guard is not None:
             guard.insecure_seed = None  # a party's secrets are its own
-        self.state.mkdir(parents=True, exist_ok=True)
         self.plan, self.paced, self.scores = p, p.pace is not None, p.picks
-        self.record = Record(self.state, self.name, contract.digest)
         if self.again:
             if self.record.uploads:
                 log.warning(
@@ -335,13 +344,14 @@ class ClientWork:
 
     def summary(self) -> dict[str, Any]:
         """Return what this party contributed to the run."""
+        account = self.account if self.rows is None else self.rows.account
         if self.mine is None:
             return {"rounds_answered": 0, "rounds": 0, "evaluations": 0, "epsilon": None}
         return {
             "rounds_answered": self.rounds_answered,
             "rounds": self.plan.rounds,
             "evaluations": self.evaluations,
-            "epsilon": None if self.account is None else self.account.epsilon(),
+            "epsilon": None if account is None else account.epsilon(),
         }
 
     # --- consent: which requests are answered ---------------------------------------------------------------
@@ -387,6 +397,7 @@ class ClientWork:
         if kind == "update":
             content = sent.of(k for k in sent.vectors if k not in ("round", rounds.SESSION))
             self.record.bind(f"content {r}", content)
+            self.content = content
             if hides and self._whole_batches and self.record.earlier("update", r, "content", content):
                 log.warning(
                     "party %r is asked in round %d for the update on a model that it has answered; with "
@@ -405,7 +416,15 @@ class ClientWork:
         return self.plan.batch_size is None or rows <= self.plan.batch_size
 
     def commit(self, kind: str, r: int) -> Commitment:
-        return self.record.commit(kind, r, lambda: self._pay(r) if kind == "update" else self._pay_test(r))
+        def pay() -> None:
+            if kind == "update":
+                self._pay(r)
+                if self.rows is not None:
+                    self.rows.pay(r)  # once: of a hidden round at most one sum is opened
+            else:
+                self._pay_test(r)
+
+        return self.record.commit(kind, r, pay)
 
     # --- what is computed -----------------------------------------------------------------------------------
 
@@ -423,9 +442,12 @@ class ClientWork:
 
     def local(self, r: int, down: State, work: int | None = None) -> tuple[float, State]:
         mine = self._ready()
+        rows = None if self.hidden is not None else self.rows  # a hidden update is paid for when it is sent
+        if rows is not None and (stored := rows.stored(r, self.content)) is not None:
+            return stored
         before = {} if self.paced else self.memory.before(r)
         if self.hidden is None:
-            self._pay(r)  # a hidden update is paid for when it is sent
+            self._pay(r)
         weight, vectors, after = mine.local(r, down, before, work)
         # once in 10²² draws; never silently
         if mine.guard is not None and (lost := mine.guard.events.pop("out of range", 0)):
@@ -445,6 +467,8 @@ class ClientWork:
                 )
         if not self.paced:  # paced algorithms have no client state
             self.memory.keep(r, before, after)  # before it is sent: a server with our update may rely on it
+        if rows is not None:
+            rows.release(r, self.content, weight, vectors)
         return weight, vectors
 
     def _pay(self, r: int) -> None:
@@ -479,6 +503,8 @@ class ClientWork:
             and self.mine.guard is not None
         ):
             ledger.spend(guards.own_spend(self.plan, self.mine.guard, self.account, self.record.evaluations))
+        if self.agreement is not None and self.rows is not None and self.rows.account.spent:
+            ledger.spend(self.rows.spending())
 
     def _pay_test(self, r: int) -> None:
         if self.account is not None and self.evaluation_release is not None:

@@ -168,12 +168,17 @@ def load_rows(folder: Path) -> Federation:
 
 
 def read_rows(
-    name: str, path: str | os.PathLike[str], layout: Mapping[str, Any] | None, seed: int
+    name: str,
+    path: str | os.PathLike[str],
+    layout: Mapping[str, Any] | None,
+    seed: int,
+    one_by_one: bool = False,
 ) -> Federation:
     """Read a party's own file, encoded as all parties agreed.
 
     Columns, categories and labels are the job's. Means and standard deviations are the job's if it declares
-    them, and the party's own otherwise.
+    them, and the party's own otherwise. With `one_by_one` each row is held out by itself, whatever the other
+    rows are: where an ε is claimed for a row, its presence must not move others.
     """
     if layout is None:
         raise BadJob(
@@ -211,15 +216,15 @@ def read_rows(
                 outside=f"its label {label!r} has a value that this job does not know",
             )
         y = torch.tensor([place[str(v)] for v in values.tolist()], dtype=torch.int64)
-    order = torch.from_numpy(np.random.default_rng([seed, HOLDING]).permutation(len(y)))
-    held = min(max(round(fraction * len(y)), 1 if fraction and len(y) > 1 else 0), len(y) - 1)
-    train = order[held:]
+    held, train = _hold_out(len(y), fraction, seed, one_by_one)
+    if not len(train):
+        raise BadData(f"{file}: all of its {len(y)} rows are held out, and there is none to train on.")
     x = recipe.resolve(x[train]).standardize(x)
     return Federation(
         file.name,
         Rows(x, y),
         Holdings.from_lists([train]),
-        Holdings.from_lists([order[:held]]),
+        Holdings.from_lists([held]),
         Rows(x[:0], y[:0]),
         None if labels is None else len(labels),
         (name,),
@@ -228,3 +233,14 @@ def read_rows(
         recipe.columns,
         tuple(labels or ()),
     )
+
+
+def _hold_out(rows: int, fraction: float, seed: int, one_by_one: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the numbers of the rows that are held out, and of those to train on."""
+    rng = np.random.default_rng([seed, HOLDING])
+    if one_by_one:
+        is_held = rng.random(rows) < fraction
+        return torch.from_numpy(np.flatnonzero(is_held)), torch.from_numpy(np.flatnonzero(~is_held))
+    order = torch.from_numpy(rng.permutation(rows))
+    held = min(max(round(fraction * rows), 1 if fraction and rows > 1 else 0), rows - 1)
+    return order[:held], order[held:]

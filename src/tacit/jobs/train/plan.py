@@ -98,7 +98,9 @@ class Plan(TrainConfig):
     @property
     def hides_sizes(self) -> bool:
         """Whether an ε that holds against the server covers how many rows a party has."""
-        return any(isinstance(s, Noise) and s.placement != "central" for s in self.guard)
+        return self.private is not None or any(
+            isinstance(s, Noise) and s.placement != "central" for s in self.guard
+        )
 
     @property
     def asks_losses(self) -> bool:
@@ -208,7 +210,11 @@ class Plan(TrainConfig):
     @property
     def weights_hidden(self) -> bool:
         """Whether updates are weighted by numbers of rows that a hidden sum must cover."""
-        return self.algorithm.weighted and not any(isinstance(s, Noise) for s in self.guard)
+        return (
+            self.algorithm.weighted
+            and self.private is None  # all parties weigh the same
+            and not any(isinstance(s, Noise) for s in self.guard)
+        )
 
     def job(self, data_job: dict[str, Any] | None) -> dict[str, Any]:
         """Return the run as the tables of a job file.

@@ -11,6 +11,10 @@ was killed and restarted reads it again.
         shares were revealed: the sum may be open
     {"what": "figures", "round": 3, "row": [5, -3, 8]}
         the noisy figures that answer the test of round 3, sent again unchanged
+    {"what": "count", "rows": 312}
+        the noisy number of this party's rows, drawn once
+    {"what": "paid", "answer": "…"}
+        this update is charged to the account of this party's rows
     {"what": "again"}
         the owner allowed one more run in the clear
 """
@@ -41,6 +45,8 @@ class Record:
         self.uploads: dict[tuple[str, int], str | None] = {}
         self.reveals: set[tuple[str, int]] = set()
         self.figures: dict[int, list[int]] = {}
+        self.count: int | None = None
+        self.paid: set[str] = set()
         if self.file.exists():
             self._load()
 
@@ -52,6 +58,7 @@ class Record:
 
     def _read(self, lines: Sequence[str]) -> None:
         self.bound, self.uploads, self.reveals, self.figures = {}, {}, set(), {}
+        self.count, self.paid = None, set()
         try:
             for line in lines:
                 self._apply(json.loads(line))
@@ -71,6 +78,10 @@ class Record:
                 self.reveals.add((entry["kind"], entry["round"]))
             case "figures":
                 self.figures[entry["round"]] = [int(v) for v in entry["row"]]
+            case "count":
+                self.count = int(entry["rows"])
+            case "paid":
+                self.paid.add(str(entry["answer"]))
             case "again":
                 self.bound.clear()
                 self.figures.clear()
@@ -126,6 +137,16 @@ class Record:
         """Return the figures that answer the test of round r: these, or those recorded for it before."""
         self._write(lambda: r not in self.figures, what="figures", round=r, row=row)
         return self.figures[r]
+
+    def keep_count(self, rows: int) -> int:
+        """Return the noisy number of rows: this one, or the one recorded before."""
+        self._write(lambda: self.count is None, what="count", rows=rows)
+        assert self.count is not None
+        return self.count
+
+    def keep_paid(self, answer: str) -> None:
+        """Record that this update is charged."""
+        self._write(lambda: answer not in self.paid, what="paid", answer=answer)
 
     def spent(self, kind: str, r: int) -> bool:
         return (kind, r) in self.reveals

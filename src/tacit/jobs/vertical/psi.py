@@ -30,8 +30,9 @@ class PsiResult(JobResult):
     """The result of `tacit.psi` or `tacit.align`.
 
     `value`: the shared ids as the receiver wrote them; with reveal="size" their number, with "sum" the sum
-    over them. `rows`: for each party that learns it, its shared rows in a common order. `size`: the number of
-    shared ids. `notes`: duplicate, empty and mixed ids.
+    over them. `rows`: for each party that learns it, its shared rows in a common order; in a left join, then
+    the first party's other rows, for which the other party has −1. `size`: the number of shared ids. `notes`:
+    duplicate, empty and mixed ids.
     """
 
     title = "Private set intersection"
@@ -72,6 +73,21 @@ def psi(
     """
     if method == "agrawal":
         return _agrawal(receiver, sender, reveal, names, runtime, teaching)
+    return _match(receiver, sender, method, reveal, values, limit, names, policy, runtime, "inner")
+
+
+def _match(
+    receiver: Iterable[Any],
+    sender: Iterable[Any],
+    method: str,
+    reveal: str,
+    values: Sequence[int] | None,
+    limit: int,
+    names: tuple[str, str],
+    policy: PsiPolicy | None,
+    runtime: SyncRuntime | str | None,
+    how: str,
+) -> PsiResult:
     protocol.check_options(method, reveal, limit)
     rules = check_policy(PsiPolicy() if policy is None else policy)
     _check_names(names)
@@ -107,15 +123,15 @@ def psi(
         raise
     answer, sizes = results[names[0]], {name: len(id_set) for name, id_set in sets.items()}
     rows = {
-        name: id_set.rows[np.asarray(results[name]["rows"])]
+        name: join_rows(id_set, results[name]["rows"], sizes[names[0]], name == names[0], how)
         for name, id_set in sets.items()
         if results[name]["rows"] is not None
     }
-    record_conclusion(ledger, names[0], names[1], sizes, answer["size"], reveal)
+    record_conclusion(ledger, names[0], names[1], sizes, answer["size"], reveal, how)
     value = (
         {"size": answer["size"], "sum": answer["sum"]}[reveal]
         if reveal in ("size", "sum")
-        else [receiver_ids[row] for row in rows[names[0]].tolist()]
+        else [receiver_ids[row] for row in rows[names[0]][: answer["size"]].tolist()]
     )
     return PsiResult(
         value,
@@ -133,6 +149,7 @@ def align(
     *,
     reveal: str = "all",
     method: str = "auto",
+    how: str = "inner",
     runtime: SyncRuntime | str | None = None,
 ) -> PsiResult:
     """Align two or more parties by their shared ids.
@@ -140,6 +157,11 @@ def align(
     Row `shared.rows["a"][k]` of a and `shared.rows["b"][k]` of b have the same id. The first party leads and
     learns every set size. reveal="all": all parties learn which of their own ids all hold; "leader": only the
     first does. `runtime` as in `tacit.psi`.
+
+    `how`: "inner" keeps shared ids only. "left", for two parties, keeps every id of the first: after the
+    shared rows come its other rows, where the second party has −1, which stands for missing values. Nobody
+    learns more than with "inner": the second party learns how many of the first party's ids it lacks, which
+    is the first party's set size minus the number of shared ids.
     """
     names = tuple(ids)
     _check_names(names)
@@ -147,14 +169,19 @@ def align(
         raise BadParameter(f"align: {len(names)} party given; at least two are needed.")
     if reveal not in psi_many.REVEALS:
         raise bad("align", "reveal", reveal, "one of " + ", ".join(map(repr, psi_many.REVEALS)))
+    check_join("align", "how", how, len(names), reveal == "all")
     if len(names) == 2:
-        return psi(
+        return _match(
             ids[names[0]],
             ids[names[1]],
-            method=method,
-            reveal="both" if reveal == "all" else "receiver",
-            names=(names[0], names[1]),
-            runtime=runtime,
+            method,
+            "both" if reveal == "all" else "receiver",
+            None,
+            protocol.LIMIT,
+            (names[0], names[1]),
+            None,
+            runtime,
+            how,
         )
     if method not in ("auto", "dh"):
         raise bad("align", "method", method, "'auto' or 'dh' for more than two parties")
@@ -191,6 +218,45 @@ def align(
     )
 
 
+JOINS = ("inner", "left")
+
+
+def check_join(owner: str, name: str, how: str, parties: int, both_learn: bool) -> None:
+    """Check the kind of a join: a left join needs two parties that both learn which ids are shared."""
+    if how not in JOINS:
+        raise bad(owner, name, how, "'inner' or 'left'")
+    if how == "left" and parties != 2:
+        raise bad(
+            owner,
+            name,
+            how,
+            f"'inner' with {parties} parties",
+            "For a left join each pair would have to learn which ids the two share, which the protocol for "
+            "several parties hides.",
+        )
+    if how == "left" and not both_learn:
+        raise bad(
+            owner,
+            name,
+            how,
+            "'inner' where only one party learns the result",
+            "A left join needs the rows of both.",
+        )
+
+
+def join_rows(id_set: IdSet, shared: Any, kept: int, is_kept: bool, how: str) -> np.ndarray:
+    """Return a party's rows: the shared ones, and in a left join a row for every other id of the kept party.
+
+    The kept party's other rows follow in the order of its table, so their order depends on nothing the other
+    party could compare with ids. The other party has −1 there. `kept` is the kept party's set size.
+    """
+    rows = id_set.rows[np.asarray(shared)]
+    if how == "inner":
+        return rows
+    rest = np.setdiff1d(id_set.rows, rows) if is_kept else np.full(kept - len(rows), -1, np.int64)
+    return np.concatenate([rows, rest])
+
+
 class OrderKey(
     Message, reveals="a random key, by which parties that hold the same ids compare their order: nothing"
 ):
@@ -199,12 +265,15 @@ class OrderKey(
 
 @dataclass(frozen=True)
 class Alignment:
-    """`rows`: my shared rows in the common order. `key`: a secret of the aligned parties. `notes`: on my "
-    "ids."""
+    """`rows`: my rows in the common order (−1: none). `key`: a secret of the aligned parties.
+
+    `notes`: on my ids. `shared`: how many of the rows both have; the others are at the end.
+    """
 
     rows: np.ndarray
     key: bytes
     notes: tuple[str, ...]
+    shared: int
 
 
 async def align_rows(
@@ -215,12 +284,14 @@ async def align_rows(
     method: str = "auto",
     policy: PsiPolicy | None = None,
     queries: Queries | None = None,
+    how: str = "inner",
 ) -> Alignment:
     """Align rows as part of a program, and agree on a key that only `parties` have.
 
     What this party learned is added to its ledger. `policy` and `queries` are those of a party that does not
-    lead; the result counts as reveal="both".
+    lead; the result counts as reveal="both". `how` as in `align`; a left join keeps the first party's rows.
     """
+    check_join("align_rows", "how", how, len(parties), True)
     id_set = ids if isinstance(ids, IdSet) else identify(ids, f"the ids of {me.name!r}")
     scope, first, others = me.scope("align"), parties[0], list(parties[1:])
     if len(parties) == 2:
@@ -249,9 +320,8 @@ async def align_rows(
         if isinstance(result["theirs"], dict)
         else {others[0] if me.name == first else first: result["theirs"]}
     )
-    record_conclusion_of_many(
-        me.ledger, me.name, first, {me.name: len(id_set), **other_sizes}, len(result["rows"]), True
-    )
+    sizes = {me.name: len(id_set), **other_sizes}
+    record_conclusion_of_many(me.ledger, me.name, first, sizes, len(result["rows"]), True, how)
     key = me.secret.bytes(KEY)
     if me.name == first:
         await scope.send(others, OrderKey(key))
@@ -259,11 +329,18 @@ async def align_rows(
         key = (await scope.recv(first, OrderKey)).key
         if len(key) != KEY:
             raise ProtocolError(f"party {first!r} sent a key of {len(key)} bytes; expected {KEY}.")
-    return Alignment(id_set.rows[result["rows"]], key, id_set.notes)
+    rows = join_rows(id_set, result["rows"], sizes[first], me.name == first, how)
+    return Alignment(rows, key, id_set.notes, len(result["rows"]))
 
 
 def record_conclusion(
-    ledger: Ledger, receiver: str, sender: str, sizes: Mapping[str, int], shared: int, reveal: str
+    ledger: Ledger,
+    receiver: str,
+    sender: str,
+    sizes: Mapping[str, int],
+    shared: int,
+    reveal: str,
+    how: str = "inner",
 ) -> None:
     """Record in the ledger what each party learned from the messages it received."""
     which = f"which of its own ids are shared ({shared} of {sizes[receiver]})"
@@ -277,13 +354,27 @@ def record_conclusion(
         "sum": f"how many ids are shared ({shared}) and {amount}, "
         f"{_what_count_reveals(shared, sizes[receiver])}",
     }[reveal]
-    ledger.record(receiver, sender, "Conclusion", f"that {sender!r} holds {sizes[sender]} ids, and {learns}")
+    left = _what_left_join_adds(receiver, sizes[receiver] - shared) if how == "left" else ("", "")
+    ledger.record(
+        receiver, sender, "Conclusion", f"that {sender!r} holds {sizes[sender]} ids, and {learns}{left[0]}"
+    )
     learns = {
         "both": f"which of its own ids are shared ({shared} of {sizes[sender]})",
         "receiver": "nothing about which are shared",
     }.get(reveal, f"how many ids are shared ({shared}), {_what_count_reveals(shared, sizes[sender])}")
     ledger.record(
-        sender, receiver, "Conclusion", f"that {receiver!r} holds {sizes[receiver]} ids, and {learns}"
+        sender,
+        receiver,
+        "Conclusion",
+        f"that {receiver!r} holds {sizes[receiver]} ids, and {learns}{left[1]}",
+    )
+
+
+def _what_left_join_adds(first: str, alone: int) -> tuple[str, str]:
+    """Describe the left join to the party that keeps all its rows, and to the other one."""
+    return (
+        f"; it keeps the other {alone} as well, with missing values for the other's columns",
+        f"; so {alone} rows of {first!r} have no match here, not which people they are",
     )
 
 
@@ -299,7 +390,13 @@ def _what_count_reveals(shared: int, total: int) -> str:
 
 
 def record_conclusion_of_many(
-    ledger: Ledger, name: str, leader: str, sizes: Mapping[str, int], shared: int, knows: bool
+    ledger: Ledger,
+    name: str,
+    leader: str,
+    sizes: Mapping[str, int],
+    shared: int,
+    knows: bool,
+    how: str = "inner",
 ) -> None:
     """Record what one of several parties learned."""
     which = (
@@ -307,6 +404,8 @@ def record_conclusion_of_many(
         if knows
         else "nothing about which are shared"
     )
+    if how == "left":
+        which += _what_left_join_adds(leader, sizes[leader] - shared)[name != leader]
     if name == leader:
         others = ", ".join(f"{other!r} {n}" for other, n in sizes.items() if other != leader)
         ledger.record(name, "all others", "Conclusion", f"how many ids each holds ({others}), and {which}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,22 +14,48 @@ import numpy as np
 from ...crypto import group
 from ...data.identifiers import IdSet, identify
 from ...data.table_files import check_table_name, read_chunks, read_header, write_table
-from ...errors import BadData, BadKit
-from ...files import write_atomic
+from ...errors import BadData, BadKit, ProtocolError
+from ...files import check_free, write_atomic
 from ...parameters import bad, nearest
 from ...parties.ledger import Ledger
-from ...parties.party import Party
+from ...parties.message import Message
+from ...parties.party import Party, Program
 from ...protocols import psi as protocol
 from ...protocols import psi_many
-from ..kit_run import run_with_kit
+from ..kit_run import first_of_each, run_with_kit, telling
 from ..ledger_file import NAME
-from .psi import psi, record_conclusion, record_conclusion_of_many
+from .psi import align, check_join, join_rows, psi, record_conclusion, record_conclusion_of_many
 from .query_log import QUERIES, QueryLog, read_policy
 
 if TYPE_CHECKING:
     from ...runtimes.kits import Kit
 
 AT_ONCE = 1 << 18  # rows of a file read at a time: only digests of ids are kept in memory
+
+
+class MatchTerms(
+    Message, reveals="how the sender wants to match: with whom, who receives, what is revealed, and how"
+):
+    terms: str
+
+
+async def agree_on_terms(
+    me: Party, others: Sequence[str], terms: dict[str, Any], within: float | None = None
+) -> None:
+    """Compare the options of all parties before anything about ids is sent; raise what differs."""
+    await me.send(others, MatchTerms(json.dumps(terms, sort_keys=True)))
+    async for name, message in first_of_each(me, others, MatchTerms, within):
+        try:
+            theirs = json.loads(message.terms)
+            differs = {k: theirs.get(k) for k, v in terms.items() if theirs.get(k) != v}
+        except (ValueError, AttributeError):
+            raise ProtocolError(f"party {name!r} sent options that cannot be read.") from None
+        if differs:
+            text = "; ".join(f"{k} is {terms[k]!r} here and {v!r:.80} there" for k, v in differs.items())
+            raise ProtocolError(
+                f"{me.name!r} and {name!r} were started with different options: {text}. Nothing was "
+                "compared. Use the same options at all parties."
+            )
 
 
 def read_ids(file: str | Path, column: str) -> IdSet:
@@ -55,11 +83,14 @@ def _column(file: Path, column: str) -> Iterator[str]:
 
 
 def write_rows(file: str | Path, rows: np.ndarray, out: str | Path) -> None:
-    """Write these rows of a table, in this order, into another file."""
+    """Write these rows of a table, in this order, into another file; −1 is a row of empty cells."""
     import pandas
 
     table = pandas.concat([chunk.loc[chunk.index.isin(rows)] for chunk in read_chunks(file)])
-    write_table(table.loc[rows], out, read_header(file).separator)
+    selected = table.loc[rows[rows >= 0]]
+    missing = pandas.DataFrame("", index=range(int((rows < 0).sum())), columns=table.columns)
+    parts = [selected, missing] if len(missing) else selected
+    write_table(parts, out, read_header(file).separator)
 
 
 def match_with(
@@ -73,18 +104,87 @@ def match_with(
     method: str = "auto",
     values: str | None = None,
     limit: int = protocol.LIMIT,
+    join: str = "inner",
     out: str | Path | None = None,
+    force: bool = False,
     policy: str | Path | None = None,
     wait: float | None = None,
     patience: float = 300.0,
 ) -> dict[str, Any]:
     """Run this party: find the rows of `file` whose ids the others hold, and write them with the ledger.
 
-    The rows are written in an order common to all parties. `policy`: a policy file (default: policy.toml in
-    the kit, or else the default policy) for queries of others. Queries and the ledger are recorded in the
-    kit.
+    The rows are written in an order common to all parties. join="left": the receiver's other rows follow, and
+    the other party writes as many rows of empty cells. `policy`: a policy file (default: policy.toml in the
+    kit, or else the default policy) for queries of others. Queries and the ledger are recorded in the kit.
+    If this party cannot start, the others are told.
     """
+    with telling(kit):
+        prepared = _prepare(
+            kit, file, id, others, receiver, reveal, method, values, limit, join, out, force, policy, wait
+        )
+    return prepared.run(file, out, patience)
+
+
+@dataclass(frozen=True)
+class _Match:
+    """One party of a matching, ready to start."""
+
+    kit: Kit
+    names: frozenset[str]
+    first: str
+    reveal: str
+    join: str
+    ids: IdSet
+    program: Program
+
+    def run(self, file: str | Path, out: str | Path | None, patience: float) -> dict[str, Any]:
+        kit, ids = self.kit, self.ids
+        result, ledger = run_with_kit("psi", kit, self._run_and_conclude, patience, self.names)
+        sizes = _sizes(kit.name, self.names, len(ids), result)
+        rows = (
+            None
+            if result["rows"] is None
+            else join_rows(ids, result["rows"], sizes[self.first], kit.name == self.first, self.join)
+        )
+        value = {
+            "party": kit.name,
+            "shared": result["size"],
+            "sum": result.get("sum"),
+            "sizes": sizes,
+            "method": result.get("method", "many"),
+            "notes": list(ids.notes),
+        }
+        if kit.directory is not None:
+            value["ledger_of_party"] = str(kit.directory / NAME)
+        return _write_result(file, rows, out, ledger, value)
+
+    async def _run_and_conclude(self, me: Party) -> dict[str, Any]:
+        result: dict[str, Any] = await self.program(me)
+        rest = sorted(self.names - {self.first})
+        _conclude(me.ledger, me.name, self.first, rest, self.ids, result, self.reveal, self.join)
+        return result
+
+
+def _prepare(
+    kit: Kit,
+    file: str | Path,
+    id: str,
+    others: Sequence[str],
+    receiver: str | None,
+    reveal: str,
+    method: str,
+    values: str | None,
+    limit: int,
+    join: str,
+    out: str | Path | None,
+    force: bool,
+    policy: str | Path | None,
+    wait: float | None,
+) -> _Match:
+    """Check the options and read the ids, before the hub is asked for anything."""
     if out is not None:
+        for path in (out, f"{out}.ledger.json"):
+            check_free(path, force, [file])
         check_table_name(out, "psi: --out ")
     if kit.role == "hub":
         raise BadKit(f"this is the hub's kit; ids are matched by {', '.join(map(repr, kit.parties))}.")
@@ -100,6 +200,7 @@ def match_with(
     many = len(names) > 2
     if many and reveal not in ("both", "receiver"):
         raise bad("tacit psi", "reveal", reveal, "'both' or 'receiver' with more than two parties")
+    check_join("tacit psi", "join", join, len(names), reveal == "both")
     protocol.check_options(method, reveal, limit)
     group.ready()
     ids = read_ids(file, id)
@@ -115,11 +216,20 @@ def match_with(
     rules = read_policy(policy, kit.directory)
     queries = None if kit.directory is None else QueryLog(kit.directory / QUERIES)
 
+    terms = {
+        "participants": sorted(names),
+        "receiver": first,
+        "reveal": reveal,
+        "method": method,
+        "limit": limit if reveal == "sum" else 0,
+        "join": join,
+    }
+
     async def program(me: Party) -> dict[str, Any]:
         scope = me.scope("psi")
-        common: dict[str, Any] = {"within": wait}
+        await agree_on_terms(scope, sorted(names - {kit.name}), terms, wait)
         if many:
-            common |= {"others": rest, "reveal": "all" if reveal == "both" else "leader"}
+            common: dict[str, Any] = {"others": rest, "reveal": "all" if reveal == "both" else "leader"}
             return await (
                 psi_many.leader(scope, ids.digests, **common)
                 if kit.name == first
@@ -127,7 +237,7 @@ def match_with(
                     scope, ids.digests, leader=first, policy=rules, queries=queries, **common
                 )
             )
-        common |= {"method": method, "reveal": reveal, "limit": limit}
+        common = {"method": method, "reveal": reveal, "limit": limit}
         return await (
             protocol.receiver(scope, ids.digests, other=rest[0], **common)
             if kit.name == first
@@ -136,28 +246,10 @@ def match_with(
             )
         )
 
-    async def run_and_conclude(me: Party) -> dict[str, Any]:
-        result = await program(me)
-        _conclude(me.ledger, kit.name, first, rest, ids, result, reveal)
-        return result
-
-    result, ledger = run_with_kit("psi", kit, run_and_conclude, patience)
-    sizes = _sizes(kit.name, names, len(ids), result)
-    rows = None if result["rows"] is None else ids.rows[result["rows"]]
-    value = {
-        "party": kit.name,
-        "shared": result["size"],
-        "sum": result.get("sum"),
-        "sizes": sizes,
-        "method": result.get("method", "many"),
-        "notes": list(ids.notes),
-    }
-    if kit.directory is not None:
-        value["ledger_of_party"] = str(kit.directory / NAME)
-    return _write_result(file, rows, out, ledger, value)
+    return _Match(kit, frozenset(names), first, reveal, join, ids, program)
 
 
-def _sizes(name: str, names: set[str], own_size: int, result: dict[str, Any]) -> dict[str, int]:
+def _sizes(name: str, names: AbstractSet[str], own_size: int, result: dict[str, Any]) -> dict[str, int]:
     return {
         name: own_size,
         **(
@@ -176,13 +268,14 @@ def _conclude(
     ids: IdSet,
     result: dict[str, Any],
     reveal: str,
+    join: str,
 ) -> None:
     """Record what this party learned."""
     whole, sizes = Ledger(), _sizes(name, {first, *rest}, len(ids), result)
     if len(rest) > 1:
         record_conclusion_of_many(whole, name, first, sizes, result["size"] or 0, result["rows"] is not None)
     else:
-        record_conclusion(whole, first, rest[0], sizes, result["size"] or 0, reveal)
+        record_conclusion(whole, first, rest[0], sizes, result["size"] or 0, reveal, join)
     for line in whole.seen:
         if line.party == name:
             ledger.record(line.party, line.sender, line.kind, line.reveals)
@@ -197,7 +290,9 @@ def match_here(
     method: str = "auto",
     values: str | None = None,
     limit: int = protocol.LIMIT,
+    join: str = "inner",
     out: str | Path | None = None,
+    force: bool = False,
     policy: str | Path | None = None,
     runtime: Any = None,
 ) -> dict[str, Any]:
@@ -207,19 +302,26 @@ def match_here(
     file.
     """
     if out is not None:
+        for path in (out, f"{out}.ledger.json"):
+            check_free(path, force, [file, other])
         check_table_name(out, "psi: --out ")
+    check_join("tacit psi", "join", join, 2, reveal == "both")
     sets = [read_ids(file, id), read_ids(other, id)]
     numbers = None if values is None else _read_values(other, values, sets[1])
     # the ids are normalized digests already; normalization does not change hexadecimal text
-    result = psi(
-        *([d.tobytes().hex() for d in s.digests] for s in sets),
-        method=method,
-        reveal=reveal,
-        values=numbers,
-        limit=limit,
-        policy=read_policy(policy),
-        runtime=runtime,
-    )
+    texts = [[d.tobytes().hex() for d in s.digests] for s in sets]
+    if join == "left":
+        result = align(dict(zip(("receiver", "sender"), texts)), method=method, how=join, runtime=runtime)
+    else:
+        result = psi(
+            *texts,
+            method=method,
+            reveal=reveal,
+            values=numbers,
+            limit=limit,
+            policy=read_policy(policy),
+            runtime=runtime,
+        )
     rows = sets[0].rows[result.rows["receiver"]] if "receiver" in result.rows else None
     return _write_result(
         file,

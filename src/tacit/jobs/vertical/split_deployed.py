@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -38,7 +38,7 @@ from ...protocols.psi_policy import PsiPolicy
 from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ...protocols.splitnn_terms import Asked, Route, SplitTerms
 from ...runtimes.choose import choose_runtime
-from ..kit_run import run_with_kit
+from ..kit_run import first_of_each, run_with_kit, telling
 from . import split_parts as parts
 from .psi import align_rows
 from .query_log import read_policy
@@ -112,12 +112,17 @@ def _layers(seed: int, name: str, start: int, widths: list[int], out: int | None
         return nn.Sequential(*layers, *([nn.Linear(start, out)] if out is not None else []))
 
 
-async def check_same_job(me: Party, run_everyone: Iterable[str], digest: str) -> None:
-    """Check that all parties have the same job, before anything else is sent."""
+async def check_same_job(
+    me: Party, run_everyone: Iterable[str], digest: str, wait: float | None = None
+) -> None:
+    """Check that all parties have the same job, before anything else is sent.
+
+    `wait`: seconds to wait for the others to start.
+    """
     others = [n for n in run_everyone if n != me.name]
     for name in others:
         await me.send(name, Asked(-1, digest))
-    for name, message in (await me.gather(others, Asked)).items():
+    async for name, message in first_of_each(me, others, Asked, wait):
         if message.job != digest:
             raise BadJob(
                 f"{name!r} and {me.name!r} have different job files, or parts of different runs. All job "
@@ -142,10 +147,11 @@ async def _align_parties(
     digest: str,
     kit: str,
     duplicates: str,
+    wait: float | None,
 ) -> Aligned:
     """Align the parties; a party without a table learns the number of rows from the first holder."""
     without = [n for n in run_everyone if n not in holders]
-    await check_same_job(me, run_everyone, digest)
+    await check_same_job(me, run_everyone, digest, wait)
     if table is None:
         return Aligned(None, (await me.recv(holders[0], Asked)).rows, b"", [])
     order = b""
@@ -179,14 +185,23 @@ def table_of(file: str | Path, entry: Mapping[str, Any], regression: bool = Fals
     return table if isinstance(table, Columns) else Columns.of(table)
 
 
-async def run_party(me: Party, job: Mapping[str, Any], file: str, out: str, kit: str = "") -> dict[str, Any]:
+async def run_party(
+    me: Party, job: Mapping[str, Any], file: str, out: str, kit: str = "", wait: float | None = None
+) -> dict[str, Any]:
     """Run a party: read its table, align, train, save; return {"history", "rows", "folder", "notes"}."""
     split, entry = job["split"], job["parties"][me.name]
     route = _route(job)
     holders = tuple(n for n, t in job["parties"].items() if "id" in t)
     table = table_of(file, entry, split["regression"]) if "id" in entry else None
     table, count, mark, notes = await _align_parties(
-        me, table, holders, tuple(job["parties"]), job_digest(job), kit, entry.get("duplicates", "refuse")
+        me,
+        table,
+        holders,
+        tuple(job["parties"]),
+        job_digest(job),
+        kit,
+        entry.get("duplicates", "refuse"),
+        wait,
     )
     train, test = split_rows(count, split["test_fraction"], split["seed"])
     loss = "mse" if split["regression"] else "cross_entropy"
@@ -273,7 +288,13 @@ def _share(
 
 
 async def run_prediction(
-    me: Party, folder: str, file: str, out: str, kit: str = "", duplicates: str = "refuse"
+    me: Party,
+    folder: str,
+    file: str,
+    out: str,
+    kit: str = "",
+    duplicates: str = "refuse",
+    wait: float | None = None,
 ) -> dict[str, Any]:
     """Run a party of a joint prediction with its saved part; the holder of the top writes to `out`."""
     share = parts.read(folder)
@@ -290,7 +311,7 @@ async def run_prediction(
         read_table: Any = from_csv
         table = read_table(file, id=share.id, fit=share.recipe)
     table, count, order, notes = await _align_parties(
-        me, table, route.sources, route.parties, mark, kit, duplicates
+        me, table, route.sources, route.parties, mark, kit, duplicates, wait
     )
     share = replace(share, terms=replace(share.terms, rows=(0,), tests=(count,)), fingerprint=order)
     inputs = share.inputs()
@@ -378,37 +399,48 @@ def run_everyone(
 
 
 def take_part(
-    kit: Kit, path: str | Path, file: str | Path | None, out: str | Path | None, patience: float = 300.0
+    kit: Kit,
+    path: str | Path,
+    file: str | Path | None,
+    out: str | Path | None,
+    patience: float = 300.0,
+    wait: float | None = None,
 ) -> dict[str, Any]:
     """Run one party of a job over the federation's hub."""
-    return run_with_party_kit("split", kit, path, read(path), run_party, file, out, patience)
+    return run_with_party_kit("split", kit, path, read, run_party, file, out, patience, wait)
 
 
 def run_with_party_kit(
     verb: str,
     kit: Kit,
     path: str | Path,
-    job: Mapping[str, Any],
+    read_job: Callable[[str | Path], dict[str, Any]],
     program: Any,
     file: str | Path | None,
     out: str | Path | None,
     patience: float,
+    wait: float | None,
 ) -> dict[str, Any]:
-    """Run `program(me, job, file, out, kit)` as the kit's party; what it saw is added to the kit's ledger."""
-    if kit.name not in job["parties"]:
-        raise BadKit(
-            f"this is the kit of {kit.name!r}, which is not a party of {path}. Its parties are "
-            f"{', '.join(job['parties'])}."
-        )
-    entry = job["parties"][kit.name]
-    where = file if file is not None else Path(path).parent / entry["file"] if "file" in entry else ""
-    if "id" in entry and not where:
-        raise BadJob(f"{path}, parties.{kit.name}: file is missing; give it with --file.")
-    folder = check_vacant(Path(out) if out is not None else (kit.directory or Path(".")) / "part")
+    """Run `program(me, job, file, out, kit, wait)` as the kit's party; its ledger is added to the kit's.
+
+    If this party cannot start, the others are told.
+    """
+    with telling(kit):
+        job = read_job(path)
+        if kit.name not in job["parties"]:
+            raise BadKit(
+                f"this is the kit of {kit.name!r}, which is not a party of {path}. Its parties are "
+                f"{', '.join(job['parties'])}."
+            )
+        entry = job["parties"][kit.name]
+        where = file if file is not None else Path(path).parent / entry["file"] if "file" in entry else ""
+        if "id" in entry and not where:
+            raise BadJob(f"{path}, parties.{kit.name}: file is missing; give it with --file.")
+        folder = check_vacant(Path(out) if out is not None else (kit.directory or Path(".")) / "part")
     program = functools.partial(
-        program, job=job, file=str(where), out=str(folder), kit=str(kit.directory or "")
+        program, job=job, file=str(where), out=str(folder), kit=str(kit.directory or ""), wait=wait
     )
-    result, ledger = run_with_kit(verb, kit, program, patience)
+    result, ledger = run_with_kit(verb, kit, program, patience, job["parties"])
     return {"party": kit.name, **result, "ledger": ledger.to_dict()}
 
 
@@ -420,10 +452,13 @@ def predict_part(
     patience: float = 300.0,
     force: bool = False,
     duplicates: str = "refuse",
+    wait: float | None = None,
 ) -> dict[str, Any]:
     """Run one party of a joint prediction over the federation's hub."""
-    if parts.read(folder).terms.routes[0].stops[-1] == kit.name:  # only this party writes predictions
-        check_writable(check_table_name(check_new(out, force), "predict: --out ").parent)
+    with telling(kit):
+        route = parts.read(folder).terms.routes[0]
+        if route.stops[-1] == kit.name:  # only this party writes predictions
+            check_writable(check_table_name(check_new(out, force), "predict: --out ").parent)
     program = functools.partial(
         run_prediction,
         folder=str(folder),
@@ -431,8 +466,9 @@ def predict_part(
         out=str(out),
         kit=str(kit.directory or ""),
         duplicates=duplicates,
+        wait=wait,
     )
-    result, ledger = run_with_kit("predict", kit, program, patience)
+    result, ledger = run_with_kit("predict", kit, program, patience, route.parties)
     return {"party": kit.name, **result, "ledger": ledger.to_dict()}
 
 

@@ -115,7 +115,7 @@ class SplitShare:
             "classes": self.classes,
             "labels": list(self.labels),
             "columns": list(self.columns),
-            "recipe": None if self.recipe is None else asdict(self.recipe),
+            "recipe": None if self.recipe is None else self.recipe.to_dict(),
             "fingerprint": self.fingerprint.hex(),
             "id": self.id,
         }
@@ -210,18 +210,7 @@ def read(folder: str | Path, makers: Mapping[str, Callable[[], nn.Module]] | Non
         if any(s.merge not in MERGES for s in stops.values()) or content["optimizer"] not in OPTIMIZERS:
             raise BadData(f"{place}/part.json names an unknown merge or optimizer.")
         r = content["recipe"]
-        recipe = (
-            None
-            if r is None
-            else Recipe(
-                tuple(r["numbers"]),
-                {k: tuple(v) for k, v in r["categories"].items()},
-                tuple(r["missing"]),
-                r["fit"],
-                None if r["mean"] is None else tuple(r["mean"]),
-                None if r["std"] is None else tuple(r["std"]),
-            )
-        )
+        recipe = None if r is None else Recipe.from_dict(r)
         return SplitShare(
             content["party"],
             terms,

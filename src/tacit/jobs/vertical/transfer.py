@@ -276,7 +276,7 @@ def prepare_inputs(
         "layers": layers,
         "encoder": {k: v.detach().clone() for k, v in encoder.state_dict().items()},
         "fingerprint": fingerprint([normal(str(i)) for i in table.ids[at.numpy()]], key),
-        "recipe": None if recipe is None else asdict(recipe),
+        "recipe": None if recipe is None else recipe.to_dict(),
         **(
             {
                 "y": table.y,
@@ -401,18 +401,7 @@ def build_predictor(
     encoder.load_state_dict(result["state"])
     head = nn.Linear(terms.width, 1)
     head.load_state_dict({"weight": result["translator"], "bias": result["offset"]})
-    recipe = inputs["recipe"] and Recipe(
-        **{
-            **inputs["recipe"],
-            "categories": {k: tuple(v) for k, v in inputs["recipe"]["categories"].items()},
-            **{
-                k: None if inputs["recipe"][k] is None else tuple(inputs["recipe"][k])
-                for k in ("mean", "std")
-            },
-            "numbers": tuple(inputs["recipe"]["numbers"]),
-            "missing": tuple(inputs["recipe"]["missing"]),
-        }
-    )
+    recipe = None if inputs["recipe"] is None else Recipe.from_dict(inputs["recipe"])
     plain = splitnn_terms.SplitTerms(
         (Route((name,), (name,)),), (0,), (0,), 0, terms.batch_size, 1, terms.seed, terms.loss
     )
@@ -427,7 +416,7 @@ def build_predictor(
         classes=2,
         labels=labels,
         columns=table.columns,
-        recipe=recipe or None,
+        recipe=recipe,
     )
 
 

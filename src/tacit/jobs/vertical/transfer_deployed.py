@@ -92,7 +92,9 @@ def _roles(parties: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]
     )
 
 
-async def run_party(me: Party, job: Mapping[str, Any], file: str, out: str, kit: str = "") -> dict[str, Any]:
+async def run_party(
+    me: Party, job: Mapping[str, Any], file: str, out: str, kit: str = "", wait: float | None = None
+) -> dict[str, Any]:
     """Run a party: read its table, align, train, save its predictor.
 
     The target also writes predictions for all its rows.
@@ -100,7 +102,7 @@ async def run_party(me: Party, job: Mapping[str, Any], file: str, out: str, kit:
     settings, parties = job["ftl"], job["parties"]
     (source,), (target,), helpers = _roles(parties)
     terms = _terms(settings, source, target)
-    await check_same_job(me, parties, job_digest(job))
+    await check_same_job(me, parties, job_digest(job), wait)
     if me.name in helpers:
         rows = (await me.recv(source, Asked)).rows
         await hidden.helper(me, (source, target), rows, terms.width)
@@ -169,7 +171,12 @@ def run_here(
 
 
 def take_part(
-    kit: Kit, path: str | Path, file: str | Path | None, out: str | Path | None, patience: float = 300.0
+    kit: Kit,
+    path: str | Path,
+    file: str | Path | None,
+    out: str | Path | None,
+    patience: float = 300.0,
+    wait: float | None = None,
 ) -> dict[str, Any]:
     """Run one party of a job over the federation's hub."""
-    return run_with_party_kit("ftl", kit, path, read(path), run_party, file, out, patience)
+    return run_with_party_kit("ftl", kit, path, read, run_party, file, out, patience, wait)

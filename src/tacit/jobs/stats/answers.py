@@ -1,0 +1,149 @@
+"""What a party has answered under one contract, on its own disk, written before an answer leaves.
+
+    STATE/sums-HASH.jsonl           {"what": "table", "digest": "…"}       the rows it is about
+                                    {"what": "answer", "step": 3, "sent": "…", "file": "…"}
+                                    {"what": "upload"|"reveal", "step": 3, "among": "…"}   (threshold < 1)
+    STATE/sums-HASH/3.safetensors   the vector that answers step 3
+
+A coordinator cannot reset it: it is keyed by the contract. A party that was killed and restarted reads it
+again, and answers a repeated step with the same vector, noise included.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import BadRun, ProtocolError
+from ...files import append_line, write_atomic
+
+
+class _NotAllowedError(Exception):
+    """Raised inside the file's lock, so that nothing is written."""
+
+
+class AnswerFile:
+    def __init__(self, folder: Path, party: str, contract: str):
+        name = hashlib.sha256(f"{party} {contract}".encode()).hexdigest()[:16]
+        self.party, self.file, self.folder = party, folder / f"sums-{name}.jsonl", folder / f"sums-{name}"
+        self.table: str | None = None
+        self.sent: dict[int, tuple[str, str]] = {}  # step: digest of the request, digest of the vector
+        self.uploads: dict[int, str] = {}
+        self.reveals: set[int] = set()
+        if self.file.exists():
+            whole, _, torn = self.file.read_bytes().rpartition(b"\n")
+            if torn:  # cut off by a crash: what it would have allowed was never sent
+                os.truncate(self.file, len(whole) + bool(whole))
+            self._read(whole.decode("utf-8", "replace").splitlines())
+
+    def _read(self, lines: Sequence[str]) -> None:
+        self.table, self.sent, self.uploads, self.reveals = None, {}, {}, set()
+        try:
+            for line in lines:
+                self._apply(json.loads(line))
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadRun(
+                f"{self.file} cannot be read: {error}. It records what this party has answered. Restore it "
+                "from a copy; without it the party cannot know what it may still send."
+            ) from None
+
+    def _apply(self, entry: dict[str, Any]) -> None:
+        match entry["what"]:
+            case "table":
+                self.table = entry["digest"]
+            case "answer":
+                self.sent[entry["step"]] = entry["sent"], entry["vector"]
+            case "upload":
+                self.uploads[entry["step"]] = entry["among"]
+            case "reveal":
+                self.reveals.add(entry["step"])
+            case other:
+                raise ValueError(f"unknown entry {other!r}")
+
+    def _write(self, allowed: Callable[[], bool], **entry: Any) -> bool:
+        """Add an entry if what is on disk allows it; another process of this party may have written there."""
+
+        def admit(lines: list[str]) -> None:
+            self._read(lines)
+            if not allowed():
+                raise _NotAllowedError
+
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            append_line(self.file, json.dumps(entry), admit)
+        except _NotAllowedError:
+            return False
+        self._apply(entry)
+        return True
+
+    def bind_table(self, digest: str) -> None:
+        """Accept one table for this contract: sums over changed rows could be subtracted."""
+        self._write(lambda: self.table is None, what="table", digest=digest)
+        if self.table != digest:
+            raise ProtocolError(
+                f"the rows of {self.party!r} have changed since it began to answer this query. Restore the "
+                "table, or agree on a new query."
+            )
+
+    def find(self, step: int) -> tuple[bytes, np.ndarray] | None:
+        if step not in self.sent:
+            return None
+        from safetensors import SafetensorError
+        from safetensors.numpy import load
+
+        file = self.folder / f"{step}.safetensors"
+        sent, digest = self.sent[step]
+        try:
+            content = file.read_bytes()
+            vector: np.ndarray = load(content)["vector"]
+        except (OSError, SafetensorError, KeyError) as error:
+            raise BadRun(f"{file} cannot be read: {error}. Restore it from a copy.") from None
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise BadRun(f"{file} is not the answer that {self.file} records. Restore both from a copy.")
+        return bytes.fromhex(sent), vector
+
+    def keep(self, step: int, sent: bytes, vector: np.ndarray) -> None:
+        from safetensors.numpy import save
+
+        content = save({"vector": np.ascontiguousarray(vector, dtype=np.int64)})
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(self.folder / f"{step}.safetensors", content, 0o600)
+        digest = hashlib.sha256(content).hexdigest()
+        if not self._write(
+            lambda: step not in self.sent, what="answer", step=step, sent=sent.hex(), vector=digest
+        ):
+            raise ProtocolError(
+                f"another process of {self.party!r} has answered step {step + 1}. Run one process per party."
+            )
+
+    def commit(self, step: int) -> RecordedStep:
+        return RecordedStep(self, step)
+
+
+@dataclass(frozen=True)
+class RecordedStep:
+    """The commitment (protocols/consent.py) to at most one opened sum of a step."""
+
+    file: AnswerFile
+    step: int
+
+    def upload(self, participants: Sequence[str] | None) -> bool:
+        if participants is None or self.step in self.file.reveals:
+            return False
+        among = hashlib.sha256(json.dumps(sorted(participants)).encode()).hexdigest()
+        uploads = self.file.uploads
+        if self.step not in uploads:
+            return self.file._write(
+                lambda: self.step not in self.file.uploads, what="upload", step=self.step, among=among
+            )
+        return uploads[self.step] == among
+
+    def reveal(self) -> bool:
+        return self.file._write(lambda: self.step not in self.file.reveals, what="reveal", step=self.step)

@@ -1,0 +1,140 @@
+"""The programs of a coordinator and of a party, for every runtime with messages."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from ... import __version__
+from ...parties.party import Identity, Party
+from ...protocols import sum_program
+from ...protocols.joining import WITHHELD, Admission, Ready, Work, attend
+from ...protocols.sum_program import Answers, KeptAnswers
+from ...protocols.together import together
+from ...stats.tables import from_plain
+from .answers import AnswerFile
+from .contract import SumContract
+
+log = logging.getLogger(__name__)
+
+
+class _Over(Exception):
+    """The program has ended: stop answering the door."""
+
+
+async def coordinator(
+    me: Party,
+    contract: SumContract,
+    program: Any,
+    *,
+    within: float | None = None,
+    tries: int = 3,
+    sums: Sequence[np.ndarray] = (),
+    opened: Callable[[int, np.ndarray, Sequence[str]], None] = lambda step, total, included: None,
+    note: Callable[[str], None] = log.info,
+    share: Callable[[Any], Mapping[str, Tensor]] | None = None,
+) -> Any:
+    """Offer the contract to all parties, run the program and return its result."""
+    rules = contract.rules(within, tries)
+    admission = Admission(
+        me,
+        rules.parties,
+        __version__,
+        lambda name: Work(contract.text, contract.digest[:16]),
+        lambda name, ready: None,
+        note,
+        everyone=rules.threshold == 1,
+    )
+    result: list[Any] = []
+
+    async def work() -> None:
+        result.append(
+            await sum_program.server(
+                me,
+                program,
+                rules,
+                admission=admission,
+                sums=sums,
+                opened=opened,
+                aborted=lambda step, why: note(f"step {step + 1}: {why}"),
+                share=share,
+            )
+        )
+        raise _Over
+
+    with suppress(_Over):
+        await together(admission.run(), work())
+    return result[0]
+
+
+async def party(
+    me: Party,
+    contract: SumContract,
+    read: Callable[[], Any],
+    answers: Answers,
+    *,
+    server: str = "server",
+    identity: Identity | None = None,
+    within: float | None = None,
+    answered: Callable[[int], None] = lambda step: None,
+) -> dict[str, Tensor]:
+    """Join, compare the offered contract with the agreed one, `read` the table and answer.
+
+    Nothing is read before the coordinator has offered the agreed contract.
+    """
+    ready = asyncio.Event()
+    table: list[Any] = []
+    result: dict[str, Tensor] = {}
+
+    def prepare(work: Work) -> Ready:
+        contract.check_offer(work.contract)
+        if not table:
+            table.append(read())
+        ready.set()
+        return Ready(WITHHELD, WITHHELD, [], 0, 0)  # how many rows there are is a sum of its own
+
+    async def work() -> None:
+        await ready.wait()
+        result.update(
+            await sum_program.client(
+                me,
+                contract.program(),
+                table[0],
+                contract.rules(within),
+                server=server,
+                answers=answers,
+                identity=identity,
+                answered=answered,
+            )
+        )
+        raise _Over
+
+    with suppress(_Over):
+        await together(attend(me, server, __version__, prepare), work())
+    return result
+
+
+async def member(
+    me: Party, contract: str, table: Mapping[str, Any], state: str | None, server: str = "server"
+) -> dict[str, Tensor]:
+    """A party on this machine: its table is plain values, its contract the coordinator's own text."""
+    agreed = SumContract.read(contract)
+    answers = KeptAnswers() if state is None else AnswerFile(Path(state), me.name, agreed.digest)
+    return await party(me, agreed, lambda: from_plain(table), answers, server=server)
+
+
+def digest_of_table(table: pd.DataFrame) -> str:
+    """A digest of a party's rows, which never leaves the party."""
+    state = hashlib.sha256(repr([(str(c), str(table[c].dtype)) for c in table.columns]).encode())
+    for column in table.columns:
+        state.update(pd.util.hash_pandas_object(table[column], index=False).to_numpy().tobytes())
+    return state.hexdigest()

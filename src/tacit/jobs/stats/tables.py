@@ -1,0 +1,311 @@
+"""Single statistics across parties: quantiles, histograms, cross-tabulations, correlations, rank tests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+
+from ...parameters import bad
+from ...parties.ledger import Ledger
+from ...results import JobResult
+from ...stats.columns import OTHER, is_number
+from ...stats.comparisons import (
+    GroupTest,
+    chi_square,
+    distributions,
+)
+from ...stats.comparisons import (
+    mann_whitney as rank_test,
+)
+from ...stats.comparisons import (
+    ttest as t_test,
+)
+from ...stats.counts import CorrelationProgram, CrosstabProgram, FrequentProgram, HistogramProgram
+from ...stats.description import DescribeProgram
+from ...stats.disclosure import suppress
+from ...stats.tables import check_frames
+from .describe import LEAST, check_count, check_quantiles, common_columns, levels, need_columns
+from .run import run_sums
+
+
+@dataclass(frozen=True)
+class Statistic(JobResult):
+    """A table of numbers, with single values (`statistics`) such as a test's p."""
+
+    title: ClassVar[str] = "Statistics"
+    facts: ClassVar[tuple[str, ...]] = ("name", "statistics", "rows_of_table", "notes")
+
+    name: str
+    table: pd.DataFrame
+    ledger: Ledger = field(repr=False)
+    statistics: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def value(self) -> pd.DataFrame:
+        return self.table
+
+    @property
+    def p(self) -> float:
+        return float(self.statistics.get("p", math.nan))
+
+    @property
+    def rows_of_table(self) -> list[dict[str, Any]]:
+        frame = self.table.reset_index() if self.table.index.name else self.table
+        return [{str(k): v for k, v in row.items()} for row in frame.to_dict("records")]
+
+    def _summary(self) -> str:
+        single = [f"{k:12} {v:.6g}" for k, v in self.statistics.items()]
+        return "\n".join([self.name, self.table.to_string(), *single, *self.notes])
+
+
+def quantile(
+    fed: Any,
+    column: str,
+    q: float | Sequence[float] = 0.5,
+    *,
+    by: str | None = None,
+    runtime: Any = "cohort",
+    guard: Any = None,
+) -> Statistic:
+    """Quantiles of a column over all parties' rows, of exact rank (type 7, as in pandas and R).
+
+    `low` and `high` bound the value: the search ends at 0.012% of it, before one person's last digits.
+    """
+    owner = "stats.quantile"
+    wanted = [q] if isinstance(q, int | float) else list(q)
+    check_quantiles(owner, wanted)
+    frames = check_frames(fed, owner)
+    need_columns(frames, [column, *([by] if by else [])], owner)
+    group = None if by is None else levels(frames, by, None, owner)
+    program = DescribeProgram((column,), (), group, tuple(map(float, wanted)))
+    found, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner=owner)
+    rows = [
+        {"group": g, "q": p, "value": value, "low": low, "high": high, "n": m.n}
+        for g, m in found.numbers[column].items()
+        for p, (low, value, high) in m.quantiles.items()
+        if m.n >= LEAST
+    ]
+    table = pd.DataFrame(rows, columns=["group", "q", "value", "low", "high", "n"])
+    if by is None:
+        table = table.drop(columns="group")
+    notes = (
+        [f"groups of fewer than {LEAST} rows are not shown"]
+        if len(rows) < len(found.numbers[column]) * len(wanted)
+        else []
+    )
+    return Statistic(f"quantiles of {column}", table, ledger, notes=tuple(notes))
+
+
+def histogram(
+    fed: Any,
+    column: str,
+    bounds: tuple[float, float],
+    bins: int = 20,
+    *,
+    min_count: int = LEAST,
+    runtime: Any = "cohort",
+    guard: Any = None,
+) -> Statistic:
+    """Counts in equal bins of a declared range; rows below and above it are counted at the ends."""
+    owner = "stats.histogram"
+    frames = check_frames(fed, owner)
+    need_columns(frames, [column], owner)
+    low, high = check_bounds(owner, bounds)
+    check_count(owner, "bins", bins)
+    program = HistogramProgram(column, low, high, bins)
+    total, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner=owner)
+    edges = [-math.inf, *np.linspace(low, high, bins + 1), math.inf]
+    hidden = suppress(total[0], min_count)
+    table = pd.DataFrame({"low": edges[:-1], "high": edges[1:], "n": np.where(hidden, math.nan, total[0])})
+    return Statistic(f"histogram of {column}", table, ledger, {"n": float(total.sum())})
+
+
+def check_bounds(owner: str, bounds: Any) -> tuple[float, float]:
+    try:
+        low, high = map(float, bounds)
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise bad(
+            owner, "bounds", bounds, "two numbers, the lower first: they are declared, not taken from data"
+        )
+    return low, high
+
+
+def crosstab(
+    fed: Any,
+    rows: str,
+    columns: str,
+    *,
+    categories: Mapping[str, Sequence[Any]] | None = None,
+    min_count: int = LEAST,
+    runtime: Any = "cohort",
+    guard: Any = None,
+) -> Statistic:
+    """Counts by two columns, with Pearson's χ² test; rows with a missing value are left out.
+
+    Counts of 1 to min_count − 1 are not shown, and then neither is the test.
+    """
+    owner, declared = "stats.crosstab", categories or {}
+    frames = check_frames(fed, owner)
+    need_columns(frames, [rows, columns], owner)
+    a, b = (levels(frames, c, declared.get(c), owner) for c in (rows, columns))
+    total, ledger = run_sums(CrosstabProgram(a, b), frames, runtime=runtime, guard=guard, owner=owner)
+    counts = total[:-1, :-1]
+    names = [*a[1], OTHER], [*b[1], OTHER]
+    keep = counts.sum(1) > 0, counts.sum(0) > 0
+    hidden = np.array([suppress(row, min_count) for row in counts])
+    hidden |= np.array(
+        [suppress(np.where(h, 1, c), min_count) & (c > 0) for c, h in zip(counts.T, hidden.T)]
+    ).T
+    table = pd.DataFrame(
+        np.where(hidden, math.nan, counts.astype(float)),
+        pd.Index(names[0], name=rows),
+        pd.Index(names[1], name=columns),
+    ).loc[keep[0], keep[1]]
+    test = GroupTest("χ²", math.nan, math.nan) if hidden.any() else chi_square(counts)
+    statistics = {"n": float(counts.sum()), "chi_square": test.statistic, "df": test.df, "p": test.p}
+    notes = (
+        (f"counts below {min_count} are not shown, nor the test that they would enter",)
+        if hidden.any()
+        else ()
+    )
+    return Statistic(f"{rows} by {columns}", table, ledger, statistics, notes)
+
+
+def correlation(
+    fed: Any,
+    columns: Sequence[str] | None = None,
+    *,
+    runtime: Any = "cohort",
+    guard: Any = None,
+) -> Statistic:
+    """Pearson's correlations of numeric columns, over the rows where both are present."""
+    owner = "stats.correlation"
+    frames = check_frames(fed, owner)
+    names = (
+        list(columns)
+        if columns is not None
+        else [c for c in common_columns(frames, owner) if all(is_number(f[c]) for f in frames.values())]
+    )
+    need_columns(frames, names, owner)
+    if len(set(names)) < 2:
+        raise bad(owner, "columns", names, "at least two numeric columns")
+    (r, n), ledger = run_sums(
+        CorrelationProgram(tuple(names)), frames, runtime=runtime, guard=guard, owner=owner
+    )
+    few = (n < LEAST) & ~np.eye(len(names), dtype=bool)
+    table = pd.DataFrame(np.where(few, math.nan, r), names, names)
+    return Statistic("correlation", table, ledger)
+
+
+def ttest(
+    fed: Any,
+    column: str,
+    by: str,
+    *,
+    equal_var: bool = False,
+    runtime: Any = "cohort",
+    guard: Any = None,
+) -> Statistic:
+    """Welch's t test (Student's with equal_var) of a column between the two groups of `by`."""
+    owner = "stats.ttest"
+    frames, groups = _two_groups(fed, column, by, owner)
+    program = DescribeProgram((column,), (), groups, ())
+    found, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner=owner)
+    parts = [found.numbers[column][g] for g in groups[1]]
+    n, mean, sd = [m.n for m in parts], [m.mean for m in parts], [m.sd for m in parts]
+    _need_rows(n, groups, owner)
+    test = t_test(n, mean, sd, equal_var)
+    table = pd.DataFrame({"n": n, "mean": mean, "sd": sd}, pd.Index(groups[1], name=by))
+    margin = float(distributions().t.ppf(0.975, test.df)) * abs((mean[0] - mean[1]) / test.statistic)
+    difference = mean[0] - mean[1]
+    statistics = {
+        "difference": difference,
+        "low": difference - margin,
+        "high": difference + margin,
+        "t": test.statistic,
+        "df": test.df,
+        "p": test.p,
+    }
+    return Statistic(f"{test.name} test of {column} by {by}", table, ledger, statistics)
+
+
+def mann_whitney(
+    fed: Any,
+    column: str,
+    by: str,
+    bounds: tuple[float, float],
+    bins: int = 1000,
+    *,
+    runtime: Any = "cohort",
+    guard: Any = None,
+) -> Statistic:
+    """The Mann–Whitney U test between the two groups of `by`, by ranks over all parties.
+
+    Ranks come from counts in equal bins of a declared range; values of one bin are ties. With a bin for
+    every value (ages: bounds=(0, 120), bins=120) the test equals that of the pooled rows.
+    """
+    owner = "stats.mann_whitney"
+    frames, groups = _two_groups(fed, column, by, owner)
+    low, high = check_bounds(owner, bounds)
+    program = HistogramProgram(column, low, high, bins, groups)
+    total, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner=owner)
+    n = total.sum(1).tolist()
+    _need_rows(n, groups, owner)
+    test = rank_test(total[0], total[1])
+    table = pd.DataFrame({"n": n}, pd.Index(groups[1], name=by))
+    statistics = {"u": test.statistic, "p": test.p, "auc": test.statistic / (n[0] * n[1])}
+    note = f"ranks from {bins} bins of width {(high - low) / bins:g}; values of one bin are ties"
+    return Statistic(f"Mann–Whitney test of {column} by {by}", table, ledger, statistics, (note,))
+
+
+def _two_groups(fed: Any, column: str, by: str, owner: str) -> tuple[Any, tuple[str, tuple[str, ...]]]:
+    frames = check_frames(fed, owner)
+    need_columns(frames, [column, by], owner)
+    groups = levels(frames, by, None, owner)
+    if len(groups[1]) != 2:
+        raise bad(owner, f"the levels of {by!r}", list(groups[1]), "two groups")
+    return frames, groups
+
+
+def _need_rows(n: Sequence[int], groups: tuple[str, tuple[str, ...]], owner: str) -> None:
+    if min(n) < LEAST:
+        raise bad(
+            owner,
+            f"the smallest group of {groups[0]!r}",
+            f"below {LEAST} rows",
+            f"at least {LEAST}: its figures would be those of single people",
+        )
+
+
+def heavy_hitters(
+    fed: Any,
+    column: str,
+    min_count: int = 20,
+    *,
+    longest: int = 32,
+    most: int = 64,
+    runtime: Any = "cohort",
+    guard: Any = None,
+) -> Statistic:
+    """Values of a column with many levels (codes, drugs, places) that occur at least min_count times.
+
+    They are found letter by letter, so that no party has to state its values. Values longer than `longest`
+    bytes are cut off there; at most `most` prefixes are followed.
+    """
+    owner = "stats.heavy_hitters"
+    frames = check_frames(fed, owner)
+    need_columns(frames, [column], owner)
+    for name, number in (("min_count", min_count), ("longest", longest), ("most", most)):
+        check_count(owner, name, number)
+    program = FrequentProgram(column, min_count, longest, most)
+    found, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner=owner)
+    table = pd.DataFrame({"n": list(found.values())}, pd.Index(list(found), name=column))
+    return Statistic(f"values of {column} with at least {min_count} rows", table, ledger)

@@ -1,0 +1,75 @@
+"""Columns of a party's table: numbers with NaN for missing values, categories as codes of declared levels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from ..errors import BadData
+from ..parameters import bad
+
+MOST_LEVELS = 50  # of a column taken from the tables; a table with more is not readable
+MISSING, OTHER = "missing", "other"
+
+
+def numbers(frame: pd.DataFrame, column: str) -> np.ndarray:
+    """Return a column as float64. Missing values are NaN; infinities are refused."""
+    series = frame[column]
+    if not (pd.api.types.is_numeric_dtype(series.dtype) or pd.api.types.is_bool_dtype(series.dtype)):
+        raise BadData(
+            f"column {column!r} is not numeric (its type is {series.dtype}). Convert it, or declare it as a "
+            "category.",
+            outside=f"its column {column!r} of the agreed job is not numeric",
+        )
+    values: np.ndarray = series.to_numpy(dtype=np.float64, na_value=np.nan) + 0.0  # −0 becomes 0
+    if np.isinf(values).any():
+        raise BadData(f"column {column!r} has infinite values. Replace or remove them.")
+    return values
+
+
+def text_of(value: object) -> str:
+    """Return the name of a level: 1, 1.0 and "1" are the same level."""
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value))
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def codes(frame: pd.DataFrame, column: str, levels: Sequence[str]) -> np.ndarray:
+    """Return the index of each row's level; len(levels) for another level, len(levels) + 1 if missing."""
+    series = frame[column]
+    unique, place = series.unique(), {name: i for i, name in enumerate(levels)}
+    table = {v: place.get(text_of(v), len(levels)) for v in unique if not pd.isna(v)}
+    coded = series.map(table).to_numpy(dtype=np.float64, na_value=np.nan)
+    return np.where(np.isnan(coded), len(levels) + 1, coded).astype(np.int64)
+
+
+def is_number(series: pd.Series) -> bool:
+    return pd.api.types.is_numeric_dtype(series.dtype) and not pd.api.types.is_bool_dtype(series.dtype)
+
+
+def levels_of(frames: Mapping[str, pd.DataFrame], column: str, owner: str) -> list[str]:
+    """Return the levels of a column in all tables: for callers that hold them; parties declare levels."""
+    found: set[str] = set()
+    for frame in frames.values():
+        found |= {text_of(v) for v in frame[column].dropna().unique()}
+    if len(found) > MOST_LEVELS:
+        raise bad(
+            owner,
+            f"the number of levels of {column!r}",
+            len(found),
+            f"at most {MOST_LEVELS}",
+            "Declare the levels of interest (categories={...}; the rest is counted as 'other'), or use "
+            "tacit.stats.heavy_hitters.",
+        )
+    return sorted(found, key=_natural)
+
+
+def _natural(text: str) -> tuple[int, float, str]:
+    try:
+        return 0, float(text), text
+    except ValueError:
+        return 1, 0.0, text

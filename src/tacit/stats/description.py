@@ -1,0 +1,267 @@
+"""Counts, moments and order statistics of columns, by group: the sums behind `tacit.stats.describe`.
+
+    step 1   rows by cell; numbers present and their sums; levels, others and missing values of categories
+    step 2   squares about the means of step 1; counts by the first bits (ordered.py)
+    step 3f  counts by the next bits, in the cells that hold the quantiles
+
+A cell is a level of the column `by`, or the rows in no declared level. All rows together are the sum of the
+cells. Nothing is opened but these sums over all parties.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+import torch
+
+from ..crypto import exact
+from ..errors import ProtocolError
+from ..protocols.sum_program import Down
+from . import ordered
+from .columns import codes, numbers
+from .tables import check_columns
+
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class ColumnMoments:
+    """A numeric column in one group: n, mean, standard deviation, and quantiles as (low, value, high)."""
+
+    n: int
+    missing: int
+    mean: float
+    sd: float
+    quantiles: dict[float, tuple[float, float, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Descriptions:
+    """What the sums say. Groups are the levels of `by`, then "all"."""
+
+    rows: dict[str, int]
+    numbers: dict[str, dict[str, ColumnMoments]]  # column, group
+    categories: dict[str, dict[str, np.ndarray]]  # column, group: counts of the levels, others, missing
+
+
+@dataclass(frozen=True)
+class DescribeProgram:
+    """The program of sums. `categories` are (name, levels); `by` is one of those, or None."""
+
+    numeric: tuple[str, ...] = ()
+    categories: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    by: tuple[str, tuple[str, ...]] | None = None
+    quantiles: tuple[float, ...] = (0.25, 0.5, 0.75)
+    bound: int = exact.BOUND
+
+    @property
+    def max_steps(self) -> int:
+        return 1 if not self.numeric else 2 if not self.quantiles else 1 + len(ordered.BITS)
+
+    @property
+    def cells(self) -> int:
+        """Groups and, if there are groups, the rows in none of them."""
+        return 1 if self.by is None else len(self.by[1]) + 1
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        return (ALL,) if self.by is None else (*self.by[1], ALL)
+
+    @property
+    def columns(self) -> list[str]:
+        return [*self.numeric, *(name for name, _ in self.categories), *([self.by[0]] if self.by else [])]
+
+    def length(self, step: int, down: Down) -> int:
+        p = len(self.numeric)
+        if step == 0:
+            levels = sum(len(names) + 2 for _, names in self.categories)
+            return self.cells * (1 + p * (1 + exact.LIMBS) + levels)
+        if step == 1:
+            histograms = self.cells * p * ordered.FIRST if self.quantiles else 0
+            return (self.cells + 1) * p * exact.LIMBS + histograms
+        return len(down["prefix"]) * ordered.NEXT
+
+    # --- a party --------------------------------------------------------------------------------------------
+
+    def local(self, step: int, table: pd.DataFrame, down: Down) -> np.ndarray:
+        check_columns(table, self.columns, "this party")
+        cell = self._cell(table)
+        if step == 0:
+            return self._count(table, cell)
+        if step == 1:
+            return self._square(table, cell, down)
+        return self._refine(step, table, cell, down)
+
+    def _cell(self, table: pd.DataFrame) -> np.ndarray:
+        if self.by is None:
+            return np.zeros(len(table), np.int64)
+        cell: np.ndarray = np.minimum(codes(table, *self.by), self.cells - 1)
+        return cell
+
+    def _count(self, table: pd.DataFrame, cell: np.ndarray) -> np.ndarray:
+        parts = [np.bincount(cell, minlength=self.cells)]
+        for name in self.numeric:
+            x = numbers(table, name)
+            present = ~np.isnan(x)
+            parts.append(np.bincount(cell[present], minlength=self.cells))
+            parts.append(_sum_exactly(x[present], cell[present], self.cells))
+        for name, levels in self.categories:
+            width = len(levels) + 2
+            parts.append(np.bincount(cell * width + codes(table, name, levels), minlength=self.cells * width))
+        return np.concatenate(parts)
+
+    def _square(self, table: pd.DataFrame, cell: np.ndarray, down: Down) -> np.ndarray:
+        mean = _check_means(down, self.cells + 1, len(self.numeric))
+        squares, histograms = [], []
+        for j, name in enumerate(self.numeric):
+            x = numbers(table, name)
+            present = ~np.isnan(x)
+            x, c = x[present], cell[present]
+            squares.append(_sum_exactly((x - mean[c, j]) ** 2, c, self.cells))
+            squares.append(_sum_exactly((x - mean[-1, j]) ** 2, np.zeros(len(x), np.int64), 1))
+            if self.quantiles:
+                histograms += [ordered.count_first(ordered.keys(x[c == k])) for k in range(self.cells)]
+        return np.concatenate([*squares, *histograms])
+
+    def _refine(self, step: int, table: pd.DataFrame, cell: np.ndarray, down: Down) -> np.ndarray:
+        columns, groups, prefixes = (down[k].to(torch.int64).tolist() for k in ("column", "group", "prefix"))
+        most = len(self.groups) * len(self.numeric) * 2 * len(self.quantiles)
+        room = 1 << sum(ordered.BITS[: step - 1])
+        if (
+            not len(columns) == len(groups) == len(prefixes) <= most
+            or len(set(zip(columns, groups, prefixes))) < len(prefixes)
+            or not all(0 <= p < room for p in prefixes)
+            or not all(0 <= j < len(self.numeric) for j in columns)
+            or not all(0 <= g < len(self.groups) for g in groups)
+        ):
+            raise ProtocolError(
+                "the coordinator asks for cells that no search for the agreed quantiles needs. Nothing was "
+                "sent."
+            )
+        known: dict[tuple[int, int], np.ndarray] = {}
+        parts = []
+        for j, g, prefix in zip(columns, groups, prefixes):
+            if (j, g) not in known:
+                x = numbers(table, self.numeric[j])
+                rows = ~np.isnan(x) & ((cell == g) | (self.groups[g] == ALL))
+                known[j, g] = np.sort(ordered.keys(x[rows]))
+            parts.append(ordered.count_next(known[j, g], prefix, step - 1))
+        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+    # --- the coordinator ------------------------------------------------------------------------------------
+
+    def coordinate(self) -> Generator[Down, np.ndarray, Descriptions]:
+        total, at = (yield {}), 0
+
+        def take(n: int) -> np.ndarray:
+            nonlocal at
+            at += n
+            return total[at - n : at]
+
+        cells, p = self.cells, len(self.numeric)
+        rows = self._with_all(take(cells))
+        n, mean = np.zeros((len(self.groups), p), np.int64), np.zeros((cells + 1, p))
+        for j in range(p):
+            counts, sums = take(cells), take(cells * exact.LIMBS).reshape(cells, exact.LIMBS)
+            n[:, j] = self._with_all(counts)
+            every = exact.decode(np.concatenate([sums.reshape(-1), sums.sum(0)]))
+            mean[:, j] = every / np.maximum(np.append(counts, counts.sum()), 1)
+        tables = {}
+        for name, levels in self.categories:
+            counts = take(cells * (len(levels) + 2)).reshape(cells, -1)
+            tables[name] = dict(zip(self.groups, self._with_all(counts)))
+        if not p:
+            return Descriptions(dict(zip(self.groups, rows.tolist())), {}, tables)
+
+        total, at = (yield {"mean": torch.from_numpy(mean)}), 0
+        squares = np.stack([exact.decode(take((cells + 1) * exact.LIMBS)) for _ in range(p)], 1)
+        found: dict[tuple[int, int, int], tuple[int, int]] = {}  # (column, group, rank): prefix, rank in it
+        if self.quantiles:
+            for j in range(p):
+                counts = self._with_all(take(cells * ordered.FIRST).reshape(cells, -1))
+                for g in range(len(self.groups)):
+                    for rank in self._ranks(int(n[g, j])):
+                        found[j, g, rank] = ordered.descend(counts[g], rank)
+            for _ in ordered.BITS[1:] if found else ():
+                targets = sorted({(j, g, prefix) for (j, g, _), (prefix, _) in found.items()})
+                columns = torch.tensor(targets, dtype=torch.int64).reshape(-1, 3)
+                total = yield {k: columns[:, i].clone() for i, k in enumerate(("column", "group", "prefix"))}
+                place = {target: i for i, target in enumerate(targets)}
+                for (j, g, rank), (prefix, within) in found.items():
+                    counts = total.reshape(-1, ordered.NEXT)[place[j, g, prefix]]
+                    cell, rest = ordered.descend(counts, within)
+                    found[j, g, rank] = prefix * ordered.NEXT + cell, rest
+        which = [*range(len(self.groups) - 1), cells] if self.by else [cells]  # cells + 1: all rows
+        moments = {
+            name: {
+                group: self._moments(
+                    int(n[g, j]), int(rows[g]), mean[which[g], j], squares[which[g], j], found, j, g
+                )
+                for g, group in enumerate(self.groups)
+            }
+            for j, name in enumerate(self.numeric)
+        }
+        return Descriptions(dict(zip(self.groups, rows.tolist())), moments, tables)
+
+    def _with_all(self, counts: np.ndarray) -> np.ndarray:
+        """Counts by cell as counts by group, with all rows at the end."""
+        groups = counts[:0] if self.by is None else counts[:-1]
+        return np.concatenate([groups, counts.sum(0, keepdims=True)])
+
+    def _ranks(self, n: int) -> list[int]:
+        return sorted({r for q in self.quantiles for r in _neighbors(q, n)}) if n else []
+
+    def _moments(
+        self,
+        n: int,
+        rows: int,
+        mean: float,
+        squares: float,
+        found: dict[tuple[int, int, int], tuple[int, int]],
+        j: int,
+        g: int,
+    ) -> ColumnMoments:
+        quantiles = {}
+        for q in self.quantiles if n else ():
+            (a, b), share = _neighbors(q, n), q * (n - 1) - math.floor(q * (n - 1))
+            (low, high), (low2, high2) = (ordered.cell_bounds(found[j, g, r][0]) for r in (a, b))
+            x, y = ordered.simplest(low, high), ordered.simplest(low2, high2)
+            quantiles[q] = (
+                low + share * (low2 - low),
+                x + share * (y - x),
+                high + share * (high2 - high),
+            )
+        return ColumnMoments(
+            n,
+            rows - n,
+            float(mean) if n else math.nan,
+            math.sqrt(max(float(squares), 0.0) / (n - 1)) if n > 1 else math.nan,
+            quantiles,
+        )
+
+
+def _neighbors(q: float, n: int) -> tuple[int, int]:
+    """The ranks between which the quantile is interpolated (type 7, as in NumPy, pandas and R)."""
+    low = math.floor(q * (n - 1))
+    return low, min(low + 1, n - 1)
+
+
+def _sum_exactly(values: np.ndarray, cell: np.ndarray, cells: int) -> np.ndarray:
+    """Return the encoded sum of the values in each cell."""
+    return exact.encode(np.fromiter(_sums(values, cell, cells), np.float64, cells))
+
+
+def _sums(values: np.ndarray, cell: np.ndarray, cells: int) -> Iterator[float]:
+    for k in range(cells):
+        yield math.fsum(values[cell == k])  # the correctly rounded sum, in any order of rows
+
+
+def _check_means(down: Down, cells: int, columns: int) -> np.ndarray:
+    mean = down["mean"]
+    if mean.dtype != torch.float64 or tuple(mean.shape) != (cells, columns) or not mean.isfinite().all():
+        raise ProtocolError("the coordinator sends means of another form than the agreed query has.")
+    return mean.numpy()

@@ -1,0 +1,125 @@
+"""Disclosure control: what is not shown, and what a party does not answer.
+
+A small count in a published table points at people. Counts below `least` are suppressed, and so is a second
+one where the first could be computed from the total. These rules are about what is published: the sums
+themselves are opened by the coordinator. What a party refuses to contribute to is in `QueryHistory` (rows
+that differ in few people from an earlier query), `check_saturated` and `check_dominance`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import QueryRefused
+from ..files import append_line, write_atomic
+
+
+def suppress(counts: np.ndarray, least: int) -> np.ndarray:
+    """Return which counts of a distribution with a known total are not shown.
+
+    Counts of 1 to least − 1 are hidden. If the hidden ones sum to less than `least`, or there is only one,
+    the smallest shown count that is not zero is hidden as well, so that the total does not give it away.
+    """
+    counts = np.asarray(counts)
+    hidden: np.ndarray = (counts > 0) & (counts < least)
+    while hidden.any() and (hidden.sum() == 1 or counts[hidden].sum() < least):
+        rest = np.flatnonzero(~hidden & (counts > 0))
+        if not len(rest):
+            break
+        hidden[rest[np.argmin(counts[rest])]] = True
+    return hidden
+
+
+def check_saturated(rows: int, parameters: int, least: int = 1) -> None:
+    """Refuse a model with nearly as many parameters as rows: its coefficients are the rows."""
+    if rows < parameters + least:
+        raise QueryRefused(
+            f"the model has {parameters} parameters and {rows} rows; at least {parameters + least} rows are "
+            "needed. A saturated model reproduces its rows. Use fewer terms."
+        )
+
+
+def check_dominance(contributions: np.ndarray, share: float = 0.9, least: int = 3) -> None:
+    """Refuse a sum of nonnegative contributions of which `least` − 1 people make up more than `share`.
+
+    The (n, k) dominance rule of statistical offices: such a sum is nearly one person's value.
+    """
+    sizes = np.sort(np.abs(np.asarray(contributions, dtype=np.float64)))[::-1]
+    total = float(sizes.sum())
+    if total > 0 and float(sizes[: least - 1].sum()) > share * total:
+        raise QueryRefused(
+            f"{least - 1} rows make up more than {share:.0%} of a sum, which would nearly be theirs. The "
+            "party does not contribute to it."
+        )
+
+
+class QueryHistory:
+    """The row sets that a party has answered queries about, on its own disk.
+
+    A query is refused if its rows differ from those of an earlier one by at least one row and by fewer than
+    `least`: subtracting the answers would show these people. Rows are identified by their content, so
+    a table in another order is the same set; equal rows are counted.
+
+        STATE/row-sets.jsonl   {"contract": "…", "rows": N, "file": "row-sets/….npy"}
+    """
+
+    def __init__(self, folder: Path, least: int = 10):
+        self.file, self.folder, self.least = folder / "row-sets.jsonl", folder / "row-sets", least
+
+    def admit(self, contract: str, row_sets: Mapping[str, np.ndarray]) -> None:
+        """Record the row sets (hashes of rows, uint64) of a query before it is answered, or raise."""
+        new = {name: np.sort(np.asarray(rows, dtype=np.uint64)) for name, rows in row_sets.items()}
+
+        def check(lines: list[str]) -> None:
+            for line in lines:
+                entry = json.loads(line)
+                if entry["contract"] == contract:
+                    continue
+                earlier = np.load(self.folder / entry["file"], allow_pickle=False)
+                for name, rows in new.items():
+                    differ = difference(rows, earlier)
+                    if 0 < differ < self.least:
+                        raise QueryRefused(
+                            f"the rows of this query ({name}) differ from those of an earlier one by "
+                            f"{differ} people; at least {self.least} are required. Subtracting the two "
+                            "answers would show them. Nothing was sent."
+                        )
+
+        self._write(contract, new, check)
+
+    def _write(
+        self, contract: str, new: Mapping[str, np.ndarray], check: Callable[[list[str]], None]
+    ) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for rows in new.values():
+            name = hashlib.sha256(rows.tobytes()).hexdigest()[:32] + ".npy"
+            if not (self.folder / name).exists():
+                content = io.BytesIO()
+                np.save(content, rows, allow_pickle=False)
+                write_atomic(self.folder / name, content.getvalue(), 0o600)
+            entry = {"contract": contract, "rows": len(rows), "file": name}
+            append_line(self.file, json.dumps(entry), check)
+
+
+def difference(first: np.ndarray, second: np.ndarray) -> int:
+    """How many rows are in one of two sorted collections and not in the other; equal rows are counted."""
+    a, count_a = np.unique(first, return_counts=True)
+    b, count_b = np.unique(second, return_counts=True)
+    both, i, j = np.intersect1d(a, b, assume_unique=True, return_indices=True)
+    common = int(np.minimum(count_a[i], count_b[j]).sum()) if len(both) else 0
+    return len(first) + len(second) - 2 * common
+
+
+def check_parties(parties: Sequence[str], least: int = 3) -> None:
+    """Refuse a sum over fewer parties than the owner wants: with two, each could subtract its own part."""
+    if len(parties) < least:
+        raise QueryRefused(
+            f"the query is a sum over {len(parties)} parties, and this party requires {least}. Set "
+            "min_parties in its policy if fewer are wanted."
+        )

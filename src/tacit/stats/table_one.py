@@ -1,0 +1,216 @@
+"""Table 1: groups as columns, characteristics as rows, as journals print it."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from .columns import MISSING, OTHER
+from .comparisons import GroupTest, anova, chi_square, mean_difference, share_difference, ttest
+from .description import ALL, ColumnMoments, Descriptions
+from .disclosure import suppress
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    levels: dict[str, tuple[str, ...]]  # of each category
+    by: str | None = None
+    least: int = 5  # smallest count that is shown
+    total: bool = True  # a column for all rows
+
+
+def shown_counts(counts: np.ndarray, least: int) -> list[float]:
+    """Counts with NaN in place of those that are not shown."""
+    hidden = suppress(counts, least)
+    return [math.nan if h else float(c) for c, h in zip(counts, hidden)]
+
+
+def tidy(found: Descriptions, options: TableOptions) -> pd.DataFrame:
+    """One row for each column, level and group: numbers for further work."""
+    rows = []
+    for column, groups in found.numbers.items():
+        hidden = few_rows(groups, options.least)
+        for group, m in groups.items():
+            few = hidden[group]
+            entry = {"column": column, "level": "", "group": group, "n": math.nan if few else float(m.n)}
+            entry["missing"] = _show_missing(m.missing, options.least)
+            entry |= {"mean": math.nan if few else m.mean, "sd": math.nan if few else m.sd}
+            for q, (_, value, _) in m.quantiles.items():
+                entry[f"q{q * 100:g}"] = math.nan if few else value
+            rows.append(entry)
+    for column, tables in found.categories.items():
+        names = [*options.levels[column], OTHER, MISSING]
+        for group, counts in tables.items():
+            present = int(counts[:-1].sum())
+            for name, count in zip(names, shown_counts(counts, options.least)):
+                if name == OTHER and count == 0:
+                    continue
+                share = count / present if present and name != MISSING else math.nan
+                rows.append({"column": column, "level": name, "group": group, "n": count, "share": share})
+    order = ["column", "level", "group", "n", "missing", "mean", "sd"]
+    frame = pd.DataFrame(rows)
+    columns = [c for c in order if c in frame] + [c for c in frame if c not in order]
+    return frame[columns]
+
+
+def few_rows(groups: Mapping[str, ColumnMoments], least: int) -> dict[str, bool]:
+    """Groups whose figures are not shown: those with few rows, and the total if it would give them away."""
+    few = {g: m.n < least for g, m in groups.items()}
+    few[ALL] = few[ALL] or any(0 < m.n < least for m in groups.values())
+    return few
+
+
+def _show_missing(count: int, least: int) -> float:
+    return math.nan if 0 < count < least else float(count)
+
+
+def compare_groups(found: Descriptions, options: TableOptions) -> pd.DataFrame:
+    """One test for each column, by its kind and the number of groups; the SMD of two groups."""
+    rows = []
+    groups = [g for g in found.rows if g != ALL]
+    for column, by_group in found.numbers.items():
+        parts = [by_group[g] for g in groups]
+        n, mean, sd = [m.n for m in parts], [m.mean for m in parts], [m.sd for m in parts]
+        enough = all(k >= options.least for k in n)
+        test = (
+            GroupTest("", math.nan, math.nan)
+            if not enough
+            else ttest(n, mean, sd)
+            if len(groups) == 2
+            else anova(n, mean, sd)
+        )
+        smd = mean_difference(mean, sd) if len(groups) == 2 and enough else math.nan
+        rows.append({"column": column, "test": test.name, **_numbers(test), "smd": smd})
+    for column, tables in found.categories.items():
+        counts = np.stack([tables[g][:-1] for g in groups])
+        hidden = any(suppress(c, options.least).any() for c in counts)
+        test = GroupTest("χ²", math.nan, math.nan) if hidden else chi_square(counts)
+        smd = share_difference(*counts) if len(groups) == 2 and not hidden else math.nan
+        rows.append({"column": column, "test": test.name, **_numbers(test), "smd": smd})
+    return pd.DataFrame(rows, columns=["column", "test", "statistic", "df", "p", "smd"]).set_index("column")
+
+
+def _numbers(test: GroupTest) -> dict[str, float]:
+    return {"statistic": test.statistic, "df": test.df, "p": test.p}
+
+
+def table_one(found: Descriptions, options: TableOptions, tests: pd.DataFrame | None) -> pd.DataFrame:
+    """The table of texts."""
+    groups = [g for g in found.rows if g != ALL] + ([ALL] if options.total or options.by is None else [])
+    table: dict[str, dict[str, str]] = {"n": {g: _count(found.rows[g], options.least) for g in groups}}
+    first: dict[str, str] = {}
+    for column, by_group in found.numbers.items():
+        label = f"{column}, mean (SD)"
+        first[column] = label
+        few = few_rows(by_group, options.least)
+        table[label] = {
+            g: "–" if few[g] else f"{_number(by_group[g].mean)} ({_number(by_group[g].sd)})" for g in groups
+        }
+        quantiles = next(iter(by_group.values())).quantiles or by_group[ALL].quantiles
+        if {0.25, 0.5, 0.75} <= set(quantiles):
+            table[f"{column}, median [Q1, Q3]"] = {
+                g: "–" if few[g] else _median(by_group[g].quantiles) for g in groups
+            }
+        if any(by_group[g].missing for g in groups):
+            table[f"{column}, missing"] = {g: _count(by_group[g].missing, options.least) for g in groups}
+    for column, tables in found.categories.items():
+        label = f"{column}, n (%)"
+        first[column] = label
+        table[label] = dict.fromkeys(groups, "")
+        for i, name in enumerate([*options.levels[column], OTHER, MISSING]):
+            if name in (OTHER, MISSING) and not any(tables[g][i] for g in groups):
+                continue
+            row = {}
+            for g in groups:
+                counts = tables[g]
+                hidden, present = suppress(counts, options.least)[i], int(counts[:-1].sum())
+                share = f" ({100 * counts[i] / present:.1f})" if present and name != MISSING else ""
+                small = f"<{options.least}" if counts[i] < options.least else "–"
+                row[g] = small if hidden else f"{int(counts[i]):,}{share}"
+            table[f"  {column}: {name}"] = row
+    frame = pd.DataFrame.from_dict(table, orient="index", columns=groups).fillna("")
+    if tests is not None and len(tests):
+        for name, form in (("p", _p), ("test", str), ("smd", _number)):
+            values = {label: form(tests.loc[column, name]) for column, label in first.items()}
+            frame["SMD" if name == "smd" else name] = [values.get(str(label), "") for label in frame.index]
+    return frame.rename(columns={ALL: "All"})
+
+
+def _count(value: int, least: int) -> str:
+    return f"<{least}" if 0 < value < least else f"{value:,}"
+
+
+def _number(value: float) -> str:
+    """Four significant digits, without an exponent where that is readable."""
+    if math.isnan(value):
+        return "–"
+    if value == 0 or 1e-3 <= abs(value) < 1e6:
+        digits = 3 - (math.floor(math.log10(abs(value))) if value else 0)
+        return f"{value:,.{min(max(digits, 0), 6)}f}"
+    return f"{value:.3g}"
+
+
+def _median(quantiles: dict[float, tuple[float, float, float]]) -> str:
+    low, middle, high = (_number(quantiles[q][1]) for q in (0.25, 0.5, 0.75))
+    return f"{middle} [{low}, {high}]"
+
+
+def _p(value: float) -> str:
+    return "–" if math.isnan(value) else "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def to_text(frame: pd.DataFrame) -> str:
+    """Columns aligned, for a terminal."""
+    cells = [
+        ["", *map(str, frame.columns)],
+        *([str(i), *row] for i, row in zip(frame.index, frame.to_numpy())),
+    ]
+    widths = [max(len(str(row[j])) for row in cells) for j in range(len(cells[0]))]
+    lines = [
+        "  ".join(
+            str(v).ljust(w) if j == 0 else str(v).rjust(w) for j, (v, w) in enumerate(zip(row, widths))
+        ).rstrip()
+        for row in cells
+    ]
+    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+
+def to_html(frame: pd.DataFrame) -> str:
+    """A table of escaped texts, without styles of its own."""
+    head = "".join(f"<th>{html.escape(str(c))}</th>" for c in frame.columns)
+    body = "".join(
+        f"<tr><th>{_indent(str(i))}</th>" + "".join(f"<td>{html.escape(str(v))}</td>" for v in row) + "</tr>"
+        for i, row in zip(frame.index, frame.to_numpy())
+    )
+    return f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _indent(text: str) -> str:
+    return html.escape(text).replace("  ", "&emsp;", 1) if text.startswith("  ") else html.escape(text)
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{",
+    "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$",
+    "–": "--", "χ": r"$\chi$", "²": r"$^2$",
+}  # fmt: skip
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(c, c) for c in text.strip())
+
+
+def to_latex(frame: pd.DataFrame) -> str:
+    """A tabular of the package booktabs."""
+    lines = [rf"\begin{{tabular}}{{l{'r' * len(frame.columns)}}}", r"\toprule"]
+    lines.append(" & ".join(["", *(_latex(str(c)) for c in frame.columns)]) + r" \\")
+    lines.append(r"\midrule")
+    for label, row in zip(frame.index, frame.to_numpy()):
+        name = (r"\quad " if str(label).startswith("  ") else "") + _latex(str(label))
+        lines.append(" & ".join([name, *(_latex(str(v)) for v in row)]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])

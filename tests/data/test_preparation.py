@@ -1,0 +1,305 @@
+"""Federated preparation: sums over parties give the statistics of the pooled rows, bit for bit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.preprocessing import OneHotEncoder, QuantileTransformer, RobustScaler, StandardScaler
+
+from tacit import data
+from tacit.crypto import exact
+from tacit.data.pipeline import Pipeline, PipelinePreparation
+from tacit.data.preparation import Preparation, keys_of
+from tacit.data.recipe import RANKS, Recipe
+from tacit.errors import BadData
+from tacit.protocols.sum_program import ideal
+
+HEART = ("age", "trestbps", "chol", "thalach", "oldpeak")
+
+
+@pytest.fixture(scope="module")
+def hospitals() -> dict[str, pd.DataFrame]:
+    frame = data.heart_disease(test_fraction=0).table.frame
+    return dict(iter(frame.groupby("hospital")))
+
+
+@pytest.fixture(scope="module")
+def census() -> dict[str, pd.DataFrame]:
+    """A skewed table with heavy tails, in the form of adult by occupation."""
+    rng = np.random.default_rng(3)
+    n = 4000
+    frame = pd.DataFrame(
+        {
+            "job": rng.choice(["clerk", "farmer", "nurse", "pilot"], n, p=[0.6, 0.2, 0.15, 0.05]),
+            "age": rng.integers(17, 91, n).astype(float),
+            "gain": np.where(rng.random(n) < 0.9, 0.0, rng.lognormal(8, 1.5, n)).round(),
+            "rate": rng.standard_cauchy(n),
+            "country": rng.choice(["us", "mexico", "holand"], n, p=[0.9, 0.0995, 0.0005]),
+        }
+    )
+    frame.loc[rng.random(n) < 0.1, "age"] = np.nan
+    return dict(iter(frame.groupby("job")))
+
+
+def known(tables: dict[str, pd.DataFrame], *columns: str) -> np.ndarray:
+    return pd.concat(tables.values())[list(columns)].to_numpy(dtype=np.float64)
+
+
+def test_standard_scaling_is_scikit_learns_on_pooled_rows(hospitals):
+    fitted = ideal(Preparation(Recipe(HEART, winsorize="none")), hospitals)
+    pooled = pd.concat(hospitals.values())
+    peer = StandardScaler().fit(pooled[list(HEART)].to_numpy())
+    assert np.allclose(fitted.mean, peer.mean_, rtol=1e-9, atol=0)
+    assert np.allclose(fitted.std, peer.scale_, rtol=1e-9, atol=0)
+    assert torch.allclose(
+        fitted.transform(pooled), torch.from_numpy(peer.transform(pooled[list(HEART)].to_numpy())).float()
+    )
+
+
+def test_the_statistics_do_not_depend_on_who_holds_which_row(hospitals, census):
+    for tables, recipe in (
+        (hospitals, Recipe(HEART, {"cp": ("1", "2", "3", "4", "other")}, scaling={"chol": "robust"})),
+        (census, Recipe(("age", "gain", "rate"), {"country": ("us", "other")}, missing=("age",))),
+    ):
+        pooled = pd.concat(tables.values(), ignore_index=True)
+        shuffled = pooled.sample(frac=1, random_state=0)
+        thirds = {str(k): shuffled.iloc[k::3] for k in range(3)}
+        assert (
+            ideal(Preparation(recipe), tables)
+            == ideal(Preparation(recipe), thirds)
+            == ideal(Preparation(recipe), {"all": pooled})
+        )
+
+
+def test_robust_scaling_is_scikit_learns_up_to_its_interpolation(hospitals):
+    """scikit-learn interpolates between order statistics; ours is one of them, so half a step of the data."""
+    fitted = ideal(Preparation(Recipe(HEART, scaling="robust", winsorize="none")), hospitals)
+    values = known(hospitals, *HEART)
+    expected = np.quantile(values, [0.25, 0.5, 0.75], axis=0, method="inverted_cdf")
+    assert np.allclose(fitted.mean, expected[1], rtol=2.0**-16, atol=0)
+    assert np.allclose(fitted.std, expected[2] - expected[0], rtol=1e-4, atol=0)
+    peer = RobustScaler().fit(values)
+    assert np.allclose(fitted.mean, peer.center_, atol=0.5)
+    assert np.allclose(fitted.std, peer.scale_, atol=0.5)
+
+
+def test_the_rank_transform_is_within_a_rank_of_scikit_learns(census):
+    fitted = ideal(Preparation(Recipe(("rate",), scaling="quantile")), census)
+    values = known(census, "rate")
+    peer = QuantileTransformer(n_quantiles=len(values), subsample=None).fit_transform(values)
+    ours = fitted.transform(pd.concat(census.values())).numpy()[:, 0] / np.sqrt(12) + 0.5
+    assert np.abs(ours - peer[:, 0]).max() < 0.0101  # beyond 1% and 99%: clipped; inside: linear in between
+    exactly = np.quantile(values[:, 0], RANKS, method="inverted_cdf")
+    assert np.allclose(fitted.knots["rate"], exactly, rtol=2.0**-15, atol=0)
+
+
+def test_quantiles_of_integers_are_exact(census):
+    recipe = Recipe(("age",), missing=("age",), impute="median", winsorize="none")
+    ages = known(census, "age")[:, 0]
+    fitted = ideal(Preparation(recipe), census)
+    assert fitted.fill == (np.nanquantile(ages, 0.5, method="inverted_cdf"),)
+    assert Preparation(recipe).max_steps == 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_keys_are_ordered_like_their_numbers(seed):
+    rng = np.random.default_rng(seed)
+    values = np.concatenate([rng.normal(size=400) * 10.0 ** rng.integers(-30, 30, 400), [0.0, -0.0, 1e38]])
+    keys = keys_of(np.sort(values))
+    assert (np.diff(keys) >= 0).all()
+    assert keys.min() >= 0
+    assert keys.max() < 1 << 24
+
+
+def test_heavy_tails_are_clipped_and_others_are_not(census):
+    """Kurtosis above 10, computed here by pandas' moments of the pooled rows."""
+    recipe = Recipe(("age", "gain", "rate"), missing=("age",))
+    fitted = ideal(Preparation(recipe), census)
+    pooled = pd.concat(census.values())[["age", "gain", "rate"]]
+    z = (pooled - pooled.mean()) / pooled.std(ddof=0)
+    heavy = (z**4).mean() > 10
+    assert heavy.tolist() == [False, True, True]
+    assert list(fitted.limits) == ["gain", "rate"]
+    low, high = (pooled["rate"].quantile(q, interpolation="lower") for q in (0.01, 0.99))
+    assert np.allclose(fitted.limits["rate"], (low, high), rtol=2.0**-16, atol=0)
+    clipped = pooled["rate"].clip(*fitted.limits["rate"])
+    assert fitted.mean[2] == pytest.approx(clipped.mean(), rel=1e-9)
+    assert fitted.std[2] == pytest.approx(clipped.std(ddof=0), rel=1e-9)
+
+
+def test_a_rare_indicator_is_not_clipped_to_a_constant():
+    frame = pd.DataFrame({"flag": [1.0] * 5 + [0.0] * 995})
+    fitted = ideal(Preparation(Recipe(("flag",))), {"a": frame[:500], "b": frame[500:]})
+    assert fitted.limits == {}
+    assert fitted.transform(frame).std() == pytest.approx(1, abs=1e-3)
+
+
+def test_rare_and_unseen_categories_are_other():
+    values = ["a"] * 500 + ["b"] * 500 + ["c"] * 3
+    recipe = Recipe((), {"kind": ("a", "b", "c", "other")})
+    fitted = ideal(Preparation(recipe), {"p": pd.DataFrame({"kind": values})})
+    assert fitted.rare == {"kind": ("c",)}
+    rows = fitted.transform(pd.DataFrame({"kind": ["a", "c", "z", None]}))
+    assert rows.tolist() == [[1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 0, 1], [0, 0, 0, 0]]
+
+
+def test_other_is_all_zeros_if_no_training_row_had_it():
+    """Its weight was never trained: a random weight must not decide about a new patient."""
+    recipe = Recipe((), {"kind": ("a", "b", "other")})
+    fitted = ideal(Preparation(recipe), {"p": pd.DataFrame({"kind": ["a", "b"] * 50})})
+    assert fitted.transform(pd.DataFrame({"kind": ["z"]})).tolist() == [[0, 0, 0]]
+    plain = ideal(
+        Preparation(Recipe((), {"kind": ("a", "b")})), {"p": pd.DataFrame({"kind": ["a", "b"] * 50})}
+    )
+    assert plain.transform(pd.DataFrame({"kind": ["z"]})).tolist() == [[0, 0]]
+
+
+def test_one_hot_is_scikit_learns(hospitals):
+    pooled = pd.concat(hospitals.values())
+    fitted = ideal(Preparation(Recipe((), {"cp": ("1", "2", "3", "4")})), hospitals)
+    peer = OneHotEncoder(sparse_output=False).fit_transform(pooled[["cp"]])
+    assert np.array_equal(fitted.transform(pooled).numpy(), peer)
+
+
+def test_the_width_and_the_messages_follow_from_the_declared_layout(census, hospitals):
+    recipe = Recipe(("age", "gain"), {"country": ("us", "mexico", "other")}, missing=("age",))
+    program = Preparation(recipe)
+    for tables in (census, {"one": next(iter(census.values())).iloc[:3]}):
+        assert ideal(program, tables).columns == recipe.columns
+        steps = program.coordinate()
+        down = next(steps)
+        for step in range(program.max_steps):
+            parts = [program.local(step, table, down) for table in tables.values()]
+            assert {len(p) for p in parts} == {program.length(step, down)}
+            assert all(np.abs(p).max() <= program.bound and p.dtype == np.int64 for p in parts)
+            try:
+                down = steps.send(np.sum(parts, axis=0))
+            except StopIteration:
+                break
+
+
+@pytest.mark.parametrize(
+    ("step", "down", "words"),
+    [
+        (1, {}, "'mean' of this step is not a vector of 1 numbers"),
+        (1, {"mean": torch.tensor([torch.nan]).double()}, "'mean' of this step has NaN or infinite"),
+        (1, {"mean": torch.zeros(3).double()}, "'mean' of this step is not a vector of 1 numbers"),
+        (1, {"mean": torch.zeros(1).double()}, "'cells' of this step is not a vector of 2 numbers"),
+        (
+            2,
+            {"mean": torch.zeros(1).double(), "std": torch.zeros(1).double()},
+            "a standard deviation that was sent is not above 0",
+        ),
+    ],
+)
+def test_a_party_refuses_what_no_step_sends(step, down, words):
+    with pytest.raises(BadData, match=words):
+        Preparation(Recipe(("a",))).local(step, pd.DataFrame({"a": [1.0, 2.0]}), down)
+
+
+def test_the_default_fit_of_a_table_is_federated_and_equals_pooled_scikit_learn(hospitals):
+    frame = pd.concat(hospitals.values(), ignore_index=True)
+    fed = data.from_frame(frame, label="num", drop=["sex", "fbs", "exang"], categories=["cp", "restecg"]).by(
+        "hospital"
+    )
+    raw = data.from_frame(
+        frame, label="num", drop=["sex", "fbs", "exang"], categories=["cp", "restecg"], fit="none"
+    ).by("hospital")
+    assert fed.pipeline is not None
+    assert fed.pipeline.recipe.is_fitted
+    plain = [k for k, name in enumerate(fed.columns[:5]) if name not in fed.pipeline.recipe.limits]
+    train = raw.rows.x[raw.train.index][:, plain].double().numpy()
+    peer = StandardScaler().fit(train)
+    ours = fed.rows.x[fed.train.index][:, plain].numpy()
+    assert np.abs(ours - peer.transform(train)).max() < 1e-5
+    assert torch.isfinite(fed.test.x).all()
+    fed_2 = data.from_frame(
+        frame.sample(frac=1, random_state=1), label="num", categories=["cp", "restecg"], test_fraction=0
+    )
+    whole = fed_2.split(5, held_fraction=0).pipeline
+    assert whole == fed_2.split(2, held_fraction=0, seed=4).pipeline
+
+
+def test_a_regression_target_is_standardized_and_keeps_its_unit_in_the_pipeline(hospitals):
+    frame = pd.concat(hospitals.values(), ignore_index=True)
+    made = data.from_frame(frame, label="chol", drop=["num"])
+    fed = made.by("hospital")
+    assert fed.classes is None
+    mean, std = fed.pipeline.target
+    train = made.rows.y[fed.train.index].double()
+    assert (mean, std) == pytest.approx((train.mean().item(), train.std(correction=0).item()), rel=1e-6)
+    assert torch.allclose(fed.rows.y * std + mean, made.rows.y, atol=1e-3)
+    assert fed.pipeline.labels == ()
+    assert "chol" not in fed.pipeline.recipe.numbers
+    assert data.from_frame(frame, label="chol", fit="none").by("hospital").pipeline.target == (0.0, 1.0)
+    assert data.from_frame(frame, label="chol", fit="party").by("hospital").pipeline is None
+
+
+def test_a_row_alone_is_encoded_as_in_a_table_of_a_thousand(census):
+    pooled = pd.concat(census.values(), ignore_index=True)
+    recipe = Recipe(
+        ("age", "gain", "rate"),
+        {"country": ("us", "mexico", "other")},
+        missing=("age",),
+        scaling={"gain": "quantile", "rate": "robust"},
+    )
+    pipeline = Pipeline(ideal(Preparation(recipe), census), "job", ("a", "b"))
+    whole = pipeline.encode(pooled[:1000])
+    again = Pipeline.from_dict(json.loads(json.dumps(pipeline.to_dict())))
+    assert again == pipeline
+    for row in (0, 7, 999):
+        assert torch.equal(again.encode(pooled.iloc[[row]]), whole[[row]])
+    assert torch.isfinite(whole).all()
+
+
+def test_a_pipeline_names_all_columns_that_are_missing():
+    fitted = replace(Recipe(("age", "pulse"), {"sex": ("f", "m")}), mean=(0.0, 0.0), std=(1.0, 1.0))
+    with pytest.raises(BadData, match=r"needs a column 'pulse'.*Also missing: 'sex'"):
+        Pipeline(fitted).encode(pd.DataFrame({"age": [3.0]}))
+    with pytest.raises(BadData, match="the recipe is not fitted"):
+        Pipeline(Recipe(("age",))).encode(pd.DataFrame({"age": [3.0]}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"target": [0.0]},
+        {"target": [0.0, 0.0]},
+        {"threshold": 2},
+        {"labels": "ab"},
+        {"recipe": {"numbers": ["a"], "mean": [1.0, 2.0], "std": [1.0, 1.0]}},
+        {"recipe": {"numbers": ["a"], "code": "x"}},
+        {"recipe": {"numbers": 3}},
+        {"more": 1},
+    ],
+)
+def test_a_pipeline_file_with_other_values_is_refused(change):
+    good = Pipeline(Recipe(("a",), mean=(0.0,), std=(1.0,)), "y", ("n", "p")).to_dict()
+    assert Pipeline.from_dict(good).label == "y"
+    with pytest.raises(BadData):
+        Pipeline.from_dict({**good, **change})
+
+
+def test_sums_of_rows_are_exact_and_carried():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(500, 3)) * 10.0 ** rng.integers(-6, 9, (500, 3))
+    one = exact.encode_sum(rows)
+    assert np.abs(one).max() <= exact.BOUND
+    parts = np.sum([exact.encode_sum(rows[k::7]) for k in range(7)], axis=0)
+    assert np.array_equal(exact.decode(one), exact.decode(parts))
+    import math
+
+    assert exact.decode(one).tolist() == [math.fsum(column) for column in rows.T]
+
+
+def test_the_pipelines_program_is_the_recipes_with_the_target(hospitals):
+    program = PipelinePreparation(Pipeline(Recipe(("age",)), "chol"))
+    fitted = ideal(program, hospitals)
+    values = known(hospitals, "age", "chol")
+    assert fitted.target == pytest.approx((values[:, 1].mean(), values[:, 1].std()), rel=1e-9)
+    assert fitted.recipe.numeric == ("age",)
