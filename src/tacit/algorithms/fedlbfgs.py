@@ -3,8 +3,8 @@ optimization", Mathematical Programming 45, 1989, Algorithm 2.1, with the gradie
 
 Every client sends the gradient over all its rows, as in FedSGD, so their mean is the gradient of the pooled
 rows whatever the sizes and skews of the parties. The paper's line search would need losses, a message more in
-each round; instead a step is at most `max_step` long, and the secant pair of a step that was too long corrects
-the next one.
+each round; instead a step is at most `max_step` long, and the secant pair of a step that was too long
+corrects the next one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..parameters import real, whole
 from .fedsgd import FedSGD
 from .types import State
 
-# A pair with less curvature than this, relative to the step, is rounding: it would make the next step too long.
+# A pair with less curvature than this, relative to the step, is rounding: the next step would be too long.
 FLAT = 1e-7
 
 
@@ -30,6 +30,7 @@ class FedLBFGS(FedSGD):
     take part in every round, because a pair of gradients of different parties is no curvature.
     """
 
+    is_own_baseline = True
     lr: float = real(1.0, above=0, doc="η, the length of the first step per unit of gradient; later 1")
     memory: int = whole(10, least=1, doc="m, the number of secant pairs")
     max_step: float = real(5.0, above=0, doc="the largest norm of a step")

@@ -21,7 +21,7 @@ from ..engine.task import Task
 from ..errors import BadParameter
 from ..guard import Noise, Quantize, Sparsify, Stage
 from ..guard.guard import Layout
-from ..models import Pretrained
+from ..models import Linear, Logistic, Pretrained
 from ..pace import SAFA
 from ..selection import PowerOfChoice
 from ..topologies import Gossip, Hierarchy
@@ -505,6 +505,19 @@ def _objective(p: Plan) -> Iterator[Conflict]:
         )
 
 
+def _model_kind(p: Plan) -> Iterator[Conflict]:
+    """Logistic regression is for classes, linear regression for numbers."""
+    spec = p.model.spec if isinstance(p.model, Pretrained) else p.model
+    if p.fed.classes is None and (spec == "logistic" or isinstance(spec, Logistic)):
+        yield Conflict(
+            "model", f"'logistic' is for classes, and {p.fed.name} is a regression", "Use model='linear'."
+        )
+    if p.fed.classes is not None and (spec == "linear" or isinstance(spec, Linear)):
+        yield Conflict(
+            "model", f"'linear' is a regression, and {p.fed.name} has classes", "Use model='logistic'."
+        )
+
+
 def _patience(p: Plan) -> Iterator[Conflict]:
     if p.patience is None:
         return
@@ -633,6 +646,7 @@ ENTRIES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
     _hierarchy,
     _private,
     _objective,
+    _model_kind,
     _patience,
     _runtime,
     _too_few_updates,
