@@ -25,6 +25,8 @@ MODULES: tuple[str, ...] = (
     "psi",
     "split",
     "predict",
+    "stats",
+    "export",
     "ledger",
     "provision",
     "hub",

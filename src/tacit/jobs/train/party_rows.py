@@ -35,6 +35,13 @@ class TableLayout:
     numbers: list[str] = field(default_factory=list)
     categories: dict = field(default_factory=dict)  # type: ignore[type-arg]  # column: its values
     missing: list[str] = field(default_factory=list)  # columns that may have missing values
+    dates: dict = field(default_factory=dict)  # type: ignore[type-arg]  # column: the parts that are used
+    date_formats: dict = field(default_factory=dict)  # type: ignore[type-arg]  # column: such as "%d/%m/%Y"
+    missing_codes: dict = field(default_factory=dict)  # type: ignore[type-arg]  # column: values
+    scaling: str | dict[str, str] = "standard"  # "standard", "robust", "quantile" or "none", or by column
+    winsorize: str = "auto"  # "auto", "always" or "none"
+    impute: str = "mean"  # "mean" or "median"
+    unseen: str = "other"  # "other" or "refuse"
     mean: list[float] = field(default_factory=list)  # of each of `numbers`, where parties agree on it
     std: list[float] = field(default_factory=list)
     separator: str = ""  # of CSV files; empty: recognized in each file
@@ -96,11 +103,28 @@ def read_layout(table: Mapping[str, Any]) -> AgreedTable:
     layout = from_fields(table, TableLayout, "[data]", what)
     kinds = {k: tuple(v) for k, v in layout.categories.items()}
     mean, std = (tuple(map(float, given)) or None for given in (layout.mean, layout.std))
-    recipe = Recipe(tuple(layout.numbers), kinds, tuple(layout.missing), mean=mean, std=std)
+    recipe = Recipe(
+        tuple(layout.numbers),
+        kinds,
+        tuple(layout.missing),
+        mean=mean,
+        std=std,
+        dates={k: tuple(v) if isinstance(v, list) else v for k, v in layout.dates.items()},
+        date_formats=dict(layout.date_formats),
+        missing_codes={k: tuple(v) if isinstance(v, list) else (v,) for k, v in layout.missing_codes.items()},
+        scaling=layout.scaling,
+        winsorize=layout.winsorize,
+        impute=layout.impute,
+        unseen=layout.unseen,
+    )
+    try:
+        recipe.check()
+    except BadData as error:
+        raise BadJob("\n".join(f"[data]: {line}" for line in str(error).splitlines())) from None
     if not recipe.columns:
         raise BadJob(
-            "[data]: there are neither numbers nor categories, so there is nothing to learn from. Name the "
-            "columns."
+            "[data]: there are neither numbers, dates nor categories, so there is nothing to learn from. "
+            "Name the columns."
         )
     if "labels" in table and len(layout.labels) < 2:
         raise BadJob(

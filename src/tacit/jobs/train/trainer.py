@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -23,6 +23,9 @@ from ...runs import Event
 from . import guards
 from .plan import Plan
 from .traffic import MessageSizes, count_bytes
+
+if TYPE_CHECKING:
+    from ...data.pipeline import Pipeline
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,7 @@ class Trainer(ABC):
     guards: Sequence[Guard] = ()  # one for each run, or none
     notes: Sequence[str] = ()  # for the journal, at the start of the run
     start_events: Mapping[str, Mapping[str, Any]] = {}  # by kind: further events at the start of the run
+    pipeline: Pipeline | None = None  # that real parties fitted together; a simulation has the federation's
     saves_every_round: bool = False  # whether a round must be on disk before anybody sees its model
     is_stopped: bool = False  # whether `run` ends before its last round
 
