@@ -188,13 +188,13 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
     assert not list(tmp_path.iterdir())
 
 
-def test_logistic_regression_refuses_a_regression() -> None:
+def test_linear_regression_is_never_called_logistic() -> None:
     fed = data.from_frame(frame().drop(columns="y"), label="cost", groups=["site"]).by("site")
-    with pytest.raises(BadParameter, match="Use model='linear'"):
-        tacit.train(fed, model="logistic")
-    job = make_plan(fed, model="linear").job(None)
-    assert job["model"]["name"] == "linear"
-    assert "logistic" not in str(job)
+    for model in ("linear", "logistic", models.Logistic()):
+        run = tacit.train(fed, model=model, rounds=1)
+        assert run.config["model"]["name"] == "linear"
+        assert run.events[0]["model"]["name"] == "linear"
+        assert "logistic" not in str(run.config)
 
 
 # --------------------------------------------------------------------------------------------- early stopping

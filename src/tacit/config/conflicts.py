@@ -21,7 +21,7 @@ from ..engine.task import Task
 from ..errors import BadParameter
 from ..guard import Noise, Quantize, Sparsify, Stage
 from ..guard.guard import Layout
-from ..models import Linear, Logistic, Pretrained
+from ..models import Linear, Pretrained
 from ..pace import SAFA
 from ..selection import PowerOfChoice
 from ..topologies import Gossip, Hierarchy
@@ -506,12 +506,8 @@ def _objective(p: Plan) -> Iterator[Conflict]:
 
 
 def _model_kind(p: Plan) -> Iterator[Conflict]:
-    """Logistic regression is for classes, linear regression for numbers."""
+    """Linear regression is for numbers; `make_plan` takes it for them where 'logistic' is given."""
     spec = p.model.spec if isinstance(p.model, Pretrained) else p.model
-    if p.fed.classes is None and (spec == "logistic" or isinstance(spec, Logistic)):
-        yield Conflict(
-            "model", f"'logistic' is for classes, and {p.fed.name} is a regression", "Use model='linear'."
-        )
     if p.fed.classes is not None and (spec == "linear" or isinstance(spec, Linear)):
         yield Conflict(
             "model", f"'linear' is a regression, and {p.fed.name} has classes", "Use model='logistic'."

@@ -29,7 +29,7 @@ from ...runtimes.cohort import Run
 from ..devices import device_for
 from . import guards
 from .objective import resolve_loss, weigh_classes
-from .table_defaults import embed_columns, recipe_of, table_defaults
+from .table_defaults import fit_model, recipe_of, table_defaults
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -275,7 +275,7 @@ def make_plan(fed: Federation, *, label: str = "", skew: str = "", **options: An
             "fed": fed,
             "model": config.model.pinned()
             if isinstance(config.model, models.Pretrained)
-            else embed_columns(config.model, recipe_of(fed, config.runtime)),
+            else fit_model(config.model, fed, recipe_of(fed, config.runtime)),
             "preset": tuple(preset),
             "per_round": _per_round(config, parties),
             "asked_per_round": config.per_round,

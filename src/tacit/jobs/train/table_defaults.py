@@ -98,8 +98,13 @@ def _is_plain(config: TrainConfig) -> bool:
     )
 
 
-def embed_columns(model: Any, recipe: Recipe | None) -> Any:
-    """Return a TableNetwork for the columns of a table; any other model as it is."""
+def fit_model(model: Any, fed: Federation, recipe: Recipe | None) -> Any:
+    """Return the model that fits the data: linear regression for numbers, embeddings for a table's columns.
+
+    A regression with model='logistic' is linear regression, and is called so everywhere.
+    """
+    if fed.classes is None and (model == "logistic" or isinstance(model, models.Logistic)):
+        return models.Linear()
     if model == "table_network":
         model = models.TableNetwork()
     if not isinstance(model, models.TableNetwork) or model.starts or recipe is None:
