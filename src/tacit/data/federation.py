@@ -77,7 +77,8 @@ class Federation:
     `rows` are the training and held-out rows of all parties; `train` and `held` say which rows belong to
     which party, and are disjoint. `test` is the global test set. In a simulation one process has all rows; a
     real party has only its own. `notes` are remarks about how the rows were partitioned and encoded.
-    `pipeline` says how rows of a table were encoded, if all parties encode alike.
+    `pipeline` says how rows of a table were encoded, if all parties encode alike, and `spent` what privacy
+    its statistics cost, if they have noise.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Federation:
     labels: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     pipeline: Pipeline | None = None
+    spent: dict[str, Any] | None = None  # the values of a ledger's `Spend`
 
     def __len__(self) -> int:
         return len(self.parties)

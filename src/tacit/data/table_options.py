@@ -33,6 +33,9 @@ class TableOptions(TypedDict, total=False):
     impute: str
     unseen: str
     fit: str | Recipe
+    fit_epsilon: float | None
+    fit_delta: float
+    bounds: Mapping[str, Sequence[float]] | None
     regression: bool | None
     labels: Sequence[str]
     group: str | None
@@ -55,6 +58,9 @@ DEFAULTS: dict[str, Any] = {
     "impute": "mean",
     "unseen": "other",
     "fit": "federated",
+    "fit_epsilon": None,
+    "fit_delta": 1e-6,
+    "bounds": None,
     "regression": None,
     "labels": (),
     "group": None,
