@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,12 +15,17 @@ import torch
 from ... import data as datasets
 from ...data import tables
 from ...data.federation import Federation, Holdings, Rows
+from ...data.pipeline import Pipeline
 from ...data.recipe import Recipe
 from ...data.table_files import check_encoding, read_table
 from ...errors import BadData, BadJob
 from ...files import write_atomic
 from ...parameters import bad, from_fields, from_table, nearest, real, to_table
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FITS = ("", "federated", "party", "none")
 # the stream of random numbers that decides which rows a party holds back; 0 to 4 are used to partition data
 HOLDING = 5
 
@@ -35,8 +39,16 @@ class TableLayout:
     numbers: list[str] = field(default_factory=list)
     categories: dict = field(default_factory=dict)  # type: ignore[type-arg]  # column: its values
     missing: list[str] = field(default_factory=list)  # columns that may have missing values
+    fit: str = ""  # "federated", "party" or "none": whose statistics; empty: see preparing.py
     mean: list[float] = field(default_factory=list)  # of each of `numbers`, where parties agree on it
     std: list[float] = field(default_factory=list)
+    dates: dict = field(default_factory=dict)  # type: ignore[type-arg]  # column: its parts
+    date_formats: dict = field(default_factory=dict)  # type: ignore[type-arg]
+    missing_codes: dict = field(default_factory=dict)  # type: ignore[type-arg]  # column: codes
+    scaling: str | dict = "standard"  # type: ignore[type-arg]
+    winsorize: str = "auto"
+    impute: str = "mean"
+    unseen: str = "other"
     separator: str = ""  # of CSV files; empty: recognized in each file
     decimal: str = ""  # "." or ",": the decimal sign; empty: a point
     encoding: str = ""  # of CSV files; empty: UTF-8
@@ -54,20 +66,11 @@ class TableLayout:
         ):
             must_be = "a table: a column, and the list of its values"
             raise bad("[data]", "categories", self.categories, must_be)
-        for key in ("mean", "std"):
-            values = getattr(self, key)
-            if values and (
-                len(values) != len(self.numbers)
-                or not all(
-                    isinstance(v, int | float)
-                    and not isinstance(v, bool)
-                    and math.isfinite(v)
-                    and (key == "mean" or v > 0)
-                    for v in values
-                )
-            ):
-                must_be = f"a list of {len(self.numbers)} finite numbers" + " above 0" * (key == "std")
-                raise bad("[data]", key, list(values), f"{must_be}, one for each of `numbers`")
+        if self.fit not in FITS:
+            raise bad("[data]", "fit", self.fit, f"one of {', '.join(map(repr, FITS[1:]))}, or left out")
+        for key in ("dates", "missing_codes"):
+            if not all(isinstance(v, list) and v for v in getattr(self, key).values()):
+                raise bad("[data]", key, getattr(self, key), "a table: a column, and a list")
         if bool(self.mean) != bool(self.std):
             given, other = ("mean", "std") if self.mean else ("std", "mean")
             raise bad("[data]", given, list(getattr(self, given)), f"given together with {other}")
@@ -88,6 +91,12 @@ class AgreedTable(NamedTuple):
     labels: list[str] | None  # None: a regression
     held_fraction: float
     reading: dict[str, str]  # separator, decimal and encoding, where they are given
+    fit: str  # as it is written; empty: not at all
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The way of a row from the table to the model, as far as the parties agreed on it."""
+        return Pipeline(self.recipe, self.label, tuple(self.labels or ()))
 
 
 def read_layout(table: Mapping[str, Any]) -> AgreedTable:
@@ -96,7 +105,25 @@ def read_layout(table: Mapping[str, Any]) -> AgreedTable:
     layout = from_fields(table, TableLayout, "[data]", what)
     kinds = {k: tuple(v) for k, v in layout.categories.items()}
     mean, std = (tuple(map(float, given)) or None for given in (layout.mean, layout.std))
-    recipe = Recipe(tuple(layout.numbers), kinds, tuple(layout.missing), mean=mean, std=std)
+    recipe = Recipe(
+        tuple(layout.numbers),
+        kinds,
+        tuple(layout.missing),
+        layout.fit or "federated",
+        mean,
+        std,
+        {k: tuple(v) for k, v in layout.dates.items()},
+        dict(layout.date_formats),
+        {k: tuple(v) for k, v in layout.missing_codes.items()},
+        layout.scaling if isinstance(layout.scaling, str) else dict(layout.scaling),
+        layout.winsorize,
+        layout.impute,
+        layout.unseen,
+    )
+    try:
+        recipe.check()
+    except (BadData, TypeError, AttributeError) as error:
+        raise BadJob("\n".join(f"[data]: {line}" for line in str(error).splitlines())) from None
     if not recipe.columns:
         raise BadJob(
             "[data]: there are neither numbers nor categories, so there is nothing to learn from. Name the "
@@ -109,7 +136,12 @@ def read_layout(table: Mapping[str, Any]) -> AgreedTable:
         )
     reading = {k: v for k in ("separator", "decimal", "encoding") if (v := getattr(layout, k))}
     return AgreedTable(
-        recipe, layout.label, list(layout.labels) or None, float(layout.held_fraction), reading
+        recipe,
+        layout.label,
+        list(layout.labels) or None,
+        float(layout.held_fraction),
+        reading,
+        layout.fit,
     )
 
 
@@ -167,27 +199,73 @@ def load_rows(folder: Path) -> Federation:
     )
 
 
-def read_rows(
+@dataclass(frozen=True)
+class PartyTable:
+    """A party's own table, checked against what the parties agreed on, and not encoded yet."""
+
+    name: str
+    party: str
+    agreed: AgreedTable
+    frame: DataFrame
+    y: torch.Tensor  # classes, or numbers as they are
+    train: torch.Tensor
+    held: torch.Tensor
+    seed: int
+
+    @property
+    def training_rows(self) -> DataFrame:
+        """What preparation is about."""
+        return self.frame.iloc[self.train.numpy()]
+
+    def fit_alone(self) -> Pipeline:
+        """Return the pipeline with declared statistics or, without these, with this party's own."""
+        recipe, pipeline = self.agreed.recipe, self.agreed.pipeline
+        return replace(pipeline, recipe=recipe.resolve(recipe.encode(self.frame)[self.train]))
+
+    def encode(self, pipeline: Pipeline | None = None) -> Federation:
+        """Return the rows, encoded by a fitted pipeline (None: the one this party fits alone)."""
+        pipeline = self.fit_alone() if pipeline is None else pipeline
+        x, labels, y = pipeline.encode(self.frame), self.agreed.labels, self.y
+        if labels is None:
+            mean, std = pipeline.target
+            y = ((y - mean) / std).to(torch.float32)
+        return Federation(
+            self.name,
+            Rows(x, y),
+            Holdings.from_lists([self.train]),
+            Holdings.from_lists([self.held]),
+            Rows(x[:0], y[:0]),
+            None if labels is None else len(labels),
+            (self.party,),
+            None,
+            self.seed,
+            pipeline.columns,
+            tuple(labels or ()),
+            pipeline=pipeline,
+        )
+
+
+def read_party_table(
     name: str,
     path: str | os.PathLike[str],
     layout: Mapping[str, Any] | None,
     seed: int,
     one_by_one: bool = False,
-) -> Federation:
-    """Read a party's own file, encoded as all parties agreed.
+) -> PartyTable:
+    """Read a party's own file: columns, categories and labels are the job's.
 
-    Columns, categories and labels are the job's. Means and standard deviations are the job's if it declares
-    them, and the party's own otherwise. With `one_by_one` each row is held out by itself, whatever the other
-    rows are: where an ε is claimed for a row, its presence must not move others.
+    With `one_by_one` each row is held out by itself, whatever the other rows are: where an ε is claimed for a
+    row, its presence must not move others.
     """
     if layout is None:
         raise BadJob(
             "the job does not say which columns the parties' files have. Its [data] needs label, numbers "
             "and categories."
         )
-    recipe, label, labels, fraction, reading = read_layout(layout)
+    agreed = read_layout(layout)
+    recipe, label, labels = agreed.recipe, agreed.label, agreed.labels
     file = Path(path)
-    frame = read_table(file, **reading)  # type: ignore[arg-type]
+    frame = read_table(file, **agreed.reading)  # type: ignore[arg-type]
     known = [str(c) for c in frame.columns]
     if label not in known:
         raise BadData(
@@ -197,15 +275,15 @@ def read_rows(
     if not len(frame):
         raise BadData(f"{file}: the table has no rows.")
     try:
-        x = recipe.encode(frame)
+        recipe.encode(frame)
     except BadData as error:
-        absent = [c for c in (*recipe.numbers, *recipe.categories, *recipe.missing) if c not in known]
+        absent = [c for c in recipe.inputs if c not in known]
         raise BadData(
             f"{file}: {error}", outside=f"its file has no column {absent[0]!r}" if absent else error.outside
         ) from None
     values = tables.to_target(str(file), label, frame[label], labels is None)
     if labels is None:
-        y = torch.from_numpy(values.astype(np.float32))
+        y = torch.from_numpy(values.astype(np.float64))
     else:
         place = {text: i for i, text in enumerate(labels)}
         unknown = sorted({str(v) for v in values.tolist()} - set(place))
@@ -216,23 +294,21 @@ def read_rows(
                 outside=f"its label {label!r} has a value that this job does not know",
             )
         y = torch.tensor([place[str(v)] for v in values.tolist()], dtype=torch.int64)
-    held, train = _hold_out(len(y), fraction, seed, one_by_one)
+    held, train = _hold_out(len(y), agreed.held_fraction, seed, one_by_one)
     if not len(train):
         raise BadData(f"{file}: all of its {len(y)} rows are held out, and there is none to train on.")
-    x = recipe.resolve(x[train]).standardize(x)
-    return Federation(
-        file.name,
-        Rows(x, y),
-        Holdings.from_lists([train]),
-        Holdings.from_lists([held]),
-        Rows(x[:0], y[:0]),
-        None if labels is None else len(labels),
-        (name,),
-        None,
-        seed,
-        recipe.columns,
-        tuple(labels or ()),
-    )
+    return PartyTable(file.name, name, agreed, frame, y, train, held, seed)
+
+
+def read_rows(
+    name: str,
+    path: str | os.PathLike[str],
+    layout: Mapping[str, Any] | None,
+    seed: int,
+    one_by_one: bool = False,
+) -> Federation:
+    """Read a party's own file, encoded by declared statistics, or by the party's own."""
+    return read_party_table(name, path, layout, seed, one_by_one).encode()
 
 
 def _hold_out(rows: int, fraction: float, seed: int, one_by_one: bool) -> tuple[torch.Tensor, torch.Tensor]:

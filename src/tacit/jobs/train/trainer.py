@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -23,6 +23,9 @@ from ...runs import Event
 from . import guards
 from .plan import Plan
 from .traffic import MessageSizes, count_bytes
+
+if TYPE_CHECKING:
+    from ...data.pipeline import Pipeline
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,8 @@ class RunContext:
     directory: Path | None = None  # of the run; None: it is in memory
     states: Sequence[State] = ()  # what `save` returned for each run; empty: from the beginning
     metadata: Mapping[str, Any] = field(default_factory=dict)  # what was saved with them
+    # the model that the run will return, and its metrics: known after the last round
+    result: Callable[[], tuple[State, Mapping[str, float]]] | None = None
 
     @property
     def ledger(self) -> Ledger:
@@ -112,6 +117,7 @@ class Trainer(ABC):
     guards: Sequence[Guard] = ()  # one for each run, or none
     notes: Sequence[str] = ()  # for the journal, at the start of the run
     start_events: Mapping[str, Mapping[str, Any]] = {}  # by kind: further events at the start of the run
+    pipeline: Pipeline | None = None  # that real parties fitted together; a simulation has the federation's
     saves_every_round: bool = False  # whether a round must be on disk before anybody sees its model
     is_stopped: bool = False  # whether `run` ends before its last round
 
