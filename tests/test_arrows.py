@@ -80,7 +80,15 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "tacit.report": (("tacit.files", "tacit.numbers"), ()),  # reads run directories and nothing else
     "tacit.runs": (("tacit.files",), ()),
-    "tacit.results": (("tacit.parties.ledger", "tacit.runs", "tacit.files"), ()),
+    "tacit.results": (
+        ("tacit.parties.ledger", "tacit.runs", "tacit.files", "tacit.release.release", "tacit.data.pipeline"),
+        (),
+    ),  # the last two as types, and in methods
+    # a model in use: its files, scoring, export; `onnx` where it is used, with the extra `onnx`
+    "tacit.release": (
+        ("tacit.data", "tacit.models", "tacit.files", "tacit.runs", "tacit.results", "tacit.parties.ledger"),
+        NUMERIC,
+    ),
     "tacit.accounting": (("tacit.numbers",), NUMERIC),
     "tacit.pace": (("tacit.algorithms.plan",), NUMERIC),  # whom a server waits for: numbers only, no parties
     "tacit.speeds": (("tacit.algorithms.plan",), NUMERIC),
@@ -151,6 +159,9 @@ EXCEPTIONS = {
     ): "Result.report() writes the page; a result without a report loads none",
     ("tacit.results", "tacit.report.records"): "as above",
     ("tacit.results", "tacit.report.result"): "as above",
+    ("tacit.results", "tacit.report.card"): "as above",
+    ("tacit.results", "tacit.release.score"): "Result.predict(); a result that is not in use loads none",
+    ("tacit.results", "tacit.release.export"): "as above",
     ("tacit.results", "tacit.data.table_files"): "JobResult.save() writes a table; others load no reader",
 }
 COMPOSE = ("tacit.jobs", "tacit.testing", "tacit.cli", "tacit.__main__", "tacit.config")

@@ -53,6 +53,7 @@ def test_the_public_names():
         "graphs",
         "guard",
         "infer",
+        "load",
         "models",
         "mpc",
         "pace",

@@ -58,6 +58,7 @@ UNDECLARED = {  # fields that are no single number or word: what they may be is 
     ("LabelsPerParty", "labels"): st.integers(1, 5)
     | st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple),
     ("ByColumn", "column"): st.text(min_size=1, max_size=8),
+    ("ByColumn", "missing_party"): st.text(min_size=1, max_size=8),
     ("MLP", "hidden"): st.lists(st.integers(1, 9), max_size=3).map(tuple),
     ("CNN", "channels"): st.none() | st.tuples(st.integers(1, 9), st.integers(1, 9)),
     ("CNN", "hidden"): st.none() | st.just((5, 3)),

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from .parties.ledger import Ledger
     from .protocols.psi_policy import PsiPolicy
     from .protocols.splitnn_parts import cut
+    from .release.load import load
     from .results import Comparison, Result
     from .runtimes.inprocess import InProcess
     from .runtimes.processes import Processes
@@ -89,6 +90,7 @@ __all__ = [
     "graphs",
     "guard",
     "infer",
+    "load",
     "models",
     "mpc",
     "pace",
@@ -130,6 +132,7 @@ _HOME = {
     "ftl": "jobs.vertical.transfer",
     "gossip": "jobs.train.gossip",
     "infer": "jobs.infer",
+    "load": "release.load",
     "pate": "jobs.pate.pate",
     "plan": "jobs.plan",
     "psi": "jobs.vertical.psi",

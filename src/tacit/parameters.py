@@ -381,6 +381,8 @@ def _has_type(value: Any, hint: Any) -> bool:
         return any(_has_type(value, a) for a in args)
     if origin in (tuple, list, Sequence):
         return isinstance(value, list) and all(_has_type(v, args[0]) for v in value)
+    if origin in (dict, Mapping):
+        return isinstance(value, dict) and all(_has_type(v, args[1]) for v in value.values())
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     return hint in (bool, int, str, dict) and type(value) is hint
@@ -393,6 +395,9 @@ def _type_names(hint: Any, plural: bool = False) -> list[str]:
         return [word for a in args for word in _type_names(a, plural)]
     if origin in (tuple, list, Sequence):
         return ["a list of " + " or ".join(_type_names(args[0], plural=True))]
+    if origin in (dict, Mapping):
+        of = [word.replace("a list", "lists") for word in _type_names(args[1], plural=True)]
+        return [("tables of " if plural else "a table of ") + " or ".join(of)]
     names = {
         bool: ("true or false",) * 2,
         int: ("a whole number", "whole numbers"),

@@ -19,6 +19,9 @@ from .runs import Event, Journal, check_empty, encode_model, encode_nonfinite, r
 if TYPE_CHECKING:
     import pandas
 
+    from .data.pipeline import Pipeline
+    from .release.release import Release
+
 
 class JobResult:
     """What every verb returns: `value` is what it computed, `ledger` is who saw what.
@@ -164,6 +167,58 @@ class Result(JobResult):
     origin: Any = field(default=None, repr=False)  # the plan with its rows, if it ran in this process
     # returns `models`, if the algorithm personalizes
     own: Callable[[], dict[str, Any]] | None = field(default=None, repr=False, compare=False)
+    # how to use the model: its architecture, and the pipeline of its table
+    release: Release | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def pipeline(self) -> Pipeline | None:
+        """How rows of the table are prepared for the model; None if the data did not come from a table."""
+        return None if self.release is None else self.release.pipeline
+
+    def predict(self, rows: Any, *, threshold: float | None = None) -> pandas.DataFrame:
+        """Score new rows, without labels: a DataFrame with the columns of the training table, of any length.
+
+        Returns a DataFrame with the same index: one probability for each class, in a column `p(LABEL)`, and
+        `prediction`; for a regression `prediction` alone, in the units of the table. With two classes,
+        `threshold` is the probability from which the second is predicted (default: that of the pipeline, or
+        else the more probable class). Other columns are ignored; `.attrs["notes"]` names them. A model that
+        was not trained on a table takes an array of encoded rows.
+        """
+        from .release.score import score
+
+        return score(self._release("predict"), self.model, rows, threshold)
+
+    def export(self, path: str | Path, *, encoded: bool = False, force: bool = False) -> Path:
+        """Write the model for other programs: ONNX (.onnx, the extra `onnx`) or torch.export (.pt2).
+
+        An ONNX file contains the preparation, too: it has one input for each column of the table, and needs
+        no tacit. `encoded` leaves the preparation out, so that the input is an encoded row; a .pt2 file is
+        always like this, because torch has no text.
+        """
+        from .release.export import export
+
+        return export(self._release("export"), self.model, path, encoded=encoded, force=force)
+
+    def card(self, path: str | Path | None = None) -> str:
+        """Return the model card, as Markdown; write it to `path`, or to card.md in the run's directory."""
+        from .report.card import render_card
+        from .report.records import RunRecord
+
+        text = render_card(
+            RunRecord(self.config, self.events, self.ledger.to_dict()),
+            None if self.release is None else self.release.to_dict(),
+        )
+        if path is not None or self.directory is not None:
+            write_atomic(Path(path) if path is not None else Path(self.directory or "") / "card.md", text)
+        return text
+
+    def _release(self, verb: str) -> Release:
+        if self.release is None:
+            raise BadParameter(
+                f"{verb}: this result does not say how its model is used. Use a result of tacit.train or "
+                "tacit.load."
+            )
+        return self.release
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -233,6 +288,10 @@ class Result(JobResult):
             for event in self.events:
                 journal.event(**event)
             journal.save_model(self.model)
+            if self.release is not None:
+                from .release.release import write_release
+
+                write_release(path, self.release, self.model)
         finally:
             journal.close(self.ledger.to_dict())
         return Path(path)

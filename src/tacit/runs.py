@@ -341,6 +341,20 @@ def decode_nonfinite(event: Event) -> Event:
     return {k: v if k == "kind" else back(v) for k, v in event.items()}
 
 
+def versions(tacit: str) -> dict[str, str]:
+    """Return the versions of what computes: Python and the packages whose version may change a figure."""
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"tacit": tacit, "python": platform.python_version()}
+    for name in ("torch", "numpy", "pandas"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue  # a bare GPU machine has no pandas
+    return found
+
+
 def rounds_of(events: Iterable[Event]) -> list[Event]:
     """Return the history: the events of rounds, without their kind."""
     return [{k: v for k, v in event.items() if k != "kind"} for event in events if event["kind"] == "round"]

@@ -293,6 +293,7 @@ def test_a_run_directory_holds_the_run(tmp_path: Path) -> None:
         "events.jsonl",
         "ledger.json",
         "model.safetensors",
+        "pipeline.json",
         "state",
     }
     again = tacit.models.build("logistic", (5,), 3, seed=9)

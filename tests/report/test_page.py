@@ -321,7 +321,7 @@ def test_regression_without_accuracy_or_label_counts_is_reported_by_its_loss(tmp
     (directory / "events.jsonl").write_text("\n".join(map(json.dumps, lines)))
     page = page_of(directory)
     assert "FedAvg reaches a loss of 0.25 after 20 rounds." in page
-    assert Outline(page).sections() == ["verdict", "curves", "skew", "ledger", "reproduce"]
+    assert Outline(page).sections() == ["verdict", "curves", "skew", "card", "ledger", "reproduce"]
 
 
 def changed(directory: Path, job: str = "", **start: Any) -> str:

@@ -274,7 +274,7 @@ def test_that_no_boolean_is_missing_is_read_off_the_data_and_so_not_declared():
     frame = pd.DataFrame({"smoker": [True, False, True], "age": [30, 40, 50]})
     assert Table.infer(frame, age=integer(0, 120)).undeclared == ["smoker"]
     assert Table.infer(frame, age=integer(0, 120), smoker=boolean()).undeclared == []
-    with pytest.raises(BadData, match="the column 'smoker' has no declared domain"):
+    with pytest.raises(BadData, match="'smoker' of the table: kind or domain was inferred"):
         MST().fit(frame, Table.infer(frame, age=integer(0, 120)))
 
 

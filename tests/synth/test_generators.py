@@ -135,7 +135,7 @@ def test_what_is_learned_does_not_depend_on_the_order_of_rows(name):
 )
 def test_small_odd_and_constant_tables_are_learned(name, frame):
     generator = dataclasses.replace(quick(name), copies=None) if name == "Cart" else quick(name)
-    rows = generator.fit(frame).sample(50, seed=1)
+    rows = generator.fit(frame, floor=1).sample(50, seed=1)
     assert list(rows.columns) == list(frame.columns)
     for column in frame:
         if frame[column].nunique() <= 1:
@@ -187,7 +187,7 @@ def test_conditions_may_be_lists_missing_values_and_combined_columns(name):
 def test_unique_holds_over_the_whole_sample_and_gives_up_with_a_sentence():
     frame = pd.DataFrame({"a": np.arange(40) * 7, "b": ["x", "y"] * 20})
     table = synth.Table.infer(frame, constraints=[synth.Unique("a", "b")], a="integer")
-    fitted = synth.Independent().fit(frame, table)
+    fitted = synth.Independent().fit(frame, table, floor=1)
     assert not fitted.sample(200).duplicated(["a", "b"]).any()
     with pytest.raises(BadData, match=r"only \d+ of 600 rows satisfy Unique\(columns=\('a', 'b'\)\)"):
         fitted.sample(600)

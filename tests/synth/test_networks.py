@@ -231,7 +231,9 @@ def test_rows_come_from_the_moving_mean_of_the_makers_weights():
 
 def test_a_mean_of_nothing_is_the_maker_itself():
     frame = separated(200)
-    plain, mean = (synth.GAN(epochs=2, average=average).fit(frame).state.tensors for average in (0.0, 0.9))
+    plain, mean = (
+        synth.GAN(epochs=2, average=average).fit(frame, floor=1).state.tensors for average in (0.0, 0.9)
+    )
     assert plain.keys() == mean.keys()
     assert not torch.equal(plain["maker.0.last.weight"], mean["maker.0.last.weight"])
     layout = Layout(synth.Table.infer(frame))

@@ -64,7 +64,7 @@ def test_domains_are_declared_and_what_is_outside_says_nothing(name):
     generator = SHORT[name]
     with pytest.raises(BadData, match=f"{name} needs declared domains"):
         generator.fit(people(50))
-    with pytest.raises(BadData, match="the column 'kind' has no declared domain"):
+    with pytest.raises(BadData, match="'kind' of the table: kind or domain was inferred"):
         generator.fit(people(50), Table.infer(people(50), age=integer(0, 99)))
     with pytest.raises(BadParameter, match=rf"{name}\.learn: numbers without declared domains"):
         generator.learn(np.zeros((2, 2)), None, None, None)

@@ -44,7 +44,7 @@ def test_the_first_small_study_is_reached(generator, seed):
     once, so 0.1 is four of them.
     """
     real = normals(seed=seed)
-    made = generator.fit(real).sample(1000, seed=seed)
+    made = generator.fit(real, floor=1).sample(1000, seed=seed)
     assert 1 - ks(real["x"], made["x"]) >= 0.96
     assert 1 - ks(real["y"], made["y"]) >= 0.96
     assert 1 - tv(real["c"], made["c"]) >= 0.96
@@ -57,7 +57,7 @@ def test_the_first_small_study_as_the_documentation_prints_it(generator):
     about two standard errors of 1,000 rows.
     """
     real = normals(seed=0)
-    made = generator.fit(real).sample(1000)
+    made = generator.fit(real, floor=1).sample(1000)
     assert (
         min(1 - ks(real["x"], made["x"]), 1 - ks(real["y"], made["y"]), 1 - tv(real["c"], made["c"])) >= 0.96
     )
@@ -73,7 +73,7 @@ def test_the_second_small_study_is_reached(generator):
 
     flowers = load_iris(as_frame=True)
     real = flowers.data.assign(species=[str(flowers.target_names[k]) for k in flowers.target])
-    made = generator.fit(real).sample(150)
+    made = generator.fit(real, floor=1).sample(150)
     assert all(1 - ks(real[c], made[c]) >= 0.95 for c in flowers.data)
     assert 1 - tv(real["species"], made["species"]) >= 0.95
 
@@ -221,7 +221,7 @@ def test_a_table_that_can_only_be_copied_is_refused():
     with pytest.raises(
         BadData, match=r"Cart: even with one leaf per column, 100\.0% of the rows are copies of training rows"
     ):
-        synth.Cart(copies=0.5).fit(frame)
+        synth.Cart(copies=0.5).fit(frame, floor=1)
 
 
 def test_sequential_trees_follow_dependence_that_correlation_cannot_show():
@@ -258,7 +258,7 @@ def test_trees_copy_no_more_than_fresh_rows_do_in_small_tables_either(rows):
         mine, fresh = mixed[:rows], mixed[rows : rows + 20_000]
         made = (
             synth.Cart(seed=seed)
-            .fit(everything.iloc[mine].reset_index(drop=True), table)
+            .fit(everything.iloc[mine].reset_index(drop=True), table, floor=1)
             .sample(10_000, seed=seed)
         )
         ratios.append(cart.copy_rate(x[mine], table.to_numbers(made)) / cart.copy_rate(x[mine], x[fresh]))

@@ -314,9 +314,11 @@ def _run(args: argparse.Namespace) -> Answer:
 def answer_run(result: Result, out: Path, notes: list[str], lines: list[str], **more: Any) -> Answer:
     """Write the report of a training run and return the answer of its verb."""
     report = result.report(out / "report.html")
+    result.card(out / "card.md")
     value = {
         "run": str(out),
         "report": str(report),
+        "card": str(out / "card.md"),
         "metrics": result.metrics,
         "history": result.history,
         **more,

@@ -13,32 +13,23 @@ def add(verb: Callable[..., Any]) -> None:
         "plan",
         _plan,
         "Show what a job would reveal: who sees what, ε and δ, bytes, dropouts. Nothing is trained.",
-        arg("job", help="a job file (TOML)"),
+        arg("job", help="any job file (TOML): of run, compare, party, train-private, pate, split or ftl"),
         arg("--kit", metavar="DIR", help="a start kit, for the job file of a run between real parties"),
+        arg(
+            "--parties",
+            type=int,
+            metavar="N",
+            help="without a kit: how many clients to plan for, for the job file of real parties (default: 3)",
+        ),
         SET,
     )
 
 
 def _plan(args: Any) -> Answer:
-    from ..config.toml import named
-    from ..jobs.plan import plan
+    from ..jobs.plan_file import plan_file
 
-    if args.kit is not None:
-        from ..runtimes.processes import need_net
-
-        need_net("tacit plan --kit")
-        from ..jobs.train import deployed
-        from ..runtimes import kits
-
-        kit = kits.load(args.kit)
-        layout, options = deployed.read(args.job, args.changes)
-        fed, options["runtime"] = deployed.federation(kit, layout), deployed.Deployed(kit, layout)
-    else:
-        from ..config import job as config
-
-        job = config.load(args.job, args.changes)
-        options = job.train()
-        (fed,) = job.federations()
-    with named(args.job):
-        outlook = plan(fed, **options)
-    return answer(outlook.to_dict(), [str(outlook)])
+    planned = plan_file(args.job, args.changes, args.kit, args.parties)
+    if len(planned) == 1:
+        return answer(planned[0].outlook.to_dict(), [str(planned[0].outlook)])
+    lines = [f"{job.label}\n{job.outlook}\n" for job in planned]
+    return answer({"plans": [{"label": p.label, **p.outlook.to_dict()} for p in planned]}, lines)

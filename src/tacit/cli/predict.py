@@ -1,4 +1,6 @@
-"""tacit predict: predict with a split network, between real parties or with all of them here."""
+"""tacit predict: score new rows with the model of a run, or predict with a split network, between real
+parties or with all of them here.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,22 @@ from typing import Any
 
 from ..errors import BadParameter
 from .split import kit_of, runtime
-from .verbs import KIT, PATIENCE, PROCESSES, WAIT, Answer, answer, arg
+from .verbs import KIT, PATIENCE, PROCESSES, WAIT, Answer, answer, arg, parse_columns
 
 
 def add(verb: Callable[..., Any]) -> None:
     verb(
         "predict",
         _predict,
-        "Predict with a split network or a predictor of `tacit ftl`: "
-        "each party brings its part and its own rows; the holder of the top gets the predictions.",
-        arg("part", help="the folder of your part; without a kit, the folder with all parts"),
+        "Score new rows with the model of a run; or predict with a split network or a predictor of `tacit "
+        "ftl`: each party brings its part and its own rows; the holder of the top gets the predictions.",
+        arg(
+            "part",
+            metavar="RUN|PART",
+            help="the directory of a run, or of a party's model; for a split network the folder of your "
+            "part, and without a kit the folder with all parts",
+        ),
+        arg("table", nargs="?", metavar="NEW.csv", help="with a run: the new rows, without labels"),
         KIT,
         arg(
             "--file",
@@ -38,6 +46,21 @@ def add(verb: Callable[..., Any]) -> None:
             help="rows of your file with the id of an earlier row and other values: "
             "refuse the file, or keep the first row of each id (default: refuse)",
         ),
+        arg(
+            "--keep",
+            action="append",
+            default=[],
+            metavar="COLUMNS",
+            help="with a run: columns to copy to the output, like patient,ward; may be given several times",
+        ),
+        arg(
+            "--threshold",
+            type=float,
+            metavar="P",
+            help="with a run of two classes: the probability from which the second is predicted",
+        ),
+        arg("--separator", metavar="SIGN", help="with a run: of the new rows' file (default: detected)"),
+        arg("--decimal", default=".", metavar="SIGN", help="with a run: '.' (default) or ','"),
         arg("--force", action="store_true", help="overwrite an existing file"),
         PROCESSES,
         WAIT,
@@ -46,6 +69,39 @@ def add(verb: Callable[..., Any]) -> None:
 
 
 def _predict(args: Any) -> Answer:
+    from ..release.release import has_release
+
+    if args.table is not None or has_release(args.part):
+        return _score(args)
+    return _predict_split(args)
+
+
+def _score(args: Any) -> Answer:
+    """Score the rows of a file with the model of a run."""
+    from ..release.release import check_release, read_model
+    from ..release.score_file import score_file
+
+    check_release(args.part)
+    if args.table is None or args.file or args.kit is not None or args.processes:
+        raise BadParameter(
+            f"predict: {args.part} holds the whole model of a run: give it the new rows, without --file, "
+            f"--kit and --processes, like `tacit predict {args.part} new.csv --out scored.csv`."
+        )
+    scored = score_file(
+        *read_model(args.part),
+        args.table,
+        args.out,
+        keep=parse_columns(args.keep, "--keep"),
+        threshold=args.threshold,
+        separator=args.separator,
+        decimal=args.decimal,
+        force=args.force,
+    )
+    lines = [*(f"note    {note}" for note in scored.notes), f"{scored.rows:,} rows, scores in {scored.out}"]
+    return answer({"rows": scored.rows, "out": str(scored.out), "notes": scored.notes}, lines)
+
+
+def _predict_split(args: Any) -> Answer:
     from ..jobs.vertical import split_deployed as deployed
     from ..parties.ledger import Ledger
 

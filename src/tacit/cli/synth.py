@@ -43,6 +43,13 @@ def add(verb: Callable[..., Any]) -> None:
         arg("--columns", metavar="FILE", help=COLUMNS),
         DROP,
         arg(
+            "--floor",
+            type=int,
+            metavar="N",
+            help="values that fewer than N rows share are not published: rare categories are replaced, "
+            "extreme numbers are cut off (default: 10; 1 publishes every value)",
+        ),
+        arg(
             "--rows",
             type=int,
             metavar="N",
@@ -107,7 +114,7 @@ def _synth(args: argparse.Namespace) -> Answer:
             rows = args.rows or len(frame)
             table = _table(frame, args.columns, generator.private)
             _check_names(frame, table, args)
-            generator.fit(frame, table, watch=show_event(progress))
+            generator.fit(frame, table, watch=show_event(progress), floor=args.floor)
             fit_seconds = time.monotonic() - started
         conditions = parse_conditions(generator.table, args.conditions)
         if args.save:
@@ -124,11 +131,13 @@ def _synth(args: argparse.Namespace) -> Answer:
         "seed": seed,
         "ledger": generator.ledger.to_dict(),
         "history": generator.history,
+        "protection": generator.protection.to_dict(),
         "seconds": time.monotonic() - started,
     }
     lines = [
         *generator.ledger.stamps,
         *(f"privacy    ε = {s.epsilon:.4g}, δ = {s.delta:g}, {s.unit}" for s in generator.ledger.spent),
+        *describe_protection(generator),
         *([f"{rows:,} rows   {args.out}"] if args.out else []),
         *([f"generator  {args.save}"] if args.save else []),
     ]
@@ -153,6 +162,15 @@ def _synth(args: argparse.Namespace) -> Answer:
         value |= {"scores": {s.name: s.value for s in scores.scores}, "warnings": scores.warnings}
         lines += [str(scores), f"report     {args.report}"]
     return answer(value, lines)
+
+
+def describe_protection(generator: Generator) -> list[str]:
+    """Say which columns had values that too few rows share."""
+    protection = generator.protection
+    if protection.floor <= 1:
+        return [] if generator.private else ["protection none: values of single rows are published (floor=1)"]
+    changed = ", ".join(f"{name} ({n} rows)" for name, n in protection.replaced.items()) or "none"
+    return [f"protection values of fewer than {protection.floor} rows replaced: {changed}"]
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -180,10 +198,11 @@ def _check(args: argparse.Namespace) -> None:
                 or args.changes
                 or args.drop
                 or args.holdout
+                or args.floor is not None
                 or args.insecure_seed is not None
             ),
             "synth: --load uses a fitted generator; remove --report, --columns, --epochs, --set, --drop, "
-            "--holdout and --insecure-seed.",
+            "--holdout, --floor and --insecure-seed.",
         ),
     )
     if args.load and not Path(args.load).exists():

@@ -25,6 +25,7 @@ MODULES: tuple[str, ...] = (
     "psi",
     "split",
     "predict",
+    "export",
     "ledger",
     "provision",
     "hub",

@@ -316,10 +316,12 @@ def _data(raw: dict[str, Any], skews: list[Any], file: Path) -> dict[str, Any]:
     known = {"name": str, **takes, **partition}
     values = toml.hold(where, flat, known)
     for key, hint in known.items():
-        if isinstance(values.get(key), str) and any(
-            typing.get_origin(a) is os.PathLike for a in typing.get_args(hint)
-        ):
-            values[key] = str((file.parent / Path(values[key]).expanduser()).resolve())
+        if any(typing.get_origin(a) is os.PathLike for a in typing.get_args(hint)):
+            given = values.get(key)
+            if isinstance(given, str):
+                values[key] = _absolute(file, given)
+            elif isinstance(given, list):
+                values[key] = [_absolute(file, path) for path in given]
     if "by" in flat and skews:
         raise BadJob(
             f"{where}: both `by` and a skew are there. `by` already says who holds which rows: leave one of "
@@ -350,6 +352,10 @@ def _data(raw: dict[str, Any], skews: list[Any], file: Path) -> dict[str, Any]:
     }
 
 
+def _absolute(file: Path, path: str) -> str:
+    return str((file.parent / Path(path).expanduser()).resolve())
+
+
 def source(table: Mapping[str, Any], file: str) -> tuple[Callable[..., Any], dict[str, Any]]:
     """Return the function that loads the data set, and its parameters."""
     from .. import data
@@ -362,7 +368,9 @@ def source(table: Mapping[str, Any], file: str) -> tuple[Callable[..., Any], dic
             )
         packed = str(table["path"]).lower().removesuffix(".gz").removesuffix(".zip")
         make: Callable[..., Any] = (
-            data.from_parquet if packed.endswith((".parquet", ".pq")) else data.from_csv
+            data.from_parquet
+            if isinstance(table["path"], str) and packed.endswith((".parquet", ".pq"))
+            else data.from_csv
         )
         if "label" not in table:
             raise BadJob(f'{file}, data: `path` needs a `label`. Name the column to predict: label = "…".')

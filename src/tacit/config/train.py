@@ -46,6 +46,7 @@ REGRESSION_METRICS = ("r2", "mae", "rmse")
 METRICS = ("loss", *CLASS_METRICS, *REGRESSION_METRICS)
 BALANCED = "balanced"
 
+MOST_TEXT = 4000  # characters of a text for the model card
 MIN_ROWS = 10  # a metric on fewer held-out rows says too much about single rows
 
 ALGORITHM = Kind("an algorithm", algorithms.ALL, base=Algorithm, example="algorithms.FedAvg(lr=0.1)")
@@ -126,6 +127,13 @@ def _take_class_weight(value: Any, owner: str) -> Any:
     if isinstance(value, Mapping):
         return {str(label): float(n) for label, n in value.items()}
     return tuple(map(float, value))
+
+
+def _take_intended_use(value: Any, owner: str) -> str:
+    if not isinstance(value, str) or len(value) > MOST_TEXT:
+        must_be = f"a text of at most {MOST_TEXT:,} characters"
+        raise bad(owner, "intended_use", value if not isinstance(value, str) else "longer", must_be)
+    return value
 
 
 def keep(value: Any, owner: str) -> Any:
@@ -288,6 +296,12 @@ class TrainConfig:
         doc="early stopping: evaluations without a better metric after which a run ends; its model is that "
         "of the best evaluated round",
     )
+    intended_use: str = component(
+        "",
+        _take_intended_use,
+        takes="str",
+        doc="what the model is for and what not, for the model card; parties agree to it with the job",
+    )
 
     @classmethod
     def of(cls, owner: str = "train", **options: Any) -> TrainConfig:
@@ -308,7 +322,7 @@ class TrainConfig:
 OPTIONS = {f.name: f for f in dataclasses.fields(TrainConfig)}
 SIMULATED = tuple(name for name, f in OPTIONS.items() if f.metadata.get("simulated"))  # not for real parties
 COMPONENTS = tuple(name for name, f in OPTIONS.items() if f.metadata["kind"] == "component")
-IN_TRAIN = ("device", "runtime", "class_weight")  # components that a job file keeps in [train]
+IN_TRAIN = ("device", "runtime", "class_weight", "intended_use")  # components that are keys of [train]
 TABLES = tuple(name for name in COMPONENTS if name not in IN_TRAIN)  # those with a table of their own
 SETTINGS = tuple(name for name in OPTIONS if name not in TABLES)  # keys of [train]
 

@@ -56,6 +56,7 @@ class TrainOptions(TypedDict, total=False):
     class_weight: str | Mapping[str, float] | Sequence[float] | None
     l2: float | None
     patience: int | None
+    intended_use: str
 
 
 class CompareOptions(TypedDict, total=False):
@@ -85,6 +86,7 @@ class CompareOptions(TypedDict, total=False):
     class_weight: str | Mapping[str, float] | Sequence[float] | None
     l2: float | None
     patience: int | None
+    intended_use: str
 
 
 class GossipOptions(TypedDict, total=False):
@@ -110,6 +112,7 @@ class GossipOptions(TypedDict, total=False):
     loss: str | None
     class_weight: str | Mapping[str, float] | Sequence[float] | None
     l2: float | None
+    intended_use: str
 
 
 class PrivateOptions(TypedDict, total=False):

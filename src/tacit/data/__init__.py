@@ -34,7 +34,7 @@ from .skews import (
     Skew,
 )
 from .synthetic import synthetic
-from .tables import from_csv, from_frame, from_parquet
+from .tables import from_csv, from_frame, from_frames, from_parquet
 from .vertical import Columns, Vertical, split_for_transfer
 
 ALL: dict[str, Callable[..., Dataset]] = {
@@ -82,6 +82,7 @@ __all__ = [
     "from_arrays",
     "from_csv",
     "from_frame",
+    "from_frames",
     "from_parquet",
     "gaussian_blobs",
     "heart_disease",

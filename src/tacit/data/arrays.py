@@ -113,6 +113,7 @@ def select_rows(data: Dataset, rest: np.ndarray, tested: np.ndarray) -> Dataset:
         {key: values[rest] for key, values in data.groups.items()},
         {key: values[tested] for key, values in data.groups.items()},
         None if data.table is None else data.table.take(rest, tested),
+        None if data.persons is None else data.persons[rest],
     )
 
 

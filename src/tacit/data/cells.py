@@ -185,7 +185,7 @@ def date_features(moments: Series, parts: Sequence[str]) -> np.ndarray:
     for part in parts:
         if part in CYCLES:
             hours = moments.dt.hour + moments.dt.minute / 60 + moments.dt.second / 3600
-            place = {"month": moments.dt.month - 1, "weekday": moments.dt.weekday, "hour": hours}[part]
+            place = {"month": moments.dt.month - 1, "weekday": moments.dt.day_of_week, "hour": hours}[part]
             angle = place.to_numpy(dtype=np.float64) * (2 * np.pi / CYCLES[part])
             # rounded: the last digits of sine and cosine differ between machines, and sums are exact
             out += [np.round(np.sin(angle), 12), np.round(np.cos(angle), 12)]

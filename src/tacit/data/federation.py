@@ -16,7 +16,7 @@ from ..parameters import bad, check, nearest
 
 if TYPE_CHECKING:
     from .pipeline import Pipeline
-    from .skews import Skew
+    from .skews import ByColumn, Skew
     from .tables import Table
     from .vertical import Vertical
 
@@ -228,6 +228,7 @@ class Dataset:
     groups: dict[str, np.ndarray] = field(default_factory=dict)
     test_groups: dict[str, np.ndarray] = field(default_factory=dict)
     table: Table | None = None
+    persons: np.ndarray | None = None  # whose each row is; the rows of one person stay together
 
     def __len__(self) -> int:
         return len(self.rows.y)
@@ -239,7 +240,7 @@ class Dataset:
         )
 
     def column(self, name: str, test: bool = False) -> np.ndarray | None:
-        """Return a column's values as text; None if the test set does not have it."""
+        """Return a column's values as text, "" where there is none; None if the test set does not have it."""
         groups = self.test_groups if test else self.groups
         if name in groups:
             return groups[name].astype(str)
@@ -287,7 +288,7 @@ class Dataset:
         if isinstance(skew, ByColumn):
             if self.table is not None:
                 data = self.table.without(self, skew.column)
-            groups = len(skew.names(data, 0))
+            groups, sizes = len(skew.names(data, 0)), skew.sizes(data)
             if parties is not None and parties != groups:
                 raise bad(
                     "split",
@@ -300,9 +301,15 @@ class Dataset:
         fits = f"a whole number from 1 to {len(data)}, the number of rows of {self.name}"
         check_whole("split", "parties", parties, 1, len(data), fits)
         assert parties is not None
-        share = len(data) // parties
+        share, what = len(data) // parties, "an equal share of the rows"
+        if isinstance(skew, ByColumn):
+            share, what = (
+                int(min(sizes)),
+                f"the rows of the smallest party, {names_of_smallest(skew, data)!r}",
+            )
+            what += ". Or merge small parties, or leave them out, with min_rows=… and small='merge' or 'drop'"
         min_size = min(10, max(1, share // 2)) if min_size is None else min_size
-        fits = f"a whole number from 1 to {share}, an equal share of the rows"
+        fits = f"a whole number from 1 to {share}, {what}"
         check_whole("split", "min_size", min_size, 1, share, fits)
         check_whole("split", "seed", seed, 0)
         check_fraction("split", "held_fraction", held_fraction)
@@ -325,11 +332,26 @@ class Dataset:
 
         return split_columns(self, into, label_at)
 
-    def by(self, column: str, seed: int = 0, held_fraction: float = 0.1, min_size: int = 1) -> Federation:
-        """Make one party for each value of `column`, named after it."""
+    def by(
+        self,
+        column: str,
+        seed: int = 0,
+        held_fraction: float = 0.1,
+        min_size: int = 1,
+        min_rows: int | None = None,
+        small: str = "refuse",
+        missing_party: str = "refuse",
+    ) -> Federation:
+        """Make one party for each value of `column`, named after it.
+
+        Parties with fewer than `min_rows` rows are refused, merged into one party "small parties"
+        (`small="merge"`), or left out ("drop"); with `small` alone, `min_rows` is 20. Rows without a value
+        are refused, left out (`missing_party="drop"`), or make a party of that name.
+        """
         from .skews import ByColumn
 
-        return self.split(None, ByColumn(column), seed=seed, held_fraction=held_fraction, min_size=min_size)
+        skew = ByColumn(str(column), min_rows, small, missing_party)
+        return self.split(None, skew, seed=seed, held_fraction=held_fraction, min_size=min_size)
 
 
 def check_one_label(owner: str, data: Federation | Dataset) -> None:
@@ -365,17 +387,36 @@ def party_names(parties: int) -> tuple[str, ...]:
     return tuple(f"p{k:0{width}d}" for k in range(parties))
 
 
+def names_of_smallest(skew: ByColumn, data: Dataset) -> str:
+    return skew.names(data, 0)[int(np.argmin(skew.sizes(data)))]
+
+
+def _note_shared_people(persons: np.ndarray, owner: np.ndarray) -> list[str]:
+    """Note that some people have rows at several parties: no party can see that, so no split can."""
+    pairs = np.unique(np.stack([persons, owner]), axis=1)[0]
+    if len(pairs) == len(np.unique(pairs)):
+        return []
+    return [
+        "Some people have rows at more than one party. Each party keeps a person's rows together, but they "
+        "may be training rows at one party and held-out rows at another."
+    ]
+
+
 def _partition(
     data: Dataset, parties: int, skew: Skew, seed: int, held_fraction: float, min_size: int
 ) -> Federation:
-    from .skews import top_up
+    from .people import hold_out_people, partition_people
+    from .skews import ByColumn, top_up
 
     # One random stream for each decision: another held-out share must not change the partition.
     partition_rng, held_rng, alter_rng = (np.random.default_rng([seed, stream]) for stream in range(3))
     names = skew.names(data, parties)
-    lists = skew.partition(data, parties, partition_rng, min_size)
-    notes: list[str] = []
-    if skew.tops_up and min(map(len, lists)) < min_size:
+    notes: list[str] = [*skew.notes(data)]
+    if data.persons is None or isinstance(skew, ByColumn):
+        lists = skew.partition(data, parties, partition_rng, min_size)
+    else:
+        lists = partition_people(skew, data, parties, partition_rng, min_size)
+    if skew.tops_up and data.persons is None and min(map(len, lists)) < min_size:
         notes.append(
             f"{skew}: no draw gave all {parties} parties {min_size} rows; the smallest parties got "
             "rows of the largest."
@@ -393,18 +434,24 @@ def _partition(
     rows, kept = data.rows, None
     if len(index) < len(data):  # only Dirichlet's party variant leaves rows over
         rows, kept = Rows(rows.x[torch.from_numpy(index)], rows.y[torch.from_numpy(index)]), index
-        notes.append(
-            f"{skew}: not all rows are used; the others belong to no party."
-        )  # without their number: private runs publish their notes
+        if not isinstance(skew, ByColumn):  # whose own notes say so
+            notes.append(
+                f"{skew}: not all rows are used; the others belong to no party."
+            )  # without their number: private runs publish their notes
         index = np.arange(len(index))
-    order = np.lexsort((held_rng.random(len(index)), owner))  # a random order within each party
-    index, owner = index[order], owner[order]
     at_least_one = (sizes > 1) & (held_fraction > 0)
     n_held = np.minimum(
         np.maximum(np.floor(sizes * held_fraction + 0.5).astype(np.int64), at_least_one), sizes - 1
     )
-    position = np.arange(len(index)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    is_held = position < np.repeat(n_held, sizes)
+    if data.persons is None:
+        order = np.lexsort((held_rng.random(len(index)), owner))  # a random order within each party
+        position = np.arange(len(index)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        is_held = position < np.repeat(n_held, sizes)
+    else:
+        persons = data.persons[index if kept is None else kept]
+        order, is_held = hold_out_people(persons, owner, n_held, held_rng)
+        notes += _note_shared_people(persons, owner)
+    index, owner = index[order], owner[order]
     train, held = (Holdings.from_owners(index[mask], owner[mask], parties) for mask in (~is_held, is_held))
     fed = Federation(
         data.name,

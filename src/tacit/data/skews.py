@@ -26,6 +26,7 @@ import torch
 
 from ..errors import BadData
 from ..parameters import bad, choice, real, whole
+from .cells import show_row
 from .federation import Rows, check_one_label, party_names
 
 if TYPE_CHECKING:
@@ -59,6 +60,10 @@ class Skew:
     ) -> list[np.ndarray]:
         """Return the rows of each party. Every row has at most one owner."""
         return np.array_split(rng.permutation(len(dataset)), parties)
+
+    def notes(self, dataset: Dataset) -> tuple[str, ...]:
+        """Return remarks about how the rows are partitioned."""
+        return ()
 
     def alter(self, fed: Federation, rng: np.random.Generator) -> Rows:
         """Return the changed rows of a partitioned data set. The global test set does not change."""
@@ -343,20 +348,84 @@ class ConceptDrift(Skew):
         return torch.from_numpy(meaning)
 
 
+SMALL = ("refuse", "merge", "drop")
+MERGED = "small parties"
+USUAL_ROWS = 20  # parties with fewer rows are small, if it is said what to do with those but not how small
+
+
 @dataclass(frozen=True, repr=False)
 class ByColumn(Skew):
     """One party for each value of a column (a hospital, a device), named after it."""
 
     column: str
+    min_rows: int | None = whole(None, least=1, none=True, doc="parties with fewer rows are small")
+    small: str = choice("refuse", SMALL, doc="what to do with small parties")
+    # "refuse", "drop", or the name of a party
+    missing_party: str = "refuse"
+
+    def _values(self, dataset: Dataset) -> np.ndarray:
+        """Return the party of each row, "" for rows that are left out."""
+        values = np.asarray(dataset.column(self.column)).astype(object)
+        absent = values == ""
+        if absent.any() and self.missing_party == "refuse":
+            first = show_row(int(absent.argmax())) if dataset.table is None else ""
+            raise BadData(
+                f"{dataset.name}: {int(absent.sum())} rows have no {self.column!r}, so they belong to no "
+                f"party{f'; the first is {first}' if first else ''}. Fill them, leave them out with "
+                "missing_party='drop', or name a party for them, missing_party='unknown'."
+            )
+        if self.missing_party not in ("refuse", "drop"):
+            if not self.missing_party.strip():
+                raise bad(
+                    "by", "missing_party", self.missing_party, "'refuse', 'drop' or the name of a party"
+                )
+            values[absent] = self.missing_party
+        names, counts = np.unique(values[values != ""].astype(str), return_counts=True)
+        few = names[counts < self._least]
+        if len(few) and self.small == "refuse":
+            raise BadData(
+                f"{dataset.name}: {len(few)} of {len(names)} parties have fewer than {self._least} rows: "
+                f"{', '.join(few[:10])}{', …' if len(few) > 10 else ''}. Pass small='merge' to make one "
+                "party of them, or small='drop' to leave them out."
+            )
+        if len(few):
+            values[np.isin(values.astype(str), few)] = MERGED if self.small == "merge" else ""
+        if not (values != "").any():
+            raise BadData(f"{dataset.name}: no party has {self._least} rows. Use a smaller min_rows.")
+        return values.astype(str)
+
+    @property
+    def _least(self) -> int:
+        return self.min_rows if self.min_rows is not None else (0 if self.small == "refuse" else USUAL_ROWS)
 
     def names(self, dataset: Dataset, parties: int) -> tuple[str, ...]:
-        return tuple(str(v) for v in np.unique(dataset.column(self.column)))  # type: ignore[arg-type]
+        values = self._values(dataset)
+        return tuple(str(v) for v in np.unique(values[values != ""]))
+
+    def sizes(self, dataset: Dataset) -> np.ndarray:
+        """Return the number of rows of each party."""
+        values = self._values(dataset)
+        return np.unique(values[values != ""], return_counts=True)[1]
+
+    def notes(self, dataset: Dataset) -> tuple[str, ...]:
+        values, names = self._values(dataset), set(map(str, np.unique(dataset.column(self.column))))  # type: ignore[arg-type]
+        notes = []
+        if "" in names:
+            what = "are left out" if self.missing_party == "drop" else f"are of party {self.missing_party!r}"
+            notes.append(f"Rows without {self.column!r} {what}.")
+        few = names - set(map(str, np.unique(values))) - {""}
+        if few:
+            shown = ", ".join(sorted(few)[:10]) + (", …" if len(few) > 10 else "")
+            what = f"are one party, {MERGED!r}" if self.small == "merge" else "are left out"
+            notes.append(f"{len(few)} parties with fewer than {self._least} rows {what}: {shown}.")
+        return tuple(notes)
 
     def partition(
         self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1
     ) -> list[np.ndarray]:
-        values = dataset.column(self.column)
-        return _lists(np.unique(values, return_inverse=True)[1], parties)  # type: ignore[call-overload]
+        values = self._values(dataset)
+        names, place = np.unique(values, return_inverse=True)
+        return _lists(place - 1 if names[0] == "" else place, parties)
 
     def test_owner(self, dataset: Dataset, names: tuple[str, ...]) -> np.ndarray | None:
         values = dataset.column(self.column, test=True)

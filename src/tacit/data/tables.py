@@ -10,24 +10,26 @@ that is known (`by`), and otherwise by the test set's own statistics.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import BadData
+from ..errors import BadData, BadParameter
 from ..parameters import bad, nearest
 from ..protocols.sum_program import ideal
 from .arrays import from_arrays, split_test_set
-from .cells import is_counter, show_row, to_text
+from .cells import is_counter, show_row, to_text, without_codes
 from .federation import Dataset, Federation, Rows
+from .people import people_of, split_by_time, split_people
 from .pipeline import Pipeline, PipelinePreparation
 from .recipe import TOO_MANY, Recipe, check_fit
 from .table_files import read_table
+from .table_options import MISSING_LABEL, TableOptions, resolve_options, takes_table_options
 from .vertical import Columns
 
 if TYPE_CHECKING:
@@ -55,12 +57,7 @@ class Table:
         frame = self.test if test else self.frame
         if column not in frame.columns:
             return None
-        if not test and frame[column].isna().any():
-            raise BadData(
-                f"{int(frame[column].isna().sum())} rows have no {column!r}, so they belong to no party. "
-                "Fill or drop them first."
-            )
-        return to_text(frame[column]).astype(str)
+        return _group_values(frame[column])
 
     def take(self, rest: np.ndarray, tested: np.ndarray) -> Table:
         return replace(
@@ -159,22 +156,10 @@ def _standardize_target(y: Tensor, mean: float, std: float) -> Tensor:
     return ((y.to(torch.float64) - mean) / std).to(y.dtype)
 
 
-class TableOptions(TypedDict, total=False):
-    """The options that `from_frame`, `from_csv` and `from_parquet` share; `from_frame` explains them."""
-
-    groups: Sequence[str]
-    drop: Sequence[str]
-    categories: Sequence[str]
-    fit: str | Recipe
-    regression: bool | None
-    test_fraction: float
-    seed: int
-
-
 @overload
 def from_frame(
     frame: DataFrame,
-    label: str,
+    label: str | int,
     *,
     id: str | None = None,
     test: DataFrame | None = None,
@@ -195,35 +180,141 @@ def from_frame(
 ) -> Columns: ...
 
 
+@takes_table_options
 def from_frame(
     frame: DataFrame,
-    label: str | None = None,
+    label: str | int | None = None,
     *,
     id: str | None = None,
     test: DataFrame | None = None,
     name: str = "table",
-    groups: Sequence[str] = (),
-    drop: Sequence[str] = (),
-    categories: Sequence[str] = (),
-    fit: str | Recipe = "federated",
-    regression: bool | None = None,
-    test_fraction: float = 0.2,
-    seed: int = 0,
+    **options: Any,
 ) -> Dataset | Columns:
     """Make a data set from a pandas DataFrame.
 
-    `label` is the column to predict. `groups` say where a row came from and are not features. Columns in
-    `drop` are left out; those in `categories` are categories even if they look like numbers. `fit` is "party"
-    (each party standardizes by its own statistics), "pooled", "none", or a `Recipe`. Any column can be given
-    to `.by(…)`. Without a `test` table, a stratified `test_fraction` of the rows becomes the test set. `id`
-    is the column of record ids, for `.vertical(…)` and `tacit.splitnn`; it is not a feature. With an id and
-    without a label, the result is `Columns`, the table of a party that does not hold the label.
+    `label` is the column to predict: a number with more than two values is a regression, unless
+    `regression=False` or `labels` (the classes, in their order) say otherwise; rows without one are refused,
+    or left out with `missing_label="drop"`. `groups` say where a row came from and are not features. Columns
+    in `drop` are left out; those in `categories` are categories even if they look like numbers. `dates`,
+    `date_formats`, `missing_codes`, `scaling`, `winsorize`, `impute` and `unseen` are those of a `Recipe`.
+    `fit` is "federated" (statistics of all parties' training rows by sums), "party" (each party's own),
+    "pooled", "none", or a `Recipe`. Any column can be given to `.by(…)`.
+
+    Without a `test` table, a stratified `test_fraction` of the rows becomes the test set. `group` is the
+    column of a person's id: rows of one person stay together in every split. With `test_after="2016-01-01"`,
+    rows whose `time` is that day or later are the test set. `id` is the column of record ids, for
+    `.vertical(…)` and `tacit.splitnn`; it is not a feature. With an id and without a label, the result is
+    `Columns`, the table of a party that does not hold the label.
     """
+    import pandas as pd
+
+    o = resolve_options("from_frame", options)
     known = [str(c) for c in frame.columns]  # pandas allows column names that are numbers
     label, id = (None if c is None else str(c) for c in (label, id))
-    groups, drop, categories = (
-        c if isinstance(c, str) else [str(name) for name in c] for c in (groups, drop, categories)
+    o |= {k: None if o[k] is None else str(o[k]) for k in ("group", "time", "test_after")}
+    for key in ("groups", "drop", "categories", "labels"):
+        if isinstance(o[key], str):
+            raise bad(
+                name,
+                key,
+                o[key],
+                f"a list of {'classes' if key == 'labels' else 'column names'}, like [{o[key]!r}]",
+            )
+        o[key] = [str(c) for c in o[key]]
+    check_fit(name, o["fit"])
+    if o["missing_label"] not in MISSING_LABEL:
+        raise bad(name, "missing_label", o["missing_label"], f"one of {', '.join(map(repr, MISSING_LABEL))}")
+    time = o["time"] or (next(iter(o["dates"] or ()), None) if o["test_after"] else None)
+    if o["test_after"] is not None and time is None:
+        raise BadParameter(f"{name}: test_after needs the column of the time. Pass time=….")
+    _check_columns(name, frame, test, label, id, {**o, "time": time})
+    frame = frame.rename(columns=str).reset_index(drop=True)
+    extra = frame.iloc[:0] if test is None else test.rename(columns=str).reset_index(drop=True)
+    notes: list[str] = []
+    if label is not None and (codes := (o["missing_codes"] or {}).get(label)):
+        frame, extra = (f.assign(**{label: without_codes(f[label], codes)}) for f in (frame, extra))
+    if label is not None and o["missing_label"] == "drop":
+        there, there_too = frame[label].notna(), extra[label].notna()
+        if not (there.all() and there_too.all()):
+            notes.append(f"Rows without {label!r} are left out (missing_label='drop').")
+        frame, extra = (f[t].reset_index(drop=True) for f, t in ((frame, there), (extra, there_too)))
+    groups, drop = o["groups"], o["drop"]
+    person = o["group"]
+    features = [c for c in known if c not in (label, id, person) and c not in groups and c not in drop]
+    if time in features and time not in (o["dates"] or {}) and not isinstance(o["fit"], Recipe):
+        features.remove(time)  # it says which rows are test rows; as a feature it must be declared
+    if not features and (id is None or label is None):  # a party may bring ids and labels alone
+        raise BadData(
+            f"{name}: there is no feature besides the {'id' if label is None else f'label {label!r}'}."
+        )
+    both = pd.concat([frame[features], extra[features]], ignore_index=True) if len(extra) else frame[features]
+    try:
+        recipe = (
+            o["fit"]
+            if isinstance(o["fit"], Recipe)
+            else Recipe.infer(
+                both,
+                o["categories"],
+                o["fit"],
+                dates={k: v for k, v in (o["dates"] or {}).items() if str(k) in features},
+                missing_codes={k: v for k, v in (o["missing_codes"] or {}).items() if str(k) in features},
+                date_formats={
+                    str(k): v for k, v in (o["date_formats"] or {}).items() if str(k) in (o["dates"] or {})
+                },
+                scaling=o["scaling"] if isinstance(o["scaling"], str) else dict(o["scaling"]),
+                winsorize=o["winsorize"],
+                impute=o["impute"],
+                unseen=o["unseen"],
+            )
+        )
+        x = recipe.encode(both)
+        if label is None:
+            assert id is not None
+            return Columns(name, frame[id].to_numpy(dtype=object), x, recipe.columns, recipe)
+        notes += recipe.check_rows(both)
+    except BadData as error:
+        raise BadData("\n".join(f"{name}: {line}" for line in str(error).splitlines())) from None
+    y, names = _read_labels(name, label, frame, extra, o, notes)
+    n = len(frame)
+    # Numbers may be NaN until the rows are partitioned, so from_arrays gets placeholders of the same length.
+    shell = from_arrays(
+        np.zeros((n, 1)),
+        y[:n],
+        test=(np.zeros((len(y) - n, 1)), y[n:]),
+        name=name,
+        labels=names or (),
+        classes=None if names is None else len(names),
+        regression=y.dtype == np.float64,
     )
+    data = replace(
+        shell,
+        rows=Rows(x[:n], shell.rows.y),
+        test=Rows(x[n:], shell.test.y),
+        columns=recipe.columns,
+        groups={g: _group_values(frame[g]) for g in groups},
+        test_groups={g: _group_values(extra[g]) for g in groups if g in extra.columns and len(extra)},
+        table=Table(frame, extra, recipe, isinstance(o["fit"], Recipe), id or "", label, tuple(notes)),
+        persons=None if person is None else people_of(name, frame[person]),
+    )
+    if test is not None:
+        return data
+    if o["test_after"] is not None:
+        assert time is not None
+        return split_by_time(data, frame, time, o["test_after"], (o["date_formats"] or {}).get(time))
+    split = split_test_set if data.persons is None else split_people
+    return split(data, o["test_fraction"], o["seed"])
+
+
+def _check_columns(
+    name: str,
+    frame: DataFrame,
+    test: DataFrame | None,
+    label: str | None,
+    id: str | None,
+    options: Mapping[str, Any],
+) -> None:
+    """Raise an error that names all columns that are not there."""
+    known = [str(c) for c in frame.columns]
     if len(set(known)) < len(known):
         raise BadData(
             f"{name}: two columns are named {next(c for c in known if known.count(c) > 1)!r}. Give each its "
@@ -231,7 +322,6 @@ def from_frame(
         )
     if not len(frame):
         raise BadData(f"{name}: the table has no rows. Give at least two.")
-    check_fit(name, fit)
     if label is None and (id is None or test is not None):
         raise bad(
             name,
@@ -240,80 +330,75 @@ def from_frame(
             "the column to predict",
             "Only a table with an id (id=…), for tacit.splitnn, may be without one, and then without test.",
         )
-    for what, columns in (
-        ("label", [label] if label is not None else []),
-        ("id", [id] if id is not None else []),
-        ("groups", groups),
-        ("drop", drop),
-        ("categories", categories),
-    ):
-        if isinstance(columns, str):
-            raise bad(name, what, columns, f"a list of column names, like [{columns!r}]")
-        for column in columns:
-            if column not in known:
-                raise BadData(f"{name}: there is no column {column!r} ({what}). {nearest(column, known)}")
-    if test is not None and (
-        absent := [c for c in known if c not in test.columns and c not in (*groups, *drop)]
-    ):
+    single = {"label": label, "id": id, **{k: options[k] for k in ("group", "time")}}
+    many = {k: list(options[k] or ()) for k in ("groups", "drop", "categories", "dates", "date_formats")}
+    absent = [
+        f"{name}: there is no column {str(column)!r} ({what}). {nearest(str(column), known)}"
+        for what, columns in ({k: [v] for k, v in single.items() if v is not None} | many).items()
+        for column in columns
+        if str(column) not in known
+    ]
+    absent += [
+        f"{name}: there is no column {str(column)!r} (missing_codes). {nearest(str(column), known)}"
+        for column in options["missing_codes"] or ()
+        if str(column) not in known
+    ]
+    if absent:
+        raise BadData("\n".join(absent))
+    used = [c for c in known if c not in (*options["groups"], *options["drop"])]
+    if test is not None and (absent := [c for c in used if c not in map(str, test.columns)]):
         raise BadData(
             f"{name}: the test table has no column {absent[0]!r}. Give both tables the same columns."
         )
+
+
+def _group_values(column: Series) -> np.ndarray:
+    """Return the values of a column as text; "" where there is none."""
+    return np.char.strip(to_text(column).astype(str))
+
+
+def _read_labels(
+    name: str, label: str, frame: DataFrame, extra: DataFrame, options: Mapping[str, Any], notes: list[str]
+) -> tuple[np.ndarray, list[str] | None]:
+    """Return the labels of all rows, and the declared names of the classes (None: not declared)."""
     import pandas as pd
 
-    frame = frame.rename(columns=str).reset_index(drop=True)
-    extra = frame.iloc[:0] if test is None else test.rename(columns=str).reset_index(drop=True)
-    features = [c for c in known if c not in (label, id) and c not in groups and c not in drop]
-    if not features and (id is None or label is None):  # a party may bring ids and labels alone
-        raise BadData(
-            f"{name}: there is no feature besides the {'id' if label is None else f'label {label!r}'}."
-        )
-    both = pd.concat([frame[features], extra[features]], ignore_index=True) if len(extra) else frame[features]
-    try:
-        recipe = fit if isinstance(fit, Recipe) else Recipe.infer(both, categories, fit)
-        x = recipe.encode(both)
-    except BadData as error:
-        raise BadData(f"{name}: {error}") from None
-    if label is None:
-        assert id is not None
-        return Columns(name, frame[id].to_numpy(dtype=object), x, recipe.columns, recipe)
-    notes = list(recipe.check_rows(both))
+    regression, names = options["regression"], options["labels"]
+    if names:
+        if regression:
+            raise BadParameter(f"{name}: both labels and regression=True are given. Leave one of them out.")
+        text = np.concatenate([to_text(t[label]).astype(str) for t in (frame, extra) if len(t)])
+        for table in (frame, extra):
+            to_target(name, label, table[label].astype(object), False)  # refuses missing labels
+        unknown = sorted(set(text.tolist()) - set(names))
+        if unknown or len(names) < 2 or len(set(names)) < len(names):
+            raise BadData(
+                f"{name}: labels is {names!r}; it must be at least two different classes, and all that the "
+                f"column {label!r} has" + (f", {unknown[0]!r} too." if unknown else ".")
+            )
+        place = {value: k for k, value in enumerate(names)}
+        return np.array([place[value] for value in text], dtype=np.int64), list(names)
     is_number = is_regression(name, label, pd.concat([frame[label], extra[label]]), regression)
     if is_number and regression is None:
         notes.append(
             f"The label {label!r} is a number with more than two values, so this is a regression. If its "
             "values are classes, pass regression=False."
         )
-    regression = is_number
-    y = np.concatenate(
-        [to_target(name, label, table[label], regression) for table in (frame, extra) if len(table)]
-    )
-    n = len(frame)
-    # Numbers may be NaN until the rows are partitioned, so from_arrays gets placeholders of the same length.
-    shell = from_arrays(
-        np.zeros((n, 1)), y[:n], test=(np.zeros((len(y) - n, 1)), y[n:]), name=name, regression=regression
-    )
-    data = replace(
-        shell,
-        rows=Rows(x[:n], shell.rows.y),
-        test=Rows(x[n:], shell.test.y),
-        columns=recipe.columns,
-        groups={g: to_text(frame[g]).astype(str) for g in groups},
-        test_groups={g: to_text(extra[g]).astype(str) for g in groups if g in extra.columns and len(extra)},
-        table=Table(frame, extra, recipe, isinstance(fit, Recipe), id or "", label, tuple(notes)),
-    )
-    return data if test is not None else split_test_set(data, test_fraction, seed)
+    parts = [to_target(name, label, t[label], is_number) for t in (frame, extra) if len(t)]
+    return np.concatenate(parts), None
 
 
 @overload
 def from_csv(
     path: str | os.PathLike[str],
-    label: str,
+    label: str | int,
     *,
     id: str | None = None,
     test: str | os.PathLike[str] | None = None,
     name: str | None = None,
     separator: str | None = None,
     decimal: str = ".",
+    encoding: str | None = None,
     **options: Unpack[TableOptions],
 ) -> Dataset: ...
 
@@ -328,81 +413,146 @@ def from_csv(
     name: str | None = None,
     separator: str | None = None,
     decimal: str = ".",
+    encoding: str | None = None,
     **options: Unpack[TableOptions],
 ) -> Columns: ...
 
 
+@takes_table_options
 def from_csv(
-    path: str | os.PathLike[str],
-    label: str | None = None,
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    label: str | int | None = None,
     *,
     id: str | None = None,
     test: str | os.PathLike[str] | None = None,
     name: str | None = None,
-    groups: Sequence[str] = (),
-    drop: Sequence[str] = (),
-    categories: Sequence[str] = (),
-    fit: str | Recipe = "federated",
-    regression: bool | None = None,
-    test_fraction: float = 0.2,
-    seed: int = 0,
     separator: str | None = None,
     decimal: str = ".",
+    encoding: str | None = None,
+    **options: Any,
 ) -> Dataset | Columns:
     """Make a data set from a CSV file; see `from_frame` for the options and `table_files` for the rules.
 
-    The separator is detected, unless it is given. Many European files have the decimal sign ",".
+    The separator is detected, unless it is given. Many European files have the decimal sign ",", and old
+    ones the `encoding` "cp1252" instead of UTF-8. Of several files, each belongs to one party: the column
+    `PARTY` has the file's name, for `.by("party")`.
     """
-    ids = () if id is None else (id,)
-    frames = [
-        None if p is None else read_table(p, ids=ids, separator=separator, decimal=decimal)
-        for p in (path, test)
-    ]
+    paths = [path] if isinstance(path, str | os.PathLike) else list(path)
+    if not paths:
+        raise bad("from_csv", "path", path, "a file, or a list of files")
+    ids = [str(c) for c in (id, options.get("group")) if c is not None]
+    reading: dict[str, Any] = {"separator": separator, "decimal": decimal, "encoding": encoding}
+    frames = [read_table(p, ids=ids, **reading) for p in paths]
+    if len(paths) > 1 or not isinstance(path, str | os.PathLike):
+        names = name_files(paths)
+        frame = join_tables(dict(zip(names, frames)), options.get("drop", ()))
+        options = {**options, "groups": [*options.get("groups", ()), PARTY]}
+    else:
+        frame = frames[0]
     make: Callable[..., Dataset | Columns] = from_frame  # either overload
     return make(
-        frames[0],
+        frame,
         label,
         id=id,
-        test=frames[1],
-        name=name or Path(path).name.split(".")[0],
-        groups=groups,
-        drop=drop,
-        categories=categories,
-        fit=fit,
-        regression=regression,
-        test_fraction=test_fraction,
-        seed=seed,
+        test=None if test is None else read_table(test, ids=ids, **reading),
+        name=name or (Path(paths[0]).name.split(".")[0] if len(paths) == 1 else "tables"),
+        **options,
     )
 
 
+@takes_table_options
 def from_parquet(
     path: str | os.PathLike[str],
-    label: str,
+    label: str | int,
     *,
     test: str | os.PathLike[str] | None = None,
     name: str | None = None,
-    groups: Sequence[str] = (),
-    drop: Sequence[str] = (),
-    categories: Sequence[str] = (),
-    fit: str | Recipe = "federated",
-    regression: bool | None = None,
-    test_fraction: float = 0.2,
-    seed: int = 0,
+    **options: Any,
 ) -> Dataset:
     """Make a data set from a Parquet file; see `from_frame`."""
-    return from_csv(
-        path,
-        label,
-        test=test,
-        name=name,
-        groups=groups,
-        drop=drop,
-        categories=categories,
-        fit=fit,
-        regression=regression,
-        test_fraction=test_fraction,
-        seed=seed,
-    )
+    made = from_csv(path, str(label), test=test, name=name, **options)
+    assert isinstance(made, Dataset)
+    return made
+
+
+@takes_table_options
+def from_frames(
+    frames: Mapping[str, DataFrame],
+    label: str | int,
+    *,
+    name: str = "tables",
+    held_fraction: float = 0.1,
+    min_rows: int | None = None,
+    small: str = "refuse",
+    **options: Any,
+) -> Federation:
+    """Make a federation from the tables of several parties; see `from_frame` for the options.
+
+    All tables need the same columns. `min_rows` and `small` are those of `Dataset.by`.
+    """
+    if not isinstance(frames, Mapping) or not frames:
+        raise bad(
+            "from_frames", "frames", type(frames).__name__, "a dict: the name of a party, its DataFrame"
+        )
+    joined = join_tables({str(party): frame for party, frame in frames.items()}, options.get("drop", ()))
+    groups = [*options.pop("groups", ()), PARTY]
+    data = from_frame(joined, str(label), name=name, groups=groups, **options)
+    assert isinstance(data, Dataset)
+    seed = options.get("seed", 0)
+    return data.by(PARTY, seed=seed, held_fraction=held_fraction, min_rows=min_rows, small=small)
+
+
+PARTY = "party"  # the column that says which table a row came from
+
+
+def name_files(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
+    """Return a name for each file: its own without endings, or with its folder where two are the same."""
+    names = [Path(p).name.split(".")[0] for p in paths]
+    if len(set(names)) < len(names):
+        names = [f"{Path(p).resolve().parent.name}/{n}" for p, n in zip(paths, names)]
+    if len(set(names)) < len(names):
+        raise BadData(f"two of the files {', '.join(map(str, paths))} have the same name. Rename one.")
+    return names
+
+
+def join_tables(frames: Mapping[str, DataFrame], drop: Sequence[str] = ()) -> DataFrame:
+    """Return the rows of all parties' tables, with a column `PARTY`; all problems in one error."""
+    import pandas as pd
+
+    frames = {party: frame.rename(columns=str) for party, frame in frames.items()}
+    first, *rest = frames.items()
+    problems = [f"{p}: the table has no rows." for p, frame in frames.items() if not len(frame)]
+    problems += [f"{p}: the name of a party may not be empty." for p in frames if not p.strip()]
+    problems += [
+        f"{p}: the table has a column {PARTY!r}, the name that tells parties apart. Rename it."
+        for p, frame in frames.items()
+        if PARTY in frame.columns
+    ]
+    kept = [c for c in first[1].columns if c not in drop]
+    for party, frame in rest:
+        for column in kept:
+            if column not in frame.columns:
+                problems.append(
+                    f"{party}: the table has no column {column!r}, which {first[0]} has. "
+                    f"{nearest(column, list(frame.columns))} Or leave it out with drop={[column]!r}."
+                )
+            elif (a := _is_text(first[1][column])) != (b := _is_text(frame[column])) and None not in (a, b):
+                words = "text and numbers" if a else "numbers and text"
+                problems.append(
+                    f"the column {column!r} has {words} at {first[0]} and {party}. Write both alike, or "
+                    "declare what the text means with missing_codes."
+                )
+    if problems:
+        raise BadData("\n".join(problems))
+    parts = [frame[kept].assign(**{PARTY: party}) for party, frame in frames.items()]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _is_text(column: Series) -> bool | None:
+    """Whether a column has text; None if it has no values."""
+    import pandas as pd
+
+    return None if column.isna().all() else not pd.api.types.is_numeric_dtype(column)
 
 
 def is_regression(name: str, label: str, column: Series, regression: bool | None = None) -> bool:
@@ -425,7 +575,7 @@ def to_target(name: str, label: str, column: Series, regression: bool) -> np.nda
         first = int(column.isna().to_numpy().argmax())
         raise BadData(
             f"{name}: {int(column.isna().sum())} rows have no {label!r}, the first is {show_row(first)}. "
-            "Fill or drop them first."
+            "Fill or drop them first, or leave them out with missing_label='drop'."
         )
     number = pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
     if regression:

@@ -106,6 +106,13 @@ def compare(
     return Comparison([r for p, r in zip(plans, results) if p.label != ALONE], summary, directory)
 
 
+def rows_of(options: Mapping[str, Any]) -> tuple[list[tuple[str, dict[str, Any]]], dict[str, Any]]:
+    """Return (label and options of each row, the options of all rows) of a comparison, for a plan of each."""
+    own = CompareConfig(**{k: v for k, v in options.items() if k in CompareConfig.options()})
+    common = {k: v for k, v in options.items() if k in SHARED}
+    return _rows(own), {**common, "seed": _seeds(own.seeds)[0]}
+
+
 def _federations(feds: Any) -> list[Federation]:
     federations: list[Any] = list(feds) if isinstance(feds, list | tuple) else [feds]
     for fed in federations or [feds]:

@@ -41,7 +41,8 @@ from ..synth.columns import Column
 from ..synth.constraints import Combinations
 from ..synth.encode import Layout
 from ..synth.federated import MOST_ROWS, Histograms, Pooled, holder_seed, pool_generator
-from ..synth.generator import NOT_PRIVATE, Watch
+from ..synth.generator import NOT_PRIVATE, PROTECTION, Watch
+from ..synth.protect import FLOOR
 from .kit_run import telling
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ def synthesize(
     weights are averaged every `local_epochs`. `hide` sums under masks (secure aggregation), so that the
     coordinator only sees sums. `runtime` is as in `tacit.psi`; "processes" uses one process per party
     and real sockets. `watch` is called once per round.
+
+    Values that fewer than 10 rows of all holders together share are neither learned nor sampled.
 
     Returns a fitted copy of `generator`, with `.sample(n)`, `.save(path)` and `.ledger`.
     """
@@ -226,7 +229,8 @@ def _restore(
     for name in names if len(names) > 1 else ():  # the message that carries them is of kind "model"
         for kind, reveals in returned:
             ledger.record(name, who, kind, f"{reveals}; of all holders, {others}, its own being known to it")
-    state = GeneratorState(result["tensors"], history=result["history"], ledger=ledger)
+    metadata = {PROTECTION: result["protection"]}
+    state = GeneratorState(result["tensors"], metadata, result["history"], ledger)
     return copy.copy(generator).restore(table, state)
 
 
@@ -273,7 +277,8 @@ async def coordinator(
         no_test_results,
         hidden=_SecureSum(work) if hide else None,
     )
-    return {"tensors": work.tensors(), "history": history}
+    protection = work.cells.protection(FLOOR).to_dict()
+    return {"tensors": work.tensors(), "history": history, "protection": protection}
 
 
 async def holder(
@@ -363,7 +368,8 @@ class _Computation:
         self.weights = vectors.get("state")
 
     def _set_totals(self, totals: np.ndarray) -> None:
-        self.totals, self._pooled = totals, pool_generator(self.generator, self.histograms, totals)
+        self.totals, self.cells = totals, self.histograms.protect(totals, FLOOR)
+        self._pooled = pool_generator(self.generator, self.histograms, self.cells.totals)
 
     def local(self, r: int, v: np.ndarray, place: int) -> np.ndarray:
         """Return a holder's integers for the sum of round `r`."""
@@ -372,7 +378,8 @@ class _Computation:
         epochs = self.local_epochs
         if isinstance(self.generator, GAN):  # the last round may be shorter
             epochs = min(epochs, self.generator.epochs - (r - 1) * epochs)
-        return self.pooled.contribute(v, self.weights, epochs, holder_seed(self.generator.seed, r, place))[0]
+        seed = holder_seed(self.generator.seed, r, place)
+        return self.pooled.contribute(self.cells.apply(v), self.weights, epochs, seed)[0]
 
     def merge(self, r: int, total: np.ndarray) -> None:
         """Use the sum of round `r`, at the coordinator."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from . import clusters, figures, nodes, timing, verdict
+from .card import card
 from .layout import Page, Section, figure, folding, grid, per_skew, table, tile
 from .markup import Safe, join, plain, tag
 from .numbers import (
@@ -507,6 +508,7 @@ ALL = (
     parted,
     without_server,
     landscape,
+    card,
     ledger,
     reproduce,
     notes,

@@ -27,6 +27,7 @@ from .copula import GaussianCopula
 from .encode import Discretizer, Layout
 from .gan import GAN, GANTrainer
 from .modes import Encoding
+from .protect import Protection
 
 FINE = 1024  # cells of a numeric column in the first counts: finer than the cells or modes derived from them
 UNIT = 2**24  # network weights are summed as multiples of 1/UNIT, about the precision of float32 near 1
@@ -56,16 +57,28 @@ class Histograms:
 
     def count(self, v: np.ndarray) -> np.ndarray:
         """Count the rows in each cell, one variable after the other."""
-        parts = []
-        for i, (var, size, step) in enumerate(zip(self.layout.variables, self.sizes, self.steps)):
-            code = v[:, i]
-            if not var.levels:
-                (low, high), cells = self.layout.table.modeled[var.columns[0]].ends, size - var.missing
-                x = np.nan_to_num(v[:, i], nan=low) - low
-                at = np.rint(x / step) if step else np.floor(x / max(high - low, 1e-300) * cells)
-                code = np.where(np.isnan(v[:, i]), size - 1, np.clip(at, 0, cells - 1))
-            parts.append(np.bincount(code.astype(np.int64), minlength=size))
-        return np.concatenate(parts)
+        return np.concatenate(
+            [np.bincount(self.codes(v, i), minlength=size) for i, size in enumerate(self.sizes)]
+        )
+
+    def codes(self, v: np.ndarray, i: int) -> np.ndarray:
+        """Return the cell of each row in variable `i`."""
+        var, size, step = self.layout.variables[i], self.sizes[i], self.steps[i]
+        if var.levels:
+            return v[:, i].astype(np.int64)
+        (low, high), cells = self.layout.table.modeled[var.columns[0]].ends, size - var.missing
+        x = np.nan_to_num(v[:, i], nan=low) - low
+        at = np.rint(x / step) if step else np.floor(x / max(high - low, 1e-300) * cells)
+        return np.where(np.isnan(v[:, i]), size - 1, np.clip(at, 0, cells - 1)).astype(np.int64)
+
+    def values(self, i: int, codes: np.ndarray) -> np.ndarray:
+        """Return the level, or the middle, of cells of variable `i`; NaN for missing values."""
+        var, size, step = self.layout.variables[i], self.sizes[i], self.steps[i]
+        if var.levels:
+            return codes.astype(np.float64)
+        (low, high), cells = self.layout.table.modeled[var.columns[0]].ends, size - var.missing
+        middle = low + (codes * step if step else (codes + 0.5) / cells * (high - low))
+        return np.where(codes >= cells, np.nan, middle)
 
     def stand_in_rows(self, totals: np.ndarray) -> np.ndarray:
         """Return rows with these counts, float64 [rows, variables].
@@ -88,6 +101,62 @@ class Histograms:
     @property
     def length(self) -> int:
         return sum(self.sizes)
+
+    def protect(self, totals: np.ndarray, floor: int) -> ProtectedCells:
+        """Return how cells of few rows of all holders together are avoided; every holder derives the same."""
+        ends = np.cumsum([0, *self.sizes])
+        maps: list[np.ndarray] = []
+        protected = np.zeros_like(totals)
+        for i, var in enumerate(self.layout.variables):
+            counts = totals[ends[i] : ends[i + 1]]
+            cells = np.arange(self.sizes[i])
+            if var.levels:
+                frequent = cells[counts >= floor]
+                places = cells.copy()
+                if len(frequent):
+                    nearest = np.abs(frequent[None, :] - cells[:, None]).argmin(axis=1)
+                    others = frequent[nearest] if var.ordered else frequent[counts[frequent].argmax()]
+                    places = np.where(counts >= floor, cells, others)
+            else:
+                numbers = counts[: self.sizes[i] - var.missing]
+                low = int(np.searchsorted(np.cumsum(numbers), floor))
+                high = len(numbers) - 1 - int(np.searchsorted(np.cumsum(numbers[::-1]), floor))
+                low, high = min(low, len(numbers) - 1), max(high, 0)
+                middle = int(np.searchsorted(np.cumsum(numbers), numbers.sum() / 2))
+                places = np.clip(cells, low, high) if low <= high else np.full_like(cells, middle)
+                if var.missing:
+                    places[-1] = middle if counts[-1] < floor else cells[-1]
+            maps.append(places)
+            np.add.at(protected, ends[i] + places, counts)
+        return ProtectedCells(self, maps, protected)
+
+
+class ProtectedCells:
+    """Rows and totals in which no cell of few rows is used (`protect.py`)."""
+
+    def __init__(self, histograms: Histograms, maps: list[np.ndarray], totals: np.ndarray):
+        self.histograms, self.maps, self.totals = histograms, maps, totals
+
+    def apply(self, v: np.ndarray) -> np.ndarray:
+        """Return a holder's rows with cells of few rows replaced."""
+        out = v.copy()
+        for i, places in enumerate(self.maps):
+            code = self.histograms.codes(v, i)
+            moved = places[code] != code
+            out[moved, i] = self.histograms.values(i, places[code[moved]])
+        return out
+
+    def protection(self, floor: int) -> Protection:
+        """Return what a sample is held to."""
+        withheld, bounds = {}, {}
+        for i, (var, places) in enumerate(zip(self.histograms.layout.variables, self.maps)):
+            avoided = np.flatnonzero(places != np.arange(len(places)))
+            if not var.levels:
+                used = self.histograms.values(i, np.unique(places))
+                bounds[var.name] = [float(np.nanmin(used)), float(np.nanmax(used))]
+            elif len(var.columns) == 1 and len(avoided):
+                withheld[var.name] = avoided.tolist()
+        return Protection(floor, withheld, bounds)
 
 
 class Pooled(ABC):

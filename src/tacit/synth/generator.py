@@ -27,9 +27,11 @@ from ..results import JobResult, check_absent, encode_plain
 from .columns import Column
 from .constraints import Ordered, Unique
 from .encode import Conditions, Layout
+from .protect import FLOOR, Protection, protect
 from .table import Table
 
 CHUNK = 65_536  # rows drawn at a time, so that a large sample is never in memory as a whole
+PROTECTION = "protection"  # in the metadata of a state
 FORMAT = "tacit.synth/1"  # of saved generators
 PATIENCE = 200  # rows drawn for each accepted row before sampling fails
 NOT_PRIVATE = (
@@ -108,17 +110,28 @@ class Generator(JobResult, ABC):
         frame: pd.DataFrame,
         table: Table | Mapping[str, Column] | None = None,
         watch: Watch | None = None,
+        *,
+        floor: int | None = None,
     ) -> Self:
         """Learn from a data frame and return self.
 
         `table` declares the columns, as a Table or a dictionary of columns; without it they are inferred from
-        the data. Private generators require it. `watch` is called with a dictionary per epoch.
+        the data. Private generators require it. `watch` is called with a dictionary per epoch. Values that
+        fewer than `floor` rows share (default: 10) are neither learned nor sampled; 1 turns this off. Private
+        generators need no floor.
         """
         check(self)
-        return self.restore(*self._learn_frame(frame, table, watch or (lambda event: None)))
+        if floor is not None and (
+            isinstance(floor, bool) or not isinstance(floor, int | np.integer) or floor < 1
+        ):
+            raise bad("fit", "floor", floor, "a whole number of at least 1")
+        if floor is not None and self.private:
+            raise bad("fit", "floor", floor, "None: the noise of a private generator covers rare values")
+        watch = watch or (lambda event: None)
+        return self.restore(*self._learn_frame(frame, table, watch, FLOOR if floor is None else int(floor)))
 
     def _learn_frame(
-        self, frame: pd.DataFrame, table: Table | Mapping[str, Column] | None, watch: Watch
+        self, frame: pd.DataFrame, table: Table | Mapping[str, Column] | None, watch: Watch, floor: int
     ) -> tuple[Table, GeneratorState]:
         if table is None:
             if self.private:
@@ -130,9 +143,13 @@ class Generator(JobResult, ABC):
         elif not isinstance(table, Table):
             table = Table.declare(table)
         x = table.to_numbers(frame)
+        table.resolve_constraints(x)  # the real rows must satisfy them
+        x, table, protection = protect(x, table, floor, np.random.default_rng([self.seed, 2]))
         table = table.resolve_constraints(x)
         layout = Layout(table)
-        return table, self.learn(layout.encode(x), layout, np.random.default_rng([self.seed, 0]), watch)
+        state = self.learn(layout.encode(x), layout, np.random.default_rng([self.seed, 0]), watch)
+        state.metadata[PROTECTION] = protection.to_dict()
+        return table, state
 
     def restore(self, table: Table, state: GeneratorState) -> Self:
         """Set what was learned elsewhere (a saved file, several holders) and return self."""
@@ -166,6 +183,12 @@ class Generator(JobResult, ABC):
     def ledger(self) -> Ledger:
         """The privacy spent by fitting; sampling spends nothing more."""
         return self.state.ledger
+
+    @property
+    def protection(self) -> Protection:
+        """What is not sampled because too few rows share it."""
+        found = self.state.metadata.get(PROTECTION)
+        return Protection(1) if found is None else Protection.from_dict(found)
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -209,12 +232,14 @@ class Generator(JobResult, ABC):
         """Draw until `n` rows satisfy all conditions and constraints (rejection sampling)."""
         parts: list[np.ndarray] = []
         accepted, drawn, most = 0, 0, max(PATIENCE * n, CHUNK)
+        protection = self.protection
         while accepted < n:
             rate = max(accepted, 1) / drawn if drawn else 1.0
             size = int(min(CHUNK, max(n - accepted, (n - accepted) * 1.1 / rate if drawn else 0)))
             x = self.table.fit_to_domain(layout.decode(self.draw(self.state, layout, size, rng, conditions)))
+            x = protection.clip(x, self.table)
             drawn += size
-            valid = conditions.matches(x)
+            valid = conditions.matches(x) & protection.allows(x, self.table)
             for c in self.table.constraints:
                 if isinstance(c, Ordered):
                     valid &= c.holds(x, self.table)

@@ -65,6 +65,12 @@ def declared_table(table: Table | Mapping[str, Column] | None, frame: pd.DataFra
                 "Write {'age': tacit.synth.integer(0, 120), 'sex': tacit.synth.categorical(['F', 'M'])}.",
             )
         table = Table.declare(table)
+    if table.undeclared:
+        raise BadData(
+            f"{who}: {', '.join(map(repr, table.undeclared))} of the table: kind or domain was inferred from "
+            "the data, which would reveal facts about single rows. Declare every column: "
+            "Table.declare({'age': tacit.synth.integer(0, 120), …}), or leave it out."
+        )
     if not table.modeled:
         raise BadData(
             f"{who}: only identifiers are declared, so there is nothing to learn. Declare at least one other "
@@ -121,7 +127,7 @@ class PrivateGenerator(Generator):
         """Learn from declared columns; return what was learned and the privacy spent."""
 
     def _learn_frame(
-        self, frame: pd.DataFrame, table: Table | Mapping[str, Column] | None, watch: Watch
+        self, frame: pd.DataFrame, table: Table | Mapping[str, Column] | None, watch: Watch, floor: int
     ) -> tuple[Table, GeneratorState]:
         """Undeclared columns are left out of the synthetic table."""
         table = declared_table(table, frame, type(self).__name__)

@@ -64,7 +64,7 @@ class Table:
         names = [str(n) for n in frame.columns]
         check_known(known, names, "Table.infer: there is no column", error=BadParameter)
         inferred = [_column(frame.iloc[:, i], name, known.get(name)) for i, name in enumerate(names)]
-        table = cls(tuple(_apply_ranges(c, constraints) for c in inferred), tuple(constraints))
+        table = cls(tuple(_apply_ranges(c, constraints, False) for c in inferred), tuple(constraints))
         if not table.modeled:
             raise BadData(
                 "every column is an identifier, so there is nothing to learn. Declare another kind for one "
@@ -79,7 +79,7 @@ class Table:
             replace(c, name=name, dtype=c.dtype or ("int64" if c.kind == "integer" and not c.missing else ""))
             for name, c in columns.items()
         ]
-        return cls(tuple(_apply_ranges(c, constraints) for c in named), tuple(constraints))
+        return cls(tuple(_apply_ranges(c, constraints, True) for c in named), tuple(constraints))
 
     @property
     def modeled(self) -> tuple[Column, ...]:
@@ -150,8 +150,8 @@ class Table:
 
     @property
     def undeclared(self) -> list[str]:
-        """Columns whose domain was inferred from the data; private generators refuse them."""
-        return [c.name for c in self.modeled if not c.declared]
+        """Columns of which anything was inferred from the data; private generators refuse them."""
+        return [c.name for c in self.columns if not c.declared]
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -179,8 +179,12 @@ def check_frame(frame: Any) -> None:
         )
 
 
-def _apply_ranges(column: Column, constraints: Sequence[Constraint]) -> Column:
-    """Turn Range constraints into the column's domain, so that they hold by construction."""
+def _apply_ranges(column: Column, constraints: Sequence[Constraint], declares: bool) -> Column:
+    """Turn Range constraints into the column's domain, so that they hold by construction.
+
+    `declares`: a range with both bounds declares the domain. It does not where the column was inferred: its
+    kind, its step and whether values may be missing were read off the rows.
+    """
     for c in constraints:
         if isinstance(c, Range) and c.column == column.name:
             if not column.is_number:
@@ -207,7 +211,7 @@ def _apply_ranges(column: Column, constraints: Sequence[Constraint]) -> Column:
                 column,
                 low=low,
                 high=high,
-                declared=column.declared or (c.low is not None and c.high is not None),
+                declared=column.declared or (declares and c.low is not None and c.high is not None),
             )
     return column
 
@@ -296,7 +300,7 @@ def _infer_domain(series: pd.Series, name: str, kind: str) -> Column:
     present = series.dropna()
     missing, dtype = bool(series.isna().any()), str(series.dtype)
     if kind == "id":
-        return Column("id", name, dtype="" if dtype.startswith(("float", "object")) else dtype, declared=True)
+        return Column("id", name, dtype="" if dtype.startswith(("float", "object")) else dtype)
     if kind == "boolean":
         # not declared: whether values may be missing was inferred from the data
         return Column(

@@ -153,7 +153,7 @@ def pate(
     """
     fed, x, known, tests = _split_rows(dataset, teachers, public, seed)
     lessons, student = check(lessons or Lessons()), check(student or Student())
-    aggregator = _make_aggregator(aggregator, len(fed))
+    aggregator = make_aggregator(aggregator, len(fed))
     device = device_for("pate", device)
     if runtime is not None:
         runtime = choose_runtime("pate", runtime)
@@ -391,7 +391,8 @@ def _split_rows(
     return fed, fed.test.x[:cut], fed.test.y[:cut], Rows(fed.test.x[cut:], fed.test.y[cut:])
 
 
-def _make_aggregator(aggregator: Any, teachers: int) -> Aggregator:
+def make_aggregator(aggregator: Any, teachers: int) -> Aggregator:
+    """Return the aggregator that is given, or the default for so many teachers."""
     if aggregator is None:  # the ratios of ICLR 2018 for 250 teachers: T = 200, σ₁ = 150, σ₂ = 40
         return check(ConfidentGNMax(0.8 * teachers, 0.6 * teachers, 0.16 * teachers))
     resolved: Aggregator = resolve(aggregator, AGGREGATOR, "pate", "aggregator")

@@ -40,15 +40,15 @@ class TableLayout:
     categories: dict = field(default_factory=dict)  # type: ignore[type-arg]  # column: its values
     missing: list[str] = field(default_factory=list)  # columns that may have missing values
     fit: str = ""  # "federated", "party" or "none": whose statistics; empty: see preparing.py
+    dates: dict = field(default_factory=dict)  # type: ignore[type-arg]  # column: the parts that are used
+    date_formats: dict = field(default_factory=dict)  # type: ignore[type-arg]  # column: such as "%d/%m/%Y"
+    missing_codes: dict = field(default_factory=dict)  # type: ignore[type-arg]  # column: values
+    scaling: str | dict[str, str] = "standard"  # "standard", "robust", "quantile" or "none", or by column
+    winsorize: str = "auto"  # "auto", "always" or "none"
+    impute: str = "mean"  # "mean" or "median"
+    unseen: str = "other"  # "other" or "refuse"
     mean: list[float] = field(default_factory=list)  # of each of `numbers`, where parties agree on it
     std: list[float] = field(default_factory=list)
-    dates: dict = field(default_factory=dict)  # type: ignore[type-arg]  # column: its parts
-    date_formats: dict = field(default_factory=dict)  # type: ignore[type-arg]
-    missing_codes: dict = field(default_factory=dict)  # type: ignore[type-arg]  # column: codes
-    scaling: str | dict = "standard"  # type: ignore[type-arg]
-    winsorize: str = "auto"
-    impute: str = "mean"
-    unseen: str = "other"
     separator: str = ""  # of CSV files; empty: recognized in each file
     decimal: str = ""  # "." or ",": the decimal sign; empty: a point
     encoding: str = ""  # of CSV files; empty: UTF-8
@@ -68,9 +68,6 @@ class TableLayout:
             raise bad("[data]", "categories", self.categories, must_be)
         if self.fit not in FITS:
             raise bad("[data]", "fit", self.fit, f"one of {', '.join(map(repr, FITS[1:]))}, or left out")
-        for key in ("dates", "missing_codes"):
-            if not all(isinstance(v, list) and v for v in getattr(self, key).values()):
-                raise bad("[data]", key, getattr(self, key), "a table: a column, and a list")
         if bool(self.mean) != bool(self.std):
             given, other = ("mean", "std") if self.mean else ("std", "mean")
             raise bad("[data]", given, list(getattr(self, given)), f"given together with {other}")
@@ -109,16 +106,16 @@ def read_layout(table: Mapping[str, Any]) -> AgreedTable:
         tuple(layout.numbers),
         kinds,
         tuple(layout.missing),
-        layout.fit or "federated",
-        mean,
-        std,
-        {k: tuple(v) for k, v in layout.dates.items()},
-        dict(layout.date_formats),
-        {k: tuple(v) for k, v in layout.missing_codes.items()},
-        layout.scaling if isinstance(layout.scaling, str) else dict(layout.scaling),
-        layout.winsorize,
-        layout.impute,
-        layout.unseen,
+        fit=layout.fit or "federated",
+        mean=mean,
+        std=std,
+        dates={k: tuple(v) if isinstance(v, list) else v for k, v in layout.dates.items()},
+        date_formats=dict(layout.date_formats),
+        missing_codes={k: tuple(v) if isinstance(v, list) else (v,) for k, v in layout.missing_codes.items()},
+        scaling=layout.scaling,
+        winsorize=layout.winsorize,
+        impute=layout.impute,
+        unseen=layout.unseen,
     )
     try:
         recipe.check()
@@ -126,8 +123,8 @@ def read_layout(table: Mapping[str, Any]) -> AgreedTable:
         raise BadJob("\n".join(f"[data]: {line}" for line in str(error).splitlines())) from None
     if not recipe.columns:
         raise BadJob(
-            "[data]: there are neither numbers nor categories, so there is nothing to learn from. Name the "
-            "columns."
+            "[data]: there are neither numbers, dates nor categories, so there is nothing to learn from. "
+            "Name the columns."
         )
     if "labels" in table and len(layout.labels) < 2:
         raise BadJob(

@@ -26,6 +26,7 @@ from ...guard import Guard, Noise
 from ...parameters import bad
 from ...parties.ledger import Ledger
 from ...parties.secret import NOT_PRIVATE
+from ...release.release import Release, write_release
 from ...results import Result
 from ...runs import (
     RESTART_HINT,
@@ -38,6 +39,7 @@ from ...runs import (
     load_stack,
     load_state,
     save_stack,
+    versions,
 )
 from ...topologies import Gossip, Hierarchy
 from ..devices import placed
@@ -156,6 +158,9 @@ class _Training:
         if not resume:
             for directory, job in zip(self.directories, self.jobs):
                 self.journals.append(Journal.create(directory, job, self.watch))
+            for i, journal in enumerate(self.journals):
+                if journal.directory is not None:
+                    write_release(journal.directory, self._release(i))
         self.start_round: int = metadata.get("round", 0)
         if not self.start_round:
             self._write_start()
@@ -202,6 +207,7 @@ class _Training:
                 "start",
                 time=datetime.now(UTC).isoformat(timespec="seconds"),
                 tacit=__version__,
+                versions=versions(__version__),
                 label=p.label,
                 skew=p.skew,
                 seed=p.seed,
@@ -381,7 +387,9 @@ class _Training:
         final = self._model(i)
         model = trainer.task.module_at(final["w"], final.get("buffers"))
         self._save(i, last, force=True)
-        journal.save_model(model)
+        release = self._release(i)
+        if journal.directory is not None:
+            write_release(journal.directory, release, model)
         journal.close(ledger.to_dict())
 
         def personal_models() -> dict[str, Any]:
@@ -399,7 +407,14 @@ class _Training:
             journal.directory,
             p,
             personal_models if p.algorithm.personalizes and p.topology is None else None,
+            release,
         )
+
+    def _release(self, i: int) -> Release:
+        """Return how the model of run i is used: what pipeline.json holds."""
+        p = self.plans[i]
+        pipeline = p.fed.pipeline if self.trainer.pipeline is None else self.trainer.pipeline
+        return Release.of(p.model, p.fed, pipeline, versions=versions(__version__))
 
     def _ledger(self, i: int) -> Ledger:
         """Return who saw what in run i, and what privacy it spent."""

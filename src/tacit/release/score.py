@@ -1,0 +1,204 @@
+"""Apply a model to new rows: one or a million, the same numbers everywhere.
+
+Rows are prepared by the pipeline, whose statistics are those of training, never those of the new rows.
+tacit's own models are evaluated in 64 bits: the probability of a row then does not depend on the rows beside
+it, nor on the machine, beyond the last digits.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..data.table_files import NULLS
+from ..errors import BadData, BadRun
+from ..parameters import bad, nearest
+
+if TYPE_CHECKING:
+    import pandas
+
+    from ..data.pipeline import Pipeline
+    from ..data.recipe import Recipe
+    from .release import Release
+
+TRUE, FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")  # as `read_table` reads them
+ROWS = 8192  # evaluated at a time, which bounds memory
+
+
+def score(release: Release, module: nn.Module, rows: Any, threshold: float | None = None) -> pandas.DataFrame:
+    """Return probabilities and predictions, as `Result.predict` describes."""
+    import pandas as pd
+
+    threshold = check_threshold(release, threshold)
+    notes: list[str] = []
+    if release.pipeline is None:
+        x, index = _encoded(release, rows), pd.RangeIndex(len(rows))
+    else:
+        frame, notes = select_columns(release.pipeline, rows)
+        x, index = release.pipeline.encode(interpret(frame, release.pipeline.recipe)), frame.index
+    columns = decode(release, evaluate(release, module, x), threshold)
+    scored = pd.DataFrame(columns, index=index)
+    scored.attrs["notes"] = notes
+    return scored
+
+
+def select_columns(
+    pipeline: Pipeline, rows: Any, keep: Sequence[str] = ()
+) -> tuple[pandas.DataFrame, list[str]]:
+    """Return the pipeline's columns of a table, and notes about those that are ignored.
+
+    One error names all missing columns. Columns in `keep` are used otherwise, and not noted.
+    """
+    import pandas as pd
+
+    if not isinstance(rows, pd.DataFrame):
+        hint = {pd.Series: "For one row: series.to_frame().T.", dict: "For one row: pandas.DataFrame([row])."}
+        must_be = "a pandas DataFrame with the columns of the training table"
+        raise bad("predict", "rows", type(rows).__name__, must_be, hint.get(type(rows), ""))
+    frame = rows.rename(columns=str)
+    known = list(frame.columns)
+    needed = pipeline.recipe.inputs
+    twice = sorted({c for c in needed if known.count(c) > 1})
+    missing = [c for c in needed if c not in known]
+    if missing or twice:
+        problems = []
+        if missing:
+            near = nearest(missing[0], [c for c in known if c not in needed]) if len(missing) == 1 else ""
+            names = ", ".join(map(repr, missing))
+            problems.append(
+                f"the table has no column{'s' * (len(missing) > 1)} {names}; the model needs "
+                f"{'them' if len(missing) > 1 else 'it'}. {near}".rstrip()
+            )
+        if twice:
+            problems.append(f"two columns are named {', '.join(map(repr, twice))}.")
+        raise BadData("predict: " + " ".join(problems))
+    extra = [c for c in known if c not in needed and c not in keep]
+    shown = ", ".join(map(repr, extra[:10])) + (f" and {len(extra) - 10} more" if len(extra) > 10 else "")
+    notes = [f"columns that the model does not use were ignored: {shown}."] if extra else []
+    if pipeline.label in extra:
+        notes.append(f"{pipeline.label!r} is the label: its values were not used.")
+    return frame[list(needed)], notes
+
+
+def interpret(frame: pandas.DataFrame, recipe: Recipe, decimal: str = ".") -> pandas.DataFrame:
+    """Return the cells of text columns as the recipe's columns have them; typed columns stay as they are.
+
+    A cell means the same whatever the other rows are: a column of text is read as the training table was,
+    cell by cell.
+    """
+    import pandas as pd
+
+    out = {}
+    for name in frame.columns:
+        column = frame[name]
+        if pd.api.types.is_numeric_dtype(column) or pd.api.types.is_datetime64_any_dtype(column):
+            out[name] = column
+            continue
+        known = set(recipe.categories.get(name, ()))
+        column = column.astype(object)
+        column = column.mask(column.isin([n for n in NULLS if n not in known]), np.nan)
+        if name in recipe.numbers:
+            column = column.map(lambda v: _as_number(v, decimal) if isinstance(v, str) else v)
+        elif known:
+            column = column.map(lambda v, known=known: v if v in known else _as_category(v, known))
+        out[name] = column
+    return pd.DataFrame(out, index=frame.index)
+
+
+def _as_number(text: str, decimal: str) -> str:
+    if text in (*TRUE, *FALSE):
+        return "1" if text in TRUE else "0"
+    return text.replace(",", ".") if decimal == "," else text
+
+
+def _as_category(value: Any, known: set[str]) -> Any:
+    """Return an unknown cell as a typed column would have it, if that is known: 2.0 as 2, TRUE as True."""
+    if not isinstance(value, str):
+        return value
+    if value in (*TRUE, *FALSE):
+        word = value.capitalize()
+        return word if word in known else value
+    try:
+        number = float(value)
+    except ValueError:
+        return value
+    word = str(int(number)) if number.is_integer() else str(number)
+    return word if word in known else value
+
+
+def evaluate(release: Release, module: nn.Module, x: Tensor) -> Tensor:
+    """Return the model's outputs for encoded rows: logits, or the numbers of a regression."""
+    module = ready(release, module)
+    if x.is_floating_point() and release.spec is not None:
+        x = x.double()
+    parts = []
+    with torch.no_grad():
+        for part in x.split(ROWS):
+            out = module(part)
+            if out.dim() == 1:
+                out = out[:, None]
+            if out.shape != (len(part), release.outputs):
+                raise BadRun(
+                    f"predict: the model returns {tuple(out.shape[1:])} numbers for a row, and "
+                    f"{release.outputs} were expected. Call the model itself: run.model(x)."
+                )
+            parts.append(out.double())
+    outputs = torch.cat(parts) if parts else torch.zeros(0, release.outputs, dtype=torch.float64)
+    if not torch.isfinite(outputs).all():
+        raise BadRun(
+            "predict: the model returns NaN or infinite numbers: it diverged in training, or a value of the "
+            "table is far outside of what it was trained on."
+        )
+    return outputs
+
+
+def ready(release: Release, module: nn.Module) -> nn.Module:
+    """Return a copy of the model for predictions, on the CPU: tacit's own models in 64 bits."""
+    module = copy.deepcopy(module).cpu().eval()
+    return module.double() if release.spec is not None else module
+
+
+def decode(release: Release, outputs: Tensor, threshold: float | None) -> dict[str, Any]:
+    """Return the columns of the answer: probabilities and predicted labels, or predicted numbers."""
+    if release.is_regression:
+        mean, std = (0.0, 1.0) if release.pipeline is None else release.pipeline.target
+        return {"prediction": (outputs[:, 0] * std + mean).numpy()}
+    p = outputs.softmax(1).numpy()
+    best = p.argmax(1) if threshold is None else (p[:, 1] >= threshold).astype(np.int64)
+    labels = np.array(release.labels, dtype=object)
+    return {**{f"p({label})": p[:, k] for k, label in enumerate(labels)}, "prediction": labels[best]}
+
+
+def check_threshold(release: Release, threshold: Any) -> float | None:
+    """Return the threshold to use: the given one, or that of the pipeline."""
+    if threshold is None:
+        return None if release.pipeline is None else release.pipeline.threshold
+    if len(release.labels) != 2:
+        raise bad("predict", "threshold", threshold, "None: a threshold is for two classes")
+    if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
+        raise bad("predict", "threshold", threshold, "a probability between 0 and 1, or None")
+    return float(threshold)
+
+
+def _encoded(release: Release, rows: Any) -> Tensor:
+    """Return encoded rows as a tensor: the data of the run did not come from a table."""
+    import pandas as pd
+
+    if isinstance(rows, pd.DataFrame):
+        raise BadData(
+            "predict: this run has no pipeline for a table: its data were arrays, or each party scaled its "
+            "own rows (fit='party'). Train with fit='federated', or give an array of encoded rows."
+        )
+    try:
+        x = rows if isinstance(rows, Tensor) else torch.from_numpy(np.array(rows))
+    except (TypeError, ValueError) as error:
+        raise bad("predict", "rows", type(rows).__name__, "an array of numbers", f"{error}.") from None
+    if tuple(x.shape[1:]) != release.shape:
+        must_be = f"an array of shape (rows, {', '.join(map(str, release.shape))})"
+        raise bad("predict", "rows", f"an array of shape {tuple(x.shape)}", must_be)
+    return x.long() if release.tokens else x.float()

@@ -1,0 +1,90 @@
+"""Score the rows of a file: CSV or Parquet, of any length, some rows at a time.
+
+Every cell of a CSV file is read as text and interpreted as the pipeline declares its column. What a cell
+means then does not depend on the other rows: a file with one row is read as one with a million.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch import nn
+
+from ..data.table_files import check_table_name, read_chunks, read_header, write_table
+from ..errors import BadData, BadParameter
+from ..files import check_free
+from ..parameters import bad, nearest
+from .release import Release
+from .score import check_threshold, decode, evaluate, interpret, select_columns
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class Scored(NamedTuple):
+    """How many rows were scored, where they are, and what is to be said about them."""
+
+    rows: int
+    out: Path
+    notes: list[str]
+
+
+def score_file(
+    release: Release,
+    module: nn.Module,
+    path: str | Path,
+    out: str | Path,
+    *,
+    keep: Sequence[str] = (),
+    threshold: float | None = None,
+    separator: str | None = None,
+    decimal: str = ".",
+    force: bool = False,
+) -> Scored:
+    """Write the scores of a file's rows, in their order, to a new file; `keep` are columns to copy to it.
+
+    The new file appears when it is complete, or not at all.
+    """
+    if release.pipeline is None:
+        raise BadParameter(
+            "predict: this model was not trained on a table, so it cannot read one. Call run.predict(array) "
+            "in Python."
+        )
+    if decimal not in (".", ","):
+        raise bad("predict", "decimal", decimal, "'.' or ','")
+    check_table_name(out, "predict: --out ")
+    file = check_free(out, force, [path])
+    threshold = check_threshold(release, threshold)
+    names = read_header(path, separator).names
+    produced = (*(f"p({label})" for label in release.labels), "prediction")
+    for column in keep:
+        if column not in names:
+            raise BadData(f"predict: {path} has no column {column!r} to keep. {nearest(column, list(names))}")
+        if column in produced:
+            raise BadParameter(
+                f"predict: --keep {column}: the output has a column of this name. Rename yours."
+            )
+    notes: list[str] = []
+    count = 0
+
+    def parts() -> Iterator[pandas.DataFrame]:
+        nonlocal count, notes
+        assert release.pipeline is not None
+        for chunk in read_chunks(path, separator=separator):
+            frame, notes = select_columns(release.pipeline, chunk, keep)
+            try:
+                x = release.pipeline.encode(interpret(frame, release.pipeline.recipe, decimal))
+                columns = decode(release, evaluate(release, module, x), threshold)
+            except BadData as error:
+                place = f", in rows from {count + 1:,} on" if count else ""
+                raise BadData(f"{path}{place}: {error}") from None
+            scores = chunk[list(keep)].assign(**columns)
+            count += len(scores)
+            yield scores
+        if not count:
+            raise BadData(f"{path} has column names and no rows. Give at least one row.")
+
+    write_table(parts(), file, text_columns=keep)
+    return Scored(count, file, notes)

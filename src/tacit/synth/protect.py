@@ -1,0 +1,188 @@
+"""Protection of rare values: what fewer than `floor` rows share is neither learned nor emitted.
+
+    categories   a value (or a missing value) of fewer than `floor` rows is replaced by a draw from the
+                 others, or by the nearest one if values are ordered. An inferred column forgets the value
+    numbers      cut off at the `floor`-th smallest and the `floor`-th largest value. An inferred column ends
+                 there
+    combinations one that fewer than `floor` rows have is replaced by a draw from the others
+
+A finished sample is held to the same rule. Private generators need no floor: their noise covers a
+single row, whatever its value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ..errors import BadData
+from .columns import Column
+from .constraints import Combinations, Ordered, row_keys
+from .table import Table
+
+FLOOR = 10  # rows; official statistics publish cells of 3 to 20
+
+
+@dataclass(frozen=True)
+class Protection:
+    """What a sample must not contain: values of declared columns that fewer than `floor` rows share.
+
+    `withheld` are codes of discrete columns (the number of values means missing), `bounds` the ends of
+    numeric ones. `replaced` counts the changed cells of each column, for the report.
+    """
+
+    floor: int
+    withheld: Mapping[str, list[int]] = field(default_factory=dict)
+    bounds: Mapping[str, list[float]] = field(default_factory=dict)
+    replaced: Mapping[str, int] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: dict(v) if isinstance(v, Mapping) else v for name, v in self.__dict__.items()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Protection:
+        return cls(**data)
+
+    def clip(self, x: np.ndarray, table: Table) -> np.ndarray:
+        """Return the rows of a sample with numbers cut off."""
+        for name, (low, high) in self.bounds.items():
+            j = table.column_index(name)
+            x[:, j] = np.clip(x[:, j], low, high)
+        return x
+
+    def allows(self, x: np.ndarray, table: Table) -> np.ndarray:
+        """Return, for each row of a sample, whether it has no withheld value."""
+        valid = np.ones(len(x), dtype=bool)
+        for name, codes in self.withheld.items():
+            j = table.column_index(name)
+            size = len(table.modeled[j].values)
+            valid &= ~np.isin(np.where(np.isnan(x[:, j]), size, x[:, j]), codes)
+        return valid
+
+
+def protect(
+    x: np.ndarray, table: Table, floor: int, rng: np.random.Generator
+) -> tuple[np.ndarray, Table, Protection]:
+    """Return rows without rare values, the table without them, and what a sample is checked against."""
+    if floor <= 1:
+        return x, table, Protection(1)
+    if len(x) < 2 * floor:
+        raise BadData(
+            f"the table has {len(x)} rows; protecting rare values needs at least {2 * floor}, because values "
+            f"of fewer than floor={floor} rows are not published. Give more rows, or floor=1 to publish all "
+            "values."
+        )
+    x = x.copy()
+    withheld: dict[str, list[int]] = {}
+    bounds: dict[str, list[float]] = {}
+    replaced: dict[str, int] = {}
+    columns: list[Column] = []
+    for j, c in enumerate(table.modeled):
+        before = x[:, j].copy()
+        if c.is_number:
+            x[:, j], c = _protect_number(before, c, floor)
+            if c.declared:
+                bounds[c.name] = [float(np.nanmin(x[:, j])), float(np.nanmax(x[:, j]))]
+        else:
+            x[:, j], c, codes = _protect_category(before, c, floor, rng)
+            if codes:
+                withheld[c.name] = codes
+        columns.append(c)
+        changed = ~((before == x[:, j]) | (np.isnan(before) & np.isnan(x[:, j])))
+        if not c.declared and not c.is_number:
+            changed = ~np.isin(_values(table.modeled[j], before), _values(c, x[:, j]))
+        if changed.any():
+            replaced[c.name] = int(changed.sum())
+    named = {c.name: c for c in columns}
+    table = replace(table, columns=tuple(named.get(c.name, c) for c in table.columns))
+    for constraint in table.constraints:
+        if isinstance(constraint, Combinations):
+            _protect_combinations(
+                x, [table.column_index(n) for n in constraint.columns], constraint, floor, rng
+            )
+    valid = np.ones(len(x), dtype=bool)
+    for constraint in table.constraints:  # cutting two columns off separately may turn their order around
+        if isinstance(constraint, Ordered):
+            valid &= constraint.holds(x, table)
+    return x[valid], table, Protection(floor, withheld, bounds, replaced)
+
+
+def _values(column: Column, codes: np.ndarray) -> np.ndarray:
+    pool = np.empty(len(column.values) + 1, dtype=object)
+    pool[:-1], pool[-1] = column.values, None
+    return np.array([repr(v) for v in pool])[
+        np.where(np.isnan(codes), len(column.values), codes).astype(np.int64)
+    ]
+
+
+def _protect_number(x: np.ndarray, column: Column, floor: int) -> tuple[np.ndarray, Column]:
+    present = np.sort(x[~np.isnan(x)])
+    missing = len(x) - len(present)
+    if len(present) < floor:
+        raise BadData(
+            f"the column {column.name!r} has {len(present)} values that are not missing; fewer than "
+            f"floor={floor} are not published. Drop the column, or give floor=1 to publish every value."
+        )
+    if len(present) < 2 * floor:
+        low = high = float(np.median(present))
+    else:
+        low, high = float(present[floor - 1]), float(present[-floor])
+    x = np.clip(x, low, high)
+    if 0 < missing < floor:  # that a value is missing is rare as well
+        x = np.where(np.isnan(x), float(np.median(present)), x)
+    if column.declared:
+        return x, column
+    return x, replace(column, low=low, high=high, missing=column.missing and missing >= floor)
+
+
+def _protect_category(
+    x: np.ndarray, column: Column, floor: int, rng: np.random.Generator
+) -> tuple[np.ndarray, Column, list[int]]:
+    """Return the codes, the column, and the codes that a sample must not have."""
+    size = len(column.values)
+    codes = np.where(np.isnan(x), size, x).astype(np.int64)
+    counts = np.bincount(codes, minlength=size + 1)
+    frequent = np.flatnonzero(counts >= floor)
+    if not len(frequent[frequent < size]):
+        raise BadData(
+            f"no value of the column {column.name!r} is shared by floor={floor} rows, so none is published. "
+            "Drop the column, declare it as an identifier, merge its values, or give floor=1 to publish "
+            "every value."
+        )
+    rare = counts[codes] < floor
+    if column.kind == "ordinal":
+        kept = frequent[frequent < size]
+        codes[rare] = kept[np.abs(kept[None, :] - np.minimum(codes[rare], size - 1)[:, None]).argmin(axis=1)]
+    else:
+        share = counts[frequent] / counts[frequent].sum()
+        codes[rare] = rng.choice(frequent, size=int(rare.sum()), p=share)
+    if column.declared:
+        out = np.where(codes == size, np.nan, codes.astype(np.float64))
+        return out, column, np.flatnonzero(counts < floor).tolist()
+    kept = frequent[frequent < size]
+    place = np.full(size + 1, np.nan)
+    place[kept] = np.arange(len(kept))
+    narrowed = replace(
+        column, values=tuple(column.values[k] for k in kept), missing=bool(counts[size] >= floor)
+    )
+    return place[codes], narrowed, []
+
+
+def _protect_combinations(
+    x: np.ndarray, at: list[int], constraint: Combinations, floor: int, rng: np.random.Generator
+) -> None:
+    """Replace rare combinations, in place."""
+    keys = row_keys(np.nan_to_num(x[:, at], nan=np.inf))
+    _, first, group, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    frequent = np.flatnonzero(counts >= floor)
+    if not len(frequent):
+        raise BadData(
+            f"{constraint!r}: no combination is shared by floor={floor} rows, so none is published. Remove "
+            "the constraint, merge values, or give floor=1 to publish every combination."
+        )
+    rare = counts[group] < floor
+    drawn = rng.choice(frequent, size=int(rare.sum()), p=counts[frequent] / counts[frequent].sum())
+    x[np.flatnonzero(rare)[:, None], at] = x[first[drawn][:, None], at]

@@ -1,0 +1,152 @@
+"""Values that few rows share are neither learned nor sampled."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import tacit
+from tacit import synth
+from tacit.errors import BadData, BadParameter
+from tacit.synth.generator import Generator
+from tacit.synth.protect import FLOOR, protect
+
+ROWS = 600
+UNPROTECTED = [name for name, cls in synth.ALL.items() if not cls.private]
+
+
+def quick(name: str) -> Generator:
+    generator = synth.ALL[name]()
+    changes = {"epochs": 2, "steps": 20} if name == "TabDDPM" else {"epochs": 2}
+    return (
+        dataclasses.replace(generator, **changes) if "epochs" in generator.__dataclass_fields__ else generator
+    )
+
+
+def patients() -> pd.DataFrame:
+    """One woman of 117 with the only income above a million, and 40 villages of one resident each."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "age": rng.integers(18, 90, ROWS),
+            "income": rng.normal(30_000, 5_000, ROWS).round(2),
+            "village": rng.choice(["Aa", "Bb", "Cc"], ROWS),
+            "stage": pd.Categorical(
+                rng.choice(["I", "II"], ROWS), categories=["I", "II", "IV"], ordered=True
+            ),
+            "seen": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 300, ROWS), unit="D"),
+        }
+    )
+    frame.loc[0, ["age", "income"]] = [117, 2_000_000.0]
+    frame.loc[1, "seen"] = pd.Timestamp("1950-01-01")
+    frame.loc[2:41, "village"] = [f"village {i}" for i in range(40)]
+    frame.loc[50, "stage"] = "IV"
+    frame.loc[60, "income"] = np.nan
+    return frame
+
+
+@pytest.mark.parametrize("name", UNPROTECTED)
+def test_no_generator_samples_or_saves_a_value_of_few_rows(name, tmp_path):
+    frame = patients()
+    generator = quick(name).fit(frame)
+    sample = generator.sample(1000, seed=1)
+    shared = frame["village"].value_counts()
+    assert set(sample["village"]) <= set(shared[shared >= FLOOR].index)
+    assert set(sample["stage"].dropna()) <= {"I", "II"}
+    assert sample["income"].notna().all()
+    for column in ("age", "income", "seen"):
+        ordered = frame[column].dropna().sort_values()
+        assert ordered.iloc[FLOOR - 1] <= sample[column].min()
+        assert sample[column].max() <= ordered.iloc[-FLOOR]
+    saved = generator.save(tmp_path / "generator").read_bytes()
+    assert b"village 7" not in saved
+    assert b"2000000" not in saved
+
+
+@pytest.mark.parametrize("name", UNPROTECTED)
+def test_a_declared_category_of_few_rows_is_not_sampled(name):
+    frame = patients()[["age", "village"]]
+    known = sorted(frame["village"].unique())
+    table = synth.Table.declare({"age": synth.integer(0, 120), "village": synth.categorical(known)})
+    sample = quick(name).fit(frame, table).sample(100, seed=1)
+    assert set(sample["village"]) <= {"Aa", "Bb", "Cc"}
+
+
+def test_a_floor_of_1_publishes_every_value():
+    frame = patients()
+    sample = synth.Cart(seed=0).fit(frame, floor=1).sample(3000, seed=1)
+    assert any(v.startswith("village") for v in sample["village"])
+
+
+def test_rare_combinations_are_replaced_by_frequent_ones():
+    rng = np.random.default_rng(0)
+    city = rng.choice(["Bern", "Rome"], ROWS)
+    frame = pd.DataFrame(
+        {"city": city, "country": np.where(city == "Bern", "CH", "IT"), "x": rng.normal(size=ROWS)}
+    )
+    frame.loc[:4, "country"] = "CH"
+    frame.loc[:4, "city"] = "Rome"  # a mistake in five rows
+    table = synth.Table.infer(frame, constraints=[synth.Combinations("city", "country")])
+    sample = synth.Bayes(seed=0).fit(frame, table).sample(1000, seed=1)
+    assert set(zip(sample["city"], sample["country"])) == {("Bern", "CH"), ("Rome", "IT")}
+
+
+def test_an_order_survives_the_cut():
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=ROWS)
+    frame = pd.DataFrame({"a": a, "b": a + rng.exponential(0.01, ROWS)})
+    table = synth.Table.infer(frame, constraints=[synth.Ordered("a", "b")])
+    sample = synth.Cart(seed=0).fit(frame, table).sample(500, seed=1)
+    assert (sample["a"] <= sample["b"]).all()
+
+
+def test_numbers_are_cut_off_at_the_tenth_smallest_and_largest():
+    x = np.arange(100.0)[:, None]
+    table = synth.Table.infer(pd.DataFrame({"x": x[:, 0] * 2}), x="integer")
+    y, narrowed, protection = protect(x * 2, table, 10, np.random.default_rng(0))
+    assert (y.min(), y.max()) == (18.0, 180.0)
+    assert (narrowed.columns[0].low, narrowed.columns[0].high) == (18.0, 180.0)
+    assert protection.replaced == {"x": 18}
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (pd.DataFrame({"a": [1.0, 2.5]}), "the table has 2 rows; protecting rare values needs at least 20"),
+        (pd.DataFrame({"c": [f"v{i % 30}" for i in range(120)]}), "no value of the column 'c' is shared by"),
+        (pd.DataFrame({"x": [1.5] * 3 + [np.nan] * 97}), "the column 'x' has 3 values that are not missing"),
+    ],
+)
+def test_a_table_without_values_that_enough_rows_share_is_refused(frame, words):
+    with pytest.raises(BadData, match=words):
+        synth.Independent().fit(frame)
+
+
+@pytest.mark.parametrize("floor", [0, -1, 2.5, True, "10"])
+def test_a_floor_is_a_whole_number(floor):
+    with pytest.raises(BadParameter, match="fit: floor is"):
+        synth.Independent().fit(patients(), floor=floor)
+
+
+def test_a_private_generator_takes_no_floor():
+    with pytest.raises(BadParameter, match="floor is 5; it must be None"):
+        synth.MST().fit(patients()[["age"]], {"age": synth.integer(0, 120)}, floor=5)
+
+
+@pytest.mark.parametrize("name", ["GaussianCopula", "CTGAN"])
+def test_holders_together_sample_no_value_of_few_rows(name):
+    """Each holder has 6 of a village's 12 residents: together they are enough, one of them alone is not."""
+    frame = patients()[["age", "village"]]
+    frame.loc[100:111, "village"] = "shared"
+    known = sorted(frame["village"].unique())
+    table = {"age": synth.integer(0, 120), "village": synth.categorical(known)}
+    holders = {"a": frame.iloc[::2], "b": frame.iloc[1::2]}
+    assert [(part["village"] == "shared").sum() for part in holders.values()] == [6, 6]
+    sample = tacit.synthesize(holders, table, quick(name)).sample(500, seed=1)
+    assert set(sample["village"]) <= {"Aa", "Bb", "Cc", "shared"}
+    ordered = frame["age"].sort_values()
+    assert ordered.iloc[FLOOR - 1] <= sample["age"].min()
+    assert sample["age"].max() <= ordered.iloc[-FLOOR]
