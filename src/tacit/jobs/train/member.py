@@ -473,13 +473,14 @@ class ClientWork:
         release = Release.of(
             p.model, mine.fed, self.pipeline, party=self.name, contract=self.contract.digest, run=self.run
         )
-        model = {k: vectors[k] for k in ("w", "buffers") if k in vectors}
+        model: State = {k: v for k, v in vectors.items() if k in ("w", "buffers")}
         self.folder = write_release(
             self.state / "model", release, mine.task.module_at(model["w"], model.get("buffers"))
         )
         memory = None if self.paced else self.memory.now
         if memory and mine.algorithm.personalizes:
-            own = {**model, **mine.algorithm.personal(mine.task, placed(mine.task.x.device, vectors), memory)}
+            own: State = dict(model)
+            own.update(mine.algorithm.personal(mine.task, placed(mine.task.x.device, vectors), memory))
             write_release(
                 self.state / "own-model", release, mine.task.module_at(own["w"], own.get("buffers"))
             )

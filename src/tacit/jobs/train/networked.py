@@ -27,6 +27,7 @@ from ...parties.message import Message
 from ...parties.party import Party
 from ...protocols import buffered, joining, picking, sum_program
 from ...protocols import rounds as protocol
+from ...runs import Event
 from ...runtimes.processes import Processes
 from ...runtimes.streaming import Emitter
 from ...selection import PartyInfo
@@ -165,6 +166,12 @@ class NetworkedTrainer(MessageTrainer):
 
     def ledgers(self) -> list[Ledger]:
         return [*super().ledgers(), self.client_ledger]
+
+    def ledger(self, i: int, events: list[Event]) -> Ledger:
+        ledger = super().ledger(i, events)
+        if self.prepared and len(self.plan.fed) == 2:
+            ledger.stamp(preparing.TWO)
+        return ledger
 
     # --- what parties are offered, and must answer ----------------------------------------------------------
 
