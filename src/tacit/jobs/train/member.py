@@ -104,8 +104,10 @@ async def member(
                 scores=lambda: work.scores,
                 consent=work,
             )
-        if agreement is not None:
-            work.finish(await me.scope(joining.FINAL).recv(boss, joining.Final))
+        if agreement is not None:  # it was sent before Stop, so it is here if there is one
+            last = await me.scope(joining.FINAL).gather([boss], joining.Final, at_least=0, within=0.0)
+            if boss in last:
+                work.finish(last[boss])
 
     try:
         await run_alongside(play(), joining.attend(me, boss, __version__, work.prepare))

@@ -302,13 +302,18 @@ class NetworkedTrainer(MessageTrainer):
     async def _prepare_and_run(self, server: Callable[..., Any], me: Party) -> None:
         if self.preparation is not None:
             await self._prepare(self.preparation, me)
-        await server(me, admission=self.admission, wrong=self.wrong)
-        if isinstance(self.through, Deployed) and self.context.result is not None:
-            model, metrics = self.context.result()
-            # from figures over two parties and its own, each would know the other's
-            told = {k: float(v) for k, v in metrics.items()} if len(self.plan.fed) > 2 else {}
-            final = joining.Final(self.run_id, {k: v.cpu() for k, v in model.items()}, told)
-            await me.scope(joining.FINAL).send(self.plan.fed.parties, final)
+        is_deployed = isinstance(self.through, Deployed) and self.context.result is not None
+        farewell = partial(self._send_final, me) if is_deployed else None
+        await server(me, admission=self.admission, wrong=self.wrong, farewell=farewell)
+
+    async def _send_final(self, me: Party) -> None:
+        """Send every party the model that the run returns: with early stopping, the best one."""
+        assert self.context.result is not None
+        model, metrics = self.context.result()
+        # from figures over two parties and its own, each would know the other's
+        shared = {k: float(v) for k, v in metrics.items()} if len(self.plan.fed) > 2 else {}
+        final = joining.Final(self.run_id, {k: v.cpu() for k, v in model.items()}, shared)
+        await me.scope(joining.FINAL).send(self.plan.fed.parties, final)
 
     async def _prepare(self, program: PipelinePreparation, me: Party) -> None:
         """Compute the statistics of the parties' tables, and bind all that follows to them."""
