@@ -32,7 +32,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.algorithms": ((), NUMERIC),
     "tacit.aggregate": ((), NUMERIC),
     "tacit.data": (
-        ("tacit.files", "tacit.progress", "tacit.crypto.exact", "tacit.protocols.sum_program"),
+        ("tacit.files", "tacit.progress", "tacit.crypto.exact", "tacit.protocols.sum_steps"),
         NUMERIC,
     ),  # preparation is a program of exact sums
     "tacit.models": (("tacit.engine.layers",), NUMERIC),
@@ -123,7 +123,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "tacit.numbers",
             "tacit.parties.ledger",
             "tacit.parties.secret",
-            "tacit.protocols.sum_program",
+            "tacit.protocols.sum_steps",
             "tacit.report",
             "tacit.results",
         ),
@@ -174,6 +174,7 @@ LAZY_FACES = (
     "tacit.stats",
     "tacit.cli.verbs",
     "tacit.runtimes.nursery",
+    "tacit.jobs.stats.queries",  # the module of a verb
     "tacit.jobs.stats.contract",  # builds the program that a party's own contract names
 )
 

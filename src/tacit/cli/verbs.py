@@ -25,6 +25,7 @@ MODULES: tuple[str, ...] = (
     "psi",
     "split",
     "predict",
+    "stats",
     "export",
     "ledger",
     "provision",

@@ -31,9 +31,9 @@ parties agree to this mode in the contract.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -46,51 +46,17 @@ from ..parties.message import Message
 from . import secagg
 from .consent import Commitment, OneSum
 from .rounds import run_sum
+from .sum_steps import Down as Down
+from .sum_steps import R, T
+from .sum_steps import SumProgram as SumProgram
+from .sum_steps import ideal as ideal
 from .summing import RoundOver, SumOutcome
 
 if TYPE_CHECKING:
     from ..parties.party import Identity, Party
     from .joining import Admission
 
-T = TypeVar("T", contravariant=True)  # what a party holds
-R = TypeVar("R", covariant=True)  # what the coordinator returns
-
-Down = Mapping[str, Tensor]
 SESSION_BYTES = 8
-
-
-class SumProgram(Protocol[T, R]):
-    """A job whose every step is one sum over all parties."""
-
-    @property
-    def max_steps(self) -> int:
-        """The most steps that a party answers."""
-
-    @property
-    def bound(self) -> int:
-        """The largest absolute value of an integer that one party contributes."""
-
-    def length(self, step: int, down: Down) -> int:
-        """How many integers a party contributes to this step."""
-
-    def local(self, step: int, table: T, down: Down) -> np.ndarray:
-        """Return what one party contributes: a vector of int64."""
-
-    def coordinate(self) -> Generator[Down, np.ndarray, R]:
-        """Yield what is sent down in each step, receive the sum, and return the result."""
-
-
-def ideal(program: SumProgram[T, R], tables: Mapping[str, T]) -> R:
-    """Compute the same in one place: the ideal function."""
-    steps = program.coordinate()
-    down = next(steps)
-    for step in range(program.max_steps):
-        total = np.sum([program.local(step, table, down) for table in tables.values()], axis=0)
-        try:
-            down = steps.send(total)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-    raise AssertionError(f"the program has more than its {program.max_steps} steps")
 
 
 # the messages -----------------------------------------------------------------------------------------------

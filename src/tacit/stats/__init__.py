@@ -14,12 +14,18 @@ from importlib import import_module
 from typing import Any
 
 _HOME: dict[str, str] = {  # function or class: its module in tacit.jobs.stats
+    "aalen_johansen": "survival",
     "correlation": "tables",
+    "cox": "cox",
     "crosstab": "tables",
     "describe": "describe",
+    "glm": "glm",
     "heavy_hitters": "tables",
     "histogram": "tables",
+    "kaplan_meier": "survival",
+    "logrank": "survival",
     "mann_whitney": "tables",
+    "nelson_aalen": "survival",
     "quantile": "tables",
     "ttest": "tables",
 }

@@ -12,7 +12,7 @@ import torch
 
 from ..crypto import exact
 from ..errors import ProtocolError
-from ..protocols.sum_program import Down
+from ..protocols.sum_steps import Down
 from .columns import codes, numbers, text_of
 from .tables import check_columns
 

@@ -20,7 +20,7 @@ import torch
 
 from ..crypto import exact
 from ..errors import ProtocolError
-from ..protocols.sum_program import Down
+from ..protocols.sum_steps import Down
 from . import ordered
 from .columns import codes, numbers
 from .tables import check_columns
@@ -37,6 +37,7 @@ class ColumnMoments:
     mean: float
     sd: float
     quantiles: dict[float, tuple[float, float, float]] = field(default_factory=dict)
+    interval: tuple[float, float] | None = None  # of the mean, where noise is in it
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,12 @@ class DescribeProgram:
                 known[j, g] = np.sort(ordered.keys(x[rows]))
             parts.append(ordered.count_next(known[j, g], prefix, step - 1))
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+    def row_sets(self, table: pd.DataFrame) -> dict[str, np.ndarray]:
+        """All rows, and those of each group: what a party's history of queries compares."""
+        cell = self._cell(table)
+        groups = {} if self.by is None else {f"{self.by[0]}={v}": cell == g for g, v in enumerate(self.by[1])}
+        return {"all rows": np.ones(len(table), bool), **groups}
 
     # --- the coordinator ------------------------------------------------------------------------------------
 

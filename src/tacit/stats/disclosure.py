@@ -36,6 +36,26 @@ def suppress(counts: np.ndarray, least: int) -> np.ndarray:
     return hidden
 
 
+def suppress_table(counts: np.ndarray, least: int) -> np.ndarray:
+    """Return which counts of a table with known totals of rows and columns are not shown.
+
+    As `suppress`, in rows and columns, until no hidden count is alone in its row or column.
+    """
+    counts = np.asarray(counts)
+    hidden: np.ndarray = (counts > 0) & (counts < least)
+    while True:
+        before = hidden.copy()
+        for table, mask in ((counts, hidden), (counts.T, hidden.T)):
+            for line, shut in zip(table, mask):
+                while shut.any() and (shut.sum() == 1 or line[shut].sum() < least):
+                    rest = np.flatnonzero(~shut & (line > 0))
+                    if not len(rest):
+                        break
+                    shut[rest[np.argmin(line[rest])]] = True
+        if (hidden == before).all():
+            return hidden
+
+
 def check_saturated(rows: int, parameters: int, least: int = 1) -> None:
     """Refuse a model with nearly as many parameters as rows: its coefficients are the rows."""
     if rows < parameters + least:

@@ -40,8 +40,12 @@ def tidy(found: Descriptions, options: TableOptions) -> pd.DataFrame:
             entry = {"column": column, "level": "", "group": group, "n": math.nan if few else float(m.n)}
             entry["missing"] = _show_missing(m.missing, options.least)
             entry |= {"mean": math.nan if few else m.mean, "sd": math.nan if few else m.sd}
-            for q, (_, value, _) in m.quantiles.items():
+            if m.interval is not None:
+                entry |= {"mean_low": m.interval[0], "mean_high": m.interval[1]}
+            for q, (low, value, high) in m.quantiles.items():
                 entry[f"q{q * 100:g}"] = math.nan if few else value
+                if m.interval is not None:
+                    entry |= {f"q{q * 100:g}_low": low, f"q{q * 100:g}_high": high}
             rows.append(entry)
     for column, tables in found.categories.items():
         names = [*options.levels[column], OTHER, MISSING]

@@ -1,6 +1,7 @@
 """What a party has answered under one contract, on its own disk, written before an answer leaves.
 
     STATE/sums-HASH.jsonl           {"what": "table", "digest": "…"}       the rows it is about
+                                    {"what": "charged"}                    the account paid for the query
                                     {"what": "answer", "step": 3, "sent": "…", "file": "…"}
                                     {"what": "upload"|"reveal", "step": 3, "among": "…"}   (threshold < 1)
     STATE/sums-HASH/3.safetensors   the vector that answers step 3
@@ -34,6 +35,7 @@ class AnswerFile:
         name = hashlib.sha256(f"{party} {contract}".encode()).hexdigest()[:16]
         self.party, self.file, self.folder = party, folder / f"sums-{name}.jsonl", folder / f"sums-{name}"
         self.table: str | None = None
+        self.charged = False  # whether the party's privacy account paid for this query
         self.sent: dict[int, tuple[str, str]] = {}  # step: digest of the request, digest of the vector
         self.uploads: dict[int, str] = {}
         self.reveals: set[int] = set()
@@ -44,7 +46,7 @@ class AnswerFile:
             self._read(whole.decode("utf-8", "replace").splitlines())
 
     def _read(self, lines: Sequence[str]) -> None:
-        self.table, self.sent, self.uploads, self.reveals = None, {}, {}, set()
+        self.table, self.charged, self.sent, self.uploads, self.reveals = None, False, {}, {}, set()
         try:
             for line in lines:
                 self._apply(json.loads(line))
@@ -58,6 +60,8 @@ class AnswerFile:
         match entry["what"]:
             case "table":
                 self.table = entry["digest"]
+            case "charged":
+                self.charged = True
             case "answer":
                 self.sent[entry["step"]] = entry["sent"], entry["vector"]
             case "upload":
@@ -91,6 +95,9 @@ class AnswerFile:
                 f"the rows of {self.party!r} have changed since it began to answer this query. Restore the "
                 "table, or agree on a new query."
             )
+
+    def record_charge(self) -> None:
+        self._write(lambda: True, what="charged")
 
     def find(self, step: int) -> tuple[bytes, np.ndarray] | None:
         if step not in self.sent:

@@ -109,16 +109,28 @@ class SumContract:
             theirs = None
         if not isinstance(theirs, dict):
             raise QueryNotAgreed("the coordinator's contract is not one. Do both run the same version?")
-        mine = dict(self.tables)
+        mine, theirs = _flatten(dict(self.tables)), _flatten(theirs)
         found = [
             f"{key} (agreed: {_show(mine.get(key))}, offered: {_show(theirs.get(key))})"
-            for key in sorted({*mine, *map(str, theirs)})
+            for key in sorted({*mine, *theirs})
             if mine.get(key) != theirs.get(key)
         ]
         raise QueryNotAgreed(
             "the coordinator's query is not the agreed one. It differs in: "
             f"{'; '.join(found[:8]) or 'its form'}. Nothing was read or sent."
         )
+
+
+def _flatten(tables: Mapping[str, Any], prefix: str = "", depth: int = 3) -> dict[str, Any]:
+    """The entries of nested tables by their dotted names."""
+    found: dict[str, Any] = {}
+    for key, value in tables.items():
+        name = f"{prefix}{key:.40}"
+        if isinstance(value, dict) and depth:
+            found |= _flatten(value, f"{name}.", depth - 1)
+        else:
+            found[name] = value
+    return found
 
 
 def _show(value: Any) -> str:

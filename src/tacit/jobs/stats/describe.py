@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import pandas as pd
@@ -15,10 +16,12 @@ from ...results import JobResult
 from ...stats import table_one
 from ...stats.columns import is_number, levels_of, text_of
 from ...stats.description import ALL, DescribeProgram, Descriptions
+from ...stats.noisy import NoisyProgram, check_privacy
 from ...stats.table_one import TableOptions
 from ...stats.tables import check_frames
 from .run import run_sums
 
+DELTA = 1e-6  # below 1 / rows of all but national registers
 LEAST = 5  # smallest count shown: the usual rule of statistical offices
 
 Levels = tuple[str, tuple[str, ...]]
@@ -99,6 +102,9 @@ def describe(
     categories: Mapping[str, Sequence[Any]] | Iterable[str] = (),
     quantiles: Sequence[float] = (0.25, 0.5, 0.75),
     min_count: int = LEAST,
+    epsilon: float | None = None,
+    delta: float = DELTA,
+    bounds: Mapping[str, tuple[float, float]] | None = None,
     runtime: Any = "cohort",
     guard: Any = None,
 ) -> Description:
@@ -110,18 +116,77 @@ def describe(
     mean difference. Counts of 1 to min_count − 1 are not shown.
 
     The result equals that of the pooled rows. Quantiles are of exact rank, and within 0.012% in value.
+
+    With `epsilon` the sums have noise: (ε, δ)-differential privacy of one row. Numeric columns then need
+    declared `bounds`, and the table has 95% intervals that include the noise; groups are not tested.
     """
     frames = check_frames(fed, "stats.describe")
     check_count("stats.describe", "min_count", min_count)
     program = describe_program(frames, columns, by, categories, quantiles)
-    found, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner="stats.describe")
-    return conclude(program, found, ledger, min_count)
+    chosen = program if epsilon is None else add_noise(program, len(frames), epsilon, delta, bounds)
+    found, ledger = run_sums(chosen, frames, runtime=runtime, guard=guard, owner="stats.describe")
+    return conclude(program, found, ledger, min_count, epsilon)
+
+
+def add_noise(
+    program: DescribeProgram,
+    parties: int,
+    epsilon: float,
+    delta: float,
+    bounds: Mapping[str, Sequence[float]] | None,
+    wants: tuple[str, ...] = ("moments", "histogram"),
+    owner: str = "stats.describe",
+    bins: int = 512,
+) -> NoisyProgram:
+    """Return the program with noise. Bounds are declared: taken from data, they would be somebody's."""
+    check_privacy(owner, epsilon, delta)
+    bounds = bounds or {}
+    missing = [c for c in program.numeric if c not in bounds]
+    if missing:
+        raise bad(
+            owner,
+            "bounds",
+            dict(bounds),
+            f"the range of {', '.join(map(repr, missing))} too, with epsilon: {{'age': (0, 120)}}",
+            "State a range that is known without the data; numbers outside are clipped to it.",
+        )
+    numeric = tuple((c, *check_bounds(owner, bounds[c])) for c in program.numeric)
+    return NoisyProgram(
+        parties,
+        float(epsilon),
+        float(delta),
+        numeric,
+        program.categories,
+        program.by,
+        program.quantiles,
+        bins,
+        wants,
+    )
+
+
+def check_bounds(owner: str, bounds: Any) -> tuple[float, float]:
+    try:
+        low, high = map(float, bounds)
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise bad(
+            owner, "bounds", bounds, "two numbers, the lower first: they are declared, not taken from data"
+        )
+    return low, high
 
 
 def conclude(
-    program: DescribeProgram, found: Descriptions, ledger: Ledger, least: int = LEAST
+    program: DescribeProgram,
+    found: Descriptions,
+    ledger: Ledger,
+    least: int = LEAST,
+    epsilon: float | None = None,
 ) -> Description:
     options = TableOptions(dict(program.categories), None if program.by is None else program.by[0], least)
+    if epsilon is not None:  # noise protects small counts, and is no basis for a test
+        note = f"Figures have noise for ε = {epsilon:g}; intervals are in the tidy table."
+        return Description(found, replace(options, least=1, by=None), ledger, (note,))
     notes = []
     if any(0 < n < least for n in found.rows.values()):
         notes.append(f"Groups of fewer than {least} rows are not shown (min_count).")

@@ -35,6 +35,7 @@ from ...protocols.summing import MaskedVector
 from ...runtimes.choose import allowed_runtimes, choose_runtime
 from ...runtimes.inprocess import InProcess
 from ...runtimes.processes import Processes
+from ...stats.privacy import Private
 from ...stats.tables import check_frames, to_plain
 from .contract import SumContract
 from .parties import coordinator, member, party
@@ -57,6 +58,8 @@ def run_sums(
     `owner` is the function named in error messages.
     """
     frames, ledger, stage = check_frames(fed, owner), Ledger(), check_guard(guard, owner)
+    if isinstance(program, Private):
+        ledger.spend(program.spend)
     if runtime == "cohort":
         return _simulate(program, frames, stage, ledger), ledger
     check_frames(fed, owner, least=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,11 +26,25 @@ from ...stats.comparisons import (
     ttest as t_test,
 )
 from ...stats.counts import CorrelationProgram, CrosstabProgram, FrequentProgram, HistogramProgram
-from ...stats.description import DescribeProgram
-from ...stats.disclosure import suppress
+from ...stats.description import DescribeProgram, Descriptions
+from ...stats.disclosure import suppress, suppress_table
+from ...stats.noisy import NoisyHistogram, Z
+from ...stats.table_one import few_rows
 from ...stats.tables import check_frames
-from .describe import LEAST, check_count, check_quantiles, common_columns, levels, need_columns
+from .describe import (
+    DELTA,
+    LEAST,
+    add_noise,
+    check_bounds,
+    check_count,
+    check_quantiles,
+    common_columns,
+    levels,
+    need_columns,
+)
 from .run import run_sums
+
+FINE_BINS = 4096  # of the noisy histogram behind a quantile
 
 
 @dataclass(frozen=True)
@@ -70,12 +84,16 @@ def quantile(
     q: float | Sequence[float] = 0.5,
     *,
     by: str | None = None,
+    epsilon: float | None = None,
+    delta: float = DELTA,
+    bounds: tuple[float, float] | None = None,
     runtime: Any = "cohort",
     guard: Any = None,
 ) -> Statistic:
     """Quantiles of a column over all parties' rows, of exact rank (type 7, as in pandas and R).
 
-    `low` and `high` bound the value: the search ends at 0.012% of it, before one person's last digits.
+    `low` and `high` bound the value: the search ends at 0.012% of it, before one person's last digits. With
+    `epsilon` and declared `bounds` they come from a noisy histogram of 4096 bins, with 95% intervals.
     """
     owner = "stats.quantile"
     wanted = [q] if isinstance(q, int | float) else list(q)
@@ -83,23 +101,33 @@ def quantile(
     frames = check_frames(fed, owner)
     need_columns(frames, [column, *([by] if by else [])], owner)
     group = None if by is None else levels(frames, by, None, owner)
-    program = DescribeProgram((column,), (), group, tuple(map(float, wanted)))
+    plain = DescribeProgram((column,), (), group, tuple(map(float, wanted)))
+    ranges = None if bounds is None else {column: bounds}
+    program: Any = (
+        plain
+        if epsilon is None
+        else add_noise(plain, len(frames), epsilon, delta, ranges, ("histogram",), owner, FINE_BINS)
+    )
     found, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner=owner)
+    return conclude_quantiles(column, wanted, by, found, ledger)
+
+
+def conclude_quantiles(
+    column: str, wanted: Sequence[float], by: str | None, found: Descriptions, ledger: Ledger
+) -> Statistic:
+    moments = found.numbers[column]
+    hidden = few_rows(moments, LEAST)
     rows = [
         {"group": g, "q": p, "value": value, "low": low, "high": high, "n": m.n}
-        for g, m in found.numbers[column].items()
+        for g, m in moments.items()
         for p, (low, value, high) in m.quantiles.items()
-        if m.n >= LEAST
+        if not hidden[g]
     ]
     table = pd.DataFrame(rows, columns=["group", "q", "value", "low", "high", "n"])
-    if by is None:
-        table = table.drop(columns="group")
-    notes = (
-        [f"groups of fewer than {LEAST} rows are not shown"]
-        if len(rows) < len(found.numbers[column]) * len(wanted)
-        else []
-    )
-    return Statistic(f"quantiles of {column}", table, ledger, notes=tuple(notes))
+    few = len(rows) < len(moments) * len(wanted)
+    notes = (f"groups of fewer than {LEAST} rows are not shown",) if few else ()
+    table = table.drop(columns="group") if by is None else table
+    return Statistic(f"quantiles of {column}", table, ledger, notes=notes)
 
 
 def histogram(
@@ -109,33 +137,63 @@ def histogram(
     bins: int = 20,
     *,
     min_count: int = LEAST,
+    epsilon: float | None = None,
+    delta: float = DELTA,
     runtime: Any = "cohort",
     guard: Any = None,
 ) -> Statistic:
-    """Counts in equal bins of a declared range; rows below and above it are counted at the ends."""
+    """Counts in equal bins of a declared range; rows below and above it are counted at the ends.
+
+    With `epsilon` counts have noise, `low_n` and `high_n` bound them (95%), and rows outside the range are
+    in its first and last bin.
+    """
     owner = "stats.histogram"
     frames = check_frames(fed, owner)
     need_columns(frames, [column], owner)
     low, high = check_bounds(owner, bounds)
     check_count(owner, "bins", bins)
+    if epsilon is not None:
+        return _noisy_histogram(frames, column, (low, high), bins, epsilon, delta, runtime, guard)
     program = HistogramProgram(column, low, high, bins)
     total, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner=owner)
-    edges = [-math.inf, *np.linspace(low, high, bins + 1), math.inf]
-    hidden = suppress(total[0], min_count)
-    table = pd.DataFrame({"low": edges[:-1], "high": edges[1:], "n": np.where(hidden, math.nan, total[0])})
-    return Statistic(f"histogram of {column}", table, ledger, {"n": float(total.sum())})
+    return conclude_histogram(program, total, ledger, min_count)
 
 
-def check_bounds(owner: str, bounds: Any) -> tuple[float, float]:
-    try:
-        low, high = map(float, bounds)
-    except (TypeError, ValueError):
-        low = high = math.nan
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise bad(
-            owner, "bounds", bounds, "two numbers, the lower first: they are declared, not taken from data"
-        )
-    return low, high
+def conclude_histogram(program: HistogramProgram, total: np.ndarray, ledger: Ledger, least: int) -> Statistic:
+    edges = [-math.inf, *np.linspace(program.low, program.high, program.bins + 1), math.inf]
+    shown = np.where(suppress(total[0], least), math.nan, total[0])
+    table = pd.DataFrame({"low": edges[:-1], "high": edges[1:], "n": shown})
+    return Statistic(f"histogram of {program.column}", table, ledger, {"n": float(total.sum())})
+
+
+def _noisy_histogram(
+    frames: Any,
+    column: str,
+    bounds: tuple[float, float],
+    bins: int,
+    epsilon: float,
+    delta: float,
+    runtime: Any,
+    guard: Any,
+) -> Statistic:
+    owner = "stats.histogram"
+    plain = DescribeProgram((column,), (), None, ())
+    noisy = add_noise(plain, len(frames), epsilon, delta, {column: bounds}, ("histogram",), owner, bins)
+    program = NoisyHistogram(**{f.name: getattr(noisy, f.name) for f in fields(noisy)})
+    counts, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner=owner)
+    margin = Z * math.sqrt(program.variance(bins, 1))
+    edges = np.linspace(*bounds, bins + 1)
+    table = pd.DataFrame(
+        {
+            "low": edges[:-1],
+            "high": edges[1:],
+            "n": np.maximum(counts, 0),
+            "low_n": np.maximum(counts - margin, 0),
+            "high_n": np.maximum(counts + margin, 0),
+        }
+    )
+    note = f"counts have noise of standard deviation {math.sqrt(program.variance(bins, 1)):.3g}"
+    return Statistic(f"histogram of {column}", table, ledger, {"n": float(counts.sum())}, (note,))
 
 
 def crosstab(
@@ -156,27 +214,24 @@ def crosstab(
     frames = check_frames(fed, owner)
     need_columns(frames, [rows, columns], owner)
     a, b = (levels(frames, c, declared.get(c), owner) for c in (rows, columns))
-    total, ledger = run_sums(CrosstabProgram(a, b), frames, runtime=runtime, guard=guard, owner=owner)
+    program = CrosstabProgram(a, b)
+    total, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner=owner)
+    return conclude_crosstab(program, total, ledger, min_count)
+
+
+def conclude_crosstab(program: CrosstabProgram, total: np.ndarray, ledger: Ledger, least: int) -> Statistic:
+    (rows, a), (columns, b) = program.rows, program.columns
     counts = total[:-1, :-1]
-    names = [*a[1], OTHER], [*b[1], OTHER]
-    keep = counts.sum(1) > 0, counts.sum(0) > 0
-    hidden = np.array([suppress(row, min_count) for row in counts])
-    hidden |= np.array(
-        [suppress(np.where(h, 1, c), min_count) & (c > 0) for c, h in zip(counts.T, hidden.T)]
-    ).T
+    hidden = suppress_table(counts, least)
     table = pd.DataFrame(
         np.where(hidden, math.nan, counts.astype(float)),
-        pd.Index(names[0], name=rows),
-        pd.Index(names[1], name=columns),
-    ).loc[keep[0], keep[1]]
+        pd.Index([*a, OTHER], name=rows),
+        pd.Index([*b, OTHER], name=columns),
+    ).loc[counts.sum(1) > 0, counts.sum(0) > 0]
     test = GroupTest("χ²", math.nan, math.nan) if hidden.any() else chi_square(counts)
     statistics = {"n": float(counts.sum()), "chi_square": test.statistic, "df": test.df, "p": test.p}
-    notes = (
-        (f"counts below {min_count} are not shown, nor the test that they would enter",)
-        if hidden.any()
-        else ()
-    )
-    return Statistic(f"{rows} by {columns}", table, ledger, statistics, notes)
+    note = f"counts below {least} are not shown, nor the test that they would enter"
+    return Statistic(f"{rows} by {columns}", table, ledger, statistics, (note,) if hidden.any() else ())
 
 
 def correlation(
@@ -197,12 +252,18 @@ def correlation(
     need_columns(frames, names, owner)
     if len(set(names)) < 2:
         raise bad(owner, "columns", names, "at least two numeric columns")
-    (r, n), ledger = run_sums(
-        CorrelationProgram(tuple(names)), frames, runtime=runtime, guard=guard, owner=owner
-    )
+    program = CorrelationProgram(tuple(names))
+    found, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner=owner)
+    return conclude_correlation(program, found, ledger)
+
+
+def conclude_correlation(
+    program: CorrelationProgram, found: tuple[np.ndarray, np.ndarray], ledger: Ledger
+) -> Statistic:
+    r, n = found
+    names = list(program.columns)
     few = (n < LEAST) & ~np.eye(len(names), dtype=bool)
-    table = pd.DataFrame(np.where(few, math.nan, r), names, names)
-    return Statistic("correlation", table, ledger)
+    return Statistic("correlation", pd.DataFrame(np.where(few, math.nan, r), names, names), ledger)
 
 
 def ttest(
@@ -257,13 +318,20 @@ def mann_whitney(
     low, high = check_bounds(owner, bounds)
     program = HistogramProgram(column, low, high, bins, groups)
     total, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner=owner)
+    return conclude_ranks(program, total, ledger)
+
+
+def conclude_ranks(program: HistogramProgram, total: np.ndarray, ledger: Ledger) -> Statistic:
+    assert program.by is not None
     n = total.sum(1).tolist()
-    _need_rows(n, groups, owner)
+    _need_rows(n, program.by, "stats.mann_whitney")
     test = rank_test(total[0], total[1])
-    table = pd.DataFrame({"n": n}, pd.Index(groups[1], name=by))
+    table = pd.DataFrame({"n": n}, pd.Index(program.by[1], name=program.by[0]))
     statistics = {"u": test.statistic, "p": test.p, "auc": test.statistic / (n[0] * n[1])}
-    note = f"ranks from {bins} bins of width {(high - low) / bins:g}; values of one bin are ties"
-    return Statistic(f"Mann–Whitney test of {column} by {by}", table, ledger, statistics, (note,))
+    width = (program.high - program.low) / program.bins
+    note = f"ranks from {program.bins} bins of width {width:g}; values of one bin are ties"
+    title = f"Mann–Whitney test of {program.column} by {program.by[0]}"
+    return Statistic(title, table, ledger, statistics, (note,))
 
 
 def _two_groups(fed: Any, column: str, by: str, owner: str) -> tuple[Any, tuple[str, tuple[str, ...]]]:
@@ -307,5 +375,9 @@ def heavy_hitters(
         check_count(owner, name, number)
     program = FrequentProgram(column, min_count, longest, most)
     found, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner=owner)
-    table = pd.DataFrame({"n": list(found.values())}, pd.Index(list(found), name=column))
-    return Statistic(f"values of {column} with at least {min_count} rows", table, ledger)
+    return conclude_frequent(program, found, ledger)
+
+
+def conclude_frequent(program: FrequentProgram, found: dict[str, int], ledger: Ledger) -> Statistic:
+    table = pd.DataFrame({"n": list(found.values())}, pd.Index(list(found), name=program.column))
+    return Statistic(f"values of {program.column} with at least {program.least} rows", table, ledger)

@@ -1,0 +1,107 @@
+"""`tacit.stats.cox`: proportional hazards by sums over parties."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...parameters import bad
+from ...stats.design import read_formula
+from ...stats.hazards import CoxProgram
+from ...stats.hazards_result import CoxModel
+from ...stats.lifetimes import check_grid
+from ...stats.tables import check_frames
+from .glm import SITE, add_site, with_sites
+from .run import run_sums
+from .survival import FEW
+
+
+def cox(
+    fed: Any,
+    formula: str,
+    *,
+    time: str,
+    event: str,
+    ties: str = "efron",
+    strata: str | Sequence[str] | None = None,
+    entry: str | None = None,
+    grid: float | Sequence[float] = 1.0,
+    min_exits: int = 1,
+    l2: float = 0.0,
+    ph_transform: str | None = None,
+    levels: Mapping[str, Sequence[Any]] | None = None,
+    missing: str = "drop",
+    max_rounds: int = 25,
+    epsilon: float | None = None,
+    runtime: Any = "cohort",
+    guard: Any = None,
+) -> CoxModel:
+    """Fit Cox's proportional hazards model; only sums over all parties are opened.
+
+    `formula` has no left-hand side: "age + C(sex)". `time` and `event` (1: event, 0: censored) name columns;
+    `entry` is the time from which a row is at risk (start of an interval, left truncation), for several rows
+    per person or late entry. `ties`: "efron" or "breslow". `strata`: columns, or "site".
+
+    Times are rounded up to a grid: multiples of `grid` (default 1, one unit of time), or the times it lists.
+    At each grid point with an event, sums over the risk set are opened, which change from one point to the
+    next by those who left in between. `min_exits=5` merges grid points until at least 5 rows leave in each.
+    `strata="site"` opens no grid: every party is a stratum, and only sums of gradients and Hessians are
+    opened.
+
+    `ph_transform`: time scale of the test of proportional hazards, "km" (default), "rank", "identity" or
+    "log"; with strata="site", "identity" (default) or "log".
+    """
+    if epsilon is not None:
+        raise bad(
+            "cox", "epsilon", epsilon, "None: a Cox model with an ε is not available",
+            "kaplan_meier takes epsilon=; glm with family='poisson' and exposure= and epsilon= is a "
+            "private model of rates.",
+        )  # fmt: skip
+    frames = check_frames(fed, "cox")
+    columns = (strata,) if isinstance(strata, str) else tuple(strata or ())
+    by_site = columns == (SITE,) and not any(SITE in f.columns for f in frames.values())
+    allowed = ("identity", "log") if by_site else ("km", "rank", "identity", "log")
+    transform = ph_transform or allowed[0]
+    _check("ties", ties, ("efron", "breslow"))
+    _check("ph_transform", transform, allowed)
+    _check("missing", missing, ("drop", "error"))
+    if isinstance(min_exits, bool) or not isinstance(min_exits, int) or min_exits < 1:
+        raise bad("cox", "min_exits", min_exits, "a whole number of at least 1")
+    if not isinstance(l2, int | float) or not l2 >= 0:
+        raise bad("cox", "l2", l2, "a number of at least 0")
+    read_formula(formula, response=False)
+    words = " ".join([formula, *columns])
+    program = CoxProgram(
+        formula, time, event, ties, () if by_site else columns, by_site, entry, check_grid(grid, "cox"),
+        min_exits, float(l2), transform, with_sites(levels, frames, frames, words), missing, max_rounds,
+    )  # fmt: skip
+    found, ledger = run_sums(program, add_site(frames), runtime=runtime, guard=guard, owner="cox")
+    notes = []
+    if by_site:
+        notes.append(
+            "strata='site': no grid and no baseline hazard was opened; gradients and Hessians only as sums."
+        )
+        ledger.stamp(
+            "cox opened sums over all parties of partial log-likelihoods, gradients and Hessians, one "
+            "stratum per party."
+        )
+    else:
+        ledger.stamp(
+            f"cox opened sums over the risk sets of all parties together at {found.opened} points of the "
+            "grid: "
+            f"{found.grid}. Neighboring sums differ by at least {found.smallest} rows that left."
+        )
+        if found.smallest < FEW:
+            notes.append(
+                f"Between two opened grid points only {found.smallest} row{'s' * (found.smallest != 1)} "
+                "left, so their difference "
+                f"describes {'them' if found.smallest != 1 else 'it'}. min_exits={FEW}, a coarser grid= "
+                "or strata='site' open less."
+            )
+            ledger.stamp(notes[-1])
+    return CoxModel(program, found, ledger, tuple(notes))
+
+
+def _check(name: str, value: Any, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise bad("cox", name, value, ", ".join(map(repr, allowed)))

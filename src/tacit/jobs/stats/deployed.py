@@ -1,0 +1,221 @@
+"""`tacit stats`: a query between real parties with their kits, or with all files on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ... import __version__
+from ...config import toml
+from ...errors import BadJob, BadKit, BadRun
+from ...files import write_atomic
+from ...parties.ledger import Ledger
+from ...results import JobResult
+from ..ledger_file import record_command
+from .answers import AnswerFile
+from .contract import SumContract
+from .parties import coordinator, party
+from .policy import admit, read_policy
+from .queries import Query, read_query, read_rows
+from .run import run_sums
+
+if TYPE_CHECKING:
+    from ...parties.party import Party
+    from ...runtimes.kits import Kit
+
+log = logging.getLogger(__name__)
+Report = Callable[[int, int], None]  # (steps done, most steps)
+
+
+def agree(kit: Kit, query: Query, job: str | Path) -> tuple[Any, SumContract]:
+    """Return the program of a job file and the contract that all parties of the federation must have."""
+    clients = [p for p in kit.parties if p != kit.server]
+    with toml.named(job):
+        program = query.verb.build(query.options, len(clients))
+    return program, SumContract.of(
+        program,
+        clients,
+        federation=kit.federation,
+        server=kit.server,
+        threshold=query.sums.threshold,
+        adversary=query.sums.adversary,
+        data=query.agreed_data(),
+    )
+
+
+class SumJournal:
+    """The sums a coordinator opened, on its disk: a restarted one goes on after the last."""
+
+    def __init__(self, folder: Path, contract: str):
+        self.folder = folder / f"opened-{contract[:16]}"
+
+    def load(self) -> list[np.ndarray]:
+        sums: list[np.ndarray] = []
+        while (file := self.folder / f"{len(sums)}.json").exists():
+            try:
+                entry = json.loads(file.read_text())
+                total = np.array(entry["sum"], dtype=np.int64)
+                if hashlib.sha256(total.tobytes()).hexdigest() != entry["digest"]:
+                    raise ValueError("its digest is wrong")
+            except (ValueError, KeyError, TypeError, OSError) as error:
+                raise BadRun(f"{file} cannot be read: {error}. Remove {self.folder} to ask again.") from None
+            sums.append(total)
+        return sums
+
+    def keep(self, step: int, total: np.ndarray) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        digest = hashlib.sha256(np.ascontiguousarray(total, np.int64).tobytes()).hexdigest()
+        write_atomic(
+            self.folder / f"{step}.json", json.dumps({"sum": total.tolist(), "digest": digest}), 0o600
+        )
+
+
+def coordinate(
+    kit: Kit,
+    word: str,
+    job: str | Path,
+    *,
+    changes: list[str] | None = None,
+    patience: float = 300.0,
+    state: str | Path | None = None,
+    progress: Report = lambda done, most: None,
+    note: Callable[[str], None] = log.info,
+) -> JobResult:
+    """Run the coordinator's part of a query and return its result; the parties are started by their owners.
+
+    Opened sums are kept in `state` (default: state in the kit): after a kill, the same command goes on.
+    """
+    if kit.role != "server":
+        raise BadKit(
+            f"this is the kit of {kit.name!r} (a {kit.role}); a query is asked with the server's kit. A "
+            "party gives --data."
+        )
+    query = read_query(word, job, changes)
+    program, contract = agree(kit, query, job)
+    folder = Path(state) if state is not None else (kit.directory or Path(".")) / "state"
+    journal = SumJournal(folder, contract.digest)
+    sums = journal.load()
+    ledger = Ledger()
+
+    def opened(step: int, total: np.ndarray, included: Any) -> None:
+        journal.keep(step, total)
+        progress(step + 1, program.max_steps)
+
+    async def server(me: Party) -> Any:
+        return await coordinator(
+            me,
+            contract,
+            program,
+            within=query.sums.within,
+            tries=query.sums.tries,
+            sums=sums,
+            opened=opened,
+            note=note,
+        )
+
+    with record_command(kit.directory, ledger, f"stats {word}", kit.name):
+        found = _connect(kit, server, ledger, patience, _peers(query, contract))
+    return query.verb.conclude(query.options, program, found, ledger)
+
+
+def take_part(
+    kit: Kit,
+    word: str,
+    job: str | Path,
+    data: str | Path,
+    *,
+    state: str | Path | None = None,
+    patience: float = 300.0,
+    progress: Report = lambda done, most: None,
+) -> dict[str, Any]:
+    """Run a party's part: answer the query of the job file that its owner agreed to, and no other.
+
+    Answers and the history of queries are kept in `state` (default: state in the kit).
+    """
+    if kit.role != "client":
+        raise BadKit(f"this is the kit of {kit.name!r} (a {kit.role}); --data is given with a client's kit.")
+    query = read_query(word, job)
+    program, contract = agree(kit, query, job)
+    folder = Path(state) if state is not None else (kit.directory or Path(".")) / "state"
+    policy = read_policy(kit.directory)
+    answers = AnswerFile(folder, kit.name, contract.digest)
+    ledger = Ledger()
+
+    def read() -> Any:
+        table = read_rows(data, query.data)
+        admit(policy, contract, program, table, answers, folder, query.data.person)
+        return table
+
+    async def client(me: Party) -> Any:
+        return await party(
+            me,
+            contract,
+            read,
+            answers,
+            server=kit.server,
+            within=query.sums.within,
+            answered=lambda step: progress(step + 1, program.max_steps),
+        )
+
+    with record_command(kit.directory, ledger, f"stats {word}", kit.name):
+        _connect(kit, client, ledger, patience, _peers(query, contract))
+    return {
+        "party": kit.name,
+        "contract": contract.digest,
+        "answered": len(answers.sent),
+        "state": str(folder),
+        "ledger": ledger.to_dict(),
+    }
+
+
+def run_here(
+    word: str, job: str | Path, *, changes: list[str] | None = None, runtime: Any = "cohort"
+) -> JobResult:
+    """Run a query with all files on this machine: [parties] of the job file."""
+    from ...guard.secagg import SecAgg
+
+    query = read_query(word, job, changes)
+    if len(query.parties) < 2:
+        raise BadJob(
+            f"{job}: without --kit all parties run here, and [parties] names {len(query.parties)} of them. "
+            'Add one line for each, like north = "north.csv", or give --kit.'
+        )
+    frames = {name: read_rows(file, query.data) for name, file in query.parties.items()}
+    with toml.named(job):
+        program = query.verb.build(query.options, len(frames))
+    stage = SecAgg(
+        threshold=query.sums.threshold,
+        adversary=query.sums.adversary,
+        within=query.sums.within,
+        tries=query.sums.tries,
+    )
+    found, ledger = run_sums(program, frames, runtime=runtime, guard=stage, owner=f"stats {word}")
+    return query.verb.conclude(query.options, program, found, ledger)
+
+
+def _peers(query: Query, contract: SumContract) -> list[str]:
+    """The parties whose failure ends the query for all; with a threshold below 1, only the coordinator's."""
+    server = contract.tables["server"]
+    return [server, *contract.tables["parties"]] if query.sums.threshold == 1 else [server]
+
+
+def _connect(
+    kit: Kit, program: Callable[[Party], Any], ledger: Ledger, patience: float, peers: list[str]
+) -> Any:
+    from ...runtimes.link import Link
+
+    async def connected() -> Any:
+        async with Link(kit, patience=patience, version=__version__) as link:
+            try:
+                return await link.run(program, peers)
+            finally:
+                ledger.merge(link.mailbox.ledger)
+
+    return asyncio.run(connected())

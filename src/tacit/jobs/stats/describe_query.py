@@ -1,0 +1,219 @@
+"""The descriptive queries of job files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import BadJob
+from ...parameters import bad, nearest
+from ...parties.ledger import Ledger
+from ...stats.columns import text_of
+from ...stats.counts import CorrelationProgram, CrosstabProgram, FrequentProgram, HistogramProgram
+from ...stats.description import DescribeProgram
+from . import tables
+from .describe import (
+    DELTA,
+    LEAST,
+    Description,
+    add_noise,
+    check_bounds,
+    check_count,
+    check_quantiles,
+    conclude,
+)
+from .queries import StatsVerb
+from .tables import Statistic
+
+
+def _levels(owner: str, column: str, categories: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+    values = categories.get(column)
+    if not isinstance(values, list | tuple) or not values:
+        raise BadJob(
+            f"{owner}: the levels of {column!r} are not declared. Add them: categories = {{ {column} = "
+            f'["a", "b"] }}. {nearest(column, list(categories)) if categories else ""}'
+        )
+    names = tuple(map(text_of, values))
+    if len(set(names)) < len(names):
+        raise BadJob(str(bad(owner, f"categories.{column}", list(values), "different values")))
+    return column, names
+
+
+@dataclass(frozen=True)
+class DescribeOptions:
+    numbers: list[str] = field(default_factory=list)
+    categories: dict = field(default_factory=dict)  # type: ignore[type-arg]  # checked by _levels
+    by: str | None = None
+    quantiles: list[float] = field(default_factory=lambda: [0.25, 0.5, 0.75])
+    min_count: int = LEAST
+    epsilon: float | None = None
+    delta: float = DELTA
+    bounds: dict = field(default_factory=dict)  # type: ignore[type-arg]  # checked by add_noise
+
+
+def _describe(options: DescribeOptions, parties: int) -> Any:
+    plain = _plain(options)
+    if options.epsilon is None:
+        return plain
+    return add_noise(plain, parties, options.epsilon, options.delta, options.bounds)
+
+
+def _plain(options: DescribeOptions) -> DescribeProgram:
+    owner = "stats.describe"
+    check_quantiles(owner, options.quantiles)
+    check_count(owner, "min_count", options.min_count)
+    if not options.numbers and not options.categories:
+        raise BadJob(f"{owner}: nothing to describe. Declare numbers = [...] or categories = {{...}}.")
+    names = [c for c in options.categories if c != options.by]
+    by = None if options.by is None else _levels(owner, options.by, options.categories)
+    found = tuple(_levels(owner, c, options.categories) for c in names)
+    return DescribeProgram(tuple(options.numbers), found, by, tuple(map(float, options.quantiles)))
+
+
+def _described(options: DescribeOptions, program: Any, found: Any, ledger: Ledger) -> Description:
+    return conclude(_plain(options), found, ledger, options.min_count, options.epsilon)
+
+
+@dataclass(frozen=True)
+class QuantileOptions:
+    column: str = ""
+    q: list[float] = field(default_factory=lambda: [0.5])
+    epsilon: float | None = None
+    delta: float = DELTA
+    bounds: list[float] | None = None
+
+
+def _quantile(options: QuantileOptions, parties: int) -> Any:
+    owner = "stats.quantile"
+    _need(owner, column=options.column)
+    check_quantiles(owner, options.q)
+    plain = DescribeProgram((options.column,), (), None, tuple(map(float, options.q)))
+    if options.epsilon is None:
+        return plain
+    ranges = {} if options.bounds is None else {options.column: options.bounds}
+    return add_noise(
+        plain, parties, options.epsilon, options.delta, ranges, ("histogram",), owner, tables.FINE_BINS
+    )
+
+
+@dataclass(frozen=True)
+class HistogramOptions:
+    column: str = ""
+    bounds: list[float] = field(default_factory=list)
+    bins: int = 20
+    min_count: int = LEAST
+
+
+def _histogram(options: HistogramOptions, parties: int) -> HistogramProgram:
+    _need("stats.histogram", column=options.column)
+    check_count("stats.histogram", "bins", options.bins)
+    return HistogramProgram(options.column, *check_bounds("stats.histogram", options.bounds), options.bins)
+
+
+@dataclass(frozen=True)
+class CrosstabOptions:
+    rows: str = ""
+    columns: str = ""
+    categories: dict = field(default_factory=dict)  # type: ignore[type-arg]
+    min_count: int = LEAST
+
+
+def _crosstab(options: CrosstabOptions, parties: int) -> CrosstabProgram:
+    owner = "stats.crosstab"
+    _need(owner, rows=options.rows, columns=options.columns)
+    return CrosstabProgram(
+        _levels(owner, options.rows, options.categories), _levels(owner, options.columns, options.categories)
+    )
+
+
+@dataclass(frozen=True)
+class CorrelationOptions:
+    numbers: list[str] = field(default_factory=list)
+
+
+def _correlation(options: CorrelationOptions, parties: int) -> CorrelationProgram:
+    if len(set(options.numbers)) < 2:
+        raise BadJob(
+            str(bad("stats.correlation", "numbers", list(options.numbers), "at least two numeric columns"))
+        )
+    return CorrelationProgram(tuple(options.numbers))
+
+
+@dataclass(frozen=True)
+class RankOptions:
+    column: str = ""
+    by: str = ""
+    categories: dict = field(default_factory=dict)  # type: ignore[type-arg]
+    bounds: list[float] = field(default_factory=list)
+    bins: int = 1000
+
+
+def _ranks(options: RankOptions, parties: int) -> HistogramProgram:
+    owner = "stats.mann_whitney"
+    _need(owner, column=options.column, by=options.by)
+    groups = _levels(owner, options.by, options.categories)
+    if len(groups[1]) != 2:
+        raise BadJob(str(bad(owner, f"the levels of {options.by!r}", list(groups[1]), "two groups")))
+    return HistogramProgram(options.column, *check_bounds(owner, options.bounds), options.bins, groups)
+
+
+@dataclass(frozen=True)
+class FrequentOptions:
+    column: str = ""
+    min_count: int = 20
+    longest: int = 32
+    most: int = 64
+
+
+def _frequent(options: FrequentOptions, parties: int) -> FrequentProgram:
+    _need("stats.heavy_hitters", column=options.column)
+    for name in ("min_count", "longest", "most"):
+        check_count("stats.heavy_hitters", name, getattr(options, name))
+    return FrequentProgram(options.column, options.min_count, options.longest, options.most)
+
+
+def _need(owner: str, **values: str) -> None:
+    missing = [name for name, value in values.items() if not value]
+    if missing:
+        raise BadJob(f"{owner}: {', '.join(missing)} must be given, the name of a column.")
+
+
+def _as(conclude_one: Any) -> Any:
+    """Adapt a function of (program, outcome, ledger, options) that the Python interface uses too."""
+
+    def conclude_query(options: Any, program: Any, found: Any, ledger: Ledger) -> Statistic:
+        result: Statistic = conclude_one(program, found, ledger, options)
+        return result
+
+    return conclude_query
+
+
+VERBS = {
+    "describe": StatsVerb(DescribeOptions, _describe, _described),
+    "quantile": StatsVerb(
+        QuantileOptions,
+        _quantile,
+        _as(lambda p, f, ledger, o: tables.conclude_quantiles(o.column, list(o.q), None, f, ledger)),
+    ),
+    "histogram": StatsVerb(
+        HistogramOptions,
+        _histogram,
+        _as(lambda p, f, ledger, o: tables.conclude_histogram(p, f, ledger, o.min_count)),
+    ),
+    "crosstab": StatsVerb(
+        CrosstabOptions,
+        _crosstab,
+        _as(lambda p, f, ledger, o: tables.conclude_crosstab(p, f, ledger, o.min_count)),
+    ),
+    "correlation": StatsVerb(
+        CorrelationOptions,
+        _correlation,
+        _as(lambda p, f, ledger, o: tables.conclude_correlation(p, f, ledger)),
+    ),
+    "mann-whitney": StatsVerb(
+        RankOptions, _ranks, _as(lambda p, f, ledger, o: tables.conclude_ranks(p, f, ledger))
+    ),
+    "heavy-hitters": StatsVerb(
+        FrequentOptions, _frequent, _as(lambda p, f, ledger, o: tables.conclude_frequent(p, f, ledger))
+    ),
+}

@@ -1,0 +1,100 @@
+"""What a party's owner allows in statistics, whatever a coordinator offers.
+
+KIT/policy.toml   [stats] min_parties = 3, min_difference = 10, epsilon = 4.0
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...accounting.account import FILE, Account
+from ...config import toml
+from ...errors import BudgetSpent
+from ...parameters import from_fields, real, whole
+from ...stats.disclosure import QueryHistory, check_parties
+from ...stats.privacy import AboutRows, Private
+from .answers import AnswerFile
+from .contract import SumContract
+from .parties import digest_of_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class StatsPolicy:
+    min_parties: int = whole(3, least=2, doc="fewest parties in a sum")
+    min_rows: int = whole(1, least=1, doc="fewest rows of this party in a query")
+    min_difference: int = whole(
+        10, least=1, doc="fewest rows by which two queries may differ, if they are not about the same rows"
+    )
+    epsilon: float | None = real(
+        None, above=0, none=True, doc="most ε of all private queries about these data together"
+    )
+    only_private: bool = False  # answer only queries with an ε
+
+
+def read_policy(kit: Path | None) -> StatsPolicy:
+    """Read the [stats] table of policy.toml in the kit; without it, the default policy."""
+    place = None if kit is None else kit / "policy.toml"
+    if place is None or not place.is_file():
+        return StatsPolicy()
+    table = toml.read(place).get("stats", {})
+    return from_fields(table, StatsPolicy, f"{place}, stats", "a policy has no key")
+
+
+def admit(
+    policy: StatsPolicy,
+    contract: SumContract,
+    program: Any,
+    table: pd.DataFrame,
+    answers: AnswerFile,
+    folder: Path,
+    person: str | None = None,
+) -> None:
+    """Record a query about these rows before its first answer, or raise what the policy does not allow."""
+    import pandas as pd
+
+    from ...errors import BadData, QueryRefused
+
+    check_parties(contract.tables["parties"], policy.min_parties)
+    if len(table) < policy.min_rows:
+        raise QueryRefused(
+            f"this party has {len(table)} rows, and its policy requires {policy.min_rows} (min_rows)."
+        )
+    private = isinstance(program, Private)
+    if policy.only_private and not private:
+        raise QueryRefused("the query has no ε, and this party answers only private queries (only_private).")
+    if person is not None and person not in table.columns:
+        raise BadData(f"the table has no column {person!r}, which identifies its rows (data.person).")
+    answers.bind_table(digest_of_table(table))
+    if private:  # noise protects each row, also in the difference of two answers
+        _charge(policy, program, answers, folder)
+        return
+    rows = table if person is None else table[[person]]
+    hashes = pd.util.hash_pandas_object(rows, index=False).to_numpy()
+    sets = program.row_sets(table) if isinstance(program, AboutRows) else {}
+    sets = {"all rows": np.ones(len(table), bool), **sets}
+    # a group below the threshold differs from nobody by less than that; its figures are not shown
+    chosen = {n: hashes[m] for n, m in sets.items() if n == "all rows" or m.sum() >= policy.min_difference}
+    QueryHistory(folder, policy.min_difference).admit(contract.digest, chosen)
+
+
+def _charge(policy: StatsPolicy, program: Private, answers: AnswerFile, folder: Path) -> None:
+    """Charge the party's account once for the whole query. A repeated answer is the same numbers."""
+    if answers.charged:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    account = Account(program.release, program.delta, policy.epsilon, file=folder / FILE, key="stats")
+    try:
+        account.spend(1, program.release)
+    except BudgetSpent as error:
+        raise BudgetSpent(
+            f"{error} The policy of this party allows ε = {policy.epsilon} for all private statistics about "
+            "its data. Nothing was sent."
+        ) from None
+    answers.record_charge()

@@ -1,0 +1,103 @@
+"""Queries in job files: one `StatsVerb` for each word after `tacit stats`.
+
+    [stats]                     the options of the verb, the same at all parties
+    numbers = ["age", "chol"]
+    categories = { sex = [0, 1], disease = ["no", "yes"] }
+    by = "disease"
+    [data]                      how files are read
+    separator = ";"
+    [sums]                      threshold, adversary
+    [parties]                   only to run all parties on this machine
+    north = "north.csv"
+
+Kinds, levels and bounds are declared: nothing about the query is taken from anybody's rows. All of it but
+[parties] is the contract that parties compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ...config import toml
+from ...errors import BadJob
+from ...parameters import bad, choice, from_fields, real
+from ...parties.ledger import Ledger
+from ...protocols.sum_program import SumProgram
+from ...results import JobResult
+from .words import HOMES
+
+
+@dataclass(frozen=True)
+class StatsVerb:
+    """How a job file becomes a program, and its outcome a result."""
+
+    options: type  # a dataclass: the keys of [stats]
+    build: Callable[[Any, int], SumProgram[Any, Any]]  # (options, number of parties)
+    conclude: Callable[[Any, Any, Any, Ledger], JobResult]  # (options, program, outcome, ledger)
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """How a party's file is read."""
+
+    separator: str | None = None
+    decimal: str | None = None
+    encoding: str | None = None
+    ids: list[str] = field(default_factory=list)  # columns read as text
+    person: str | None = None  # the column that identifies a row in the history of queries
+    edition: str = ""  # to ask the same query again about updated tables, change it
+
+
+@dataclass(frozen=True)
+class SumOptions:
+    threshold: float = real(
+        1.0, above=0.5, most=1.0, doc="1: every sum is over all parties; less: it goes on without some"
+    )
+    adversary: str = choice("curious", ("curious", "active"), doc="what the server may do")
+    within: float = real(60.0, above=0, doc="seconds for each step of a sum")
+    tries: int = 3
+
+
+@dataclass(frozen=True)
+class Query:
+    """A job file that was read and checked."""
+
+    verb: StatsVerb
+    options: Any
+    data: DataOptions
+    sums: SumOptions
+    parties: Mapping[str, Path]
+    word: str
+
+    def agreed_data(self) -> dict[str, Any]:
+        """What of the file belongs to the contract besides the program."""
+        return {"verb": self.word, **asdict(self.data), "stats": asdict(self.options)}
+
+
+def read_query(word: str, path: str | Path, changes: list[str] | None = None) -> Query:
+    """Read a job file for a verb. One error names all problems of a table."""
+    file = Path(path)
+    tables = toml.load(file, changes or [], ("stats", "data", "sums", "parties"))
+    verb: StatsVerb = import_module(f"{__package__}.{HOMES[word][0]}").VERBS[word]
+    read: dict[str, Any] = {}
+    for name, cls in (("stats", verb.options), ("data", DataOptions), ("sums", SumOptions)):
+        table = toml.table(str(file), name, tables.get(name, {}))
+        read[name] = from_fields(table, cls, f"{file}, {name}", f"`tacit stats {word}` has no key")
+    parties = toml.table(str(file), "parties", tables.get("parties", {}))
+    for party, name in parties.items():
+        if not isinstance(name, str):
+            raise BadJob(str(bad(f"{file}, parties", party, name, "a file name in quotes")))
+    files = {party: file.parent / name for party, name in parties.items()}
+    return Query(verb, read["stats"], read["data"], read["sums"], files, word)
+
+
+def read_rows(path: str | Path, data: DataOptions) -> Any:
+    from ...data.table_files import read_table
+
+    return read_table(
+        path, ids=data.ids, separator=data.separator, decimal=data.decimal, encoding=data.encoding
+    )

@@ -1,0 +1,247 @@
+"""`tacit.stats.kaplan_meier`, `nelson_aalen`, `aalen_johansen` and `logrank`: curves from counts on a
+grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ...errors import BadData
+from ...parameters import bad
+from ...parties.ledger import Ledger
+from ...stats import curves
+from ...stats.design import plain_level
+from ...stats.lifetimes import LifetimeCounts, LifetimeProgram, check_grid
+from ...stats.site_logrank import SiteLogrankProgram
+from ...stats.survival_result import Curves, LogRank
+from ...stats.tables import check_frames
+from .glm import SITE, add_site, with_sites
+from .run import run_sums
+
+FEW = 5  # fewer people than this behind a difference of two opened sums is worth a note
+
+
+def kaplan_meier(
+    fed: Any,
+    *,
+    time: str,
+    event: str,
+    by: str | None = None,
+    entry: str | None = None,
+    grid: float | Sequence[float] = 1.0,
+    level: float = 0.95,
+    levels: Mapping[str, Sequence[Any]] | None = None,
+    missing: str = "drop",
+    epsilon: float | None = None,
+    runtime: Any = "cohort",
+    guard: Any = None,
+) -> Curves:
+    """Estimate survival over time, by group, with Greenwood's intervals.
+
+    `time` and `event` (1 or True: event, 0: censored) name columns, `by` the groups (or "site"), `entry` the
+    time of entry if it is not 0. Times are rounded up to a grid, which is opened: multiples of `grid`
+    (default 1, one unit of time), or the times it lists. With `epsilon`, the counts are noisy, and `grid`
+    must list the times.
+    """
+    if epsilon is not None:
+        from .private_survival import private_kaplan_meier
+
+        return private_kaplan_meier(
+            fed, time, event, by, entry, grid, level, levels, missing, epsilon, runtime, guard
+        )
+    counts, ledger, notes = count_lifetimes(
+        "kaplan_meier", fed, time, event, by, (), entry, grid, (1,), levels, missing, runtime, guard
+    )
+    check_level("kaplan_meier", level)
+    tables, medians = [], {}
+    for k, group in enumerate(counts.groups):
+        table = curves.survival_table(
+            counts.times, counts.events[0, k, 0], counts.exits[0, k], counts.at_risk[0, k], level
+        )
+        medians[str(group)] = curves.median_time(table)
+        tables.append(with_group(table, group))
+    return _curves("survival", tables, counts, ledger, notes, medians)
+
+
+def nelson_aalen(
+    fed: Any,
+    *,
+    time: str,
+    event: str,
+    by: str | None = None,
+    entry: str | None = None,
+    grid: float | Sequence[float] = 1.0,
+    level: float = 0.95,
+    smooth: bool = True,
+    levels: Mapping[str, Sequence[Any]] | None = None,
+    missing: str = "drop",
+    runtime: Any = "cohort",
+    guard: Any = None,
+) -> Curves:
+    """Estimate the cumulative hazard over time. `smooth`: tied events count one after the other."""
+    check_level("nelson_aalen", level)
+    counts, ledger, notes = count_lifetimes(
+        "nelson_aalen", fed, time, event, by, (), entry, grid, (1,), levels, missing, runtime, guard
+    )
+    tables = [
+        with_group(
+            curves.hazard_table(
+                counts.times, counts.events[0, k, 0], counts.exits[0, k], counts.at_risk[0, k], level, smooth
+            ),
+            group,
+        )
+        for k, group in enumerate(counts.groups)
+    ]
+    return _curves("hazard", tables, counts, ledger, notes, {})
+
+
+def aalen_johansen(
+    fed: Any,
+    *,
+    time: str,
+    event: str,
+    cause: Any,
+    causes: Sequence[Any],
+    by: str | None = None,
+    entry: str | None = None,
+    grid: float | Sequence[float] = 1.0,
+    level: float = 0.95,
+    levels: Mapping[str, Sequence[Any]] | None = None,
+    missing: str = "drop",
+    runtime: Any = "cohort",
+    guard: Any = None,
+) -> Curves:
+    """Estimate the cumulative incidence of one cause with competing risks.
+
+    `event` has 0 for censored rows and else one of `causes`; `cause` is the one of interest.
+    """
+    check_level("aalen_johansen", level)
+    plain = [plain_level(c) for c in causes]
+    if plain_level(cause) not in plain or 0 in plain:
+        raise bad("aalen_johansen", "cause", cause, f"one of causes={list(causes)}, none of which is 0")
+    counts, ledger, notes = count_lifetimes(
+        "aalen_johansen", fed, time, event, by, (), entry, grid, tuple(plain), levels, missing, runtime, guard
+    )
+    which = plain.index(plain_level(cause))
+    tables = [
+        with_group(
+            curves.incidence_table(
+                counts.times, counts.events[0, k], counts.exits[0, k], counts.at_risk[0, k], which, level
+            ),
+            group,
+        )
+        for k, group in enumerate(counts.groups)
+    ]
+    return _curves("incidence", tables, counts, ledger, notes, {})
+
+
+def logrank(
+    fed: Any,
+    *,
+    time: str,
+    event: str,
+    by: str,
+    strata: str | Sequence[str] | None = None,
+    entry: str | None = None,
+    weighting: str = "logrank",
+    grid: float | Sequence[float] = 1.0,
+    levels: Mapping[str, Sequence[Any]] | None = None,
+    missing: str = "drop",
+    runtime: Any = "cohort",
+    guard: Any = None,
+) -> LogRank:
+    """Test whether groups have the same survival; `strata` are compared within themselves.
+
+    `strata="site"`: every party computes its own differences, and only their sum over all parties is opened,
+    no grid. `weighting`: "logrank", "wilcoxon", "tarone-ware" or "peto".
+    """
+    if weighting not in curves.WEIGHTINGS:
+        raise bad("logrank", "weighting", weighting, ", ".join(map(repr, curves.WEIGHTINGS)))
+    columns = (strata,) if isinstance(strata, str) else tuple(strata or ())
+    frames = check_frames(fed, "logrank")
+    if columns == (SITE,) and not any(SITE in f.columns for f in frames.values()):
+        program = SiteLogrankProgram(time, event, by, entry, weighting, dict(levels or {}), missing)
+        found, ledger = run_sums(program, add_site(frames), runtime=runtime, guard=guard, owner="logrank")
+        ledger.stamp("logrank opened sums over all parties: observed, expected and covariances by group.")
+        return _logrank(
+            found.difference, found.covariance, found.groups, found.both, weighting,
+            "none: every party used its own times", found.rows, found.dropped, found.parties, ledger, (),
+        )  # fmt: skip
+    counts, ledger, notes = count_lifetimes(
+        "logrank", fed, time, event, by, columns, entry, grid, (1,), levels, missing, runtime, guard
+    )
+    groups, risk = len(counts.groups), counts.at_risk
+    difference, covariance, both = np.zeros(groups), np.zeros((groups, groups)), np.zeros((2, groups))
+    for s in range(len(counts.strata)):
+        parts = curves.logrank_parts(counts.events[s, :, 0], risk[s], weighting)
+        difference, covariance, both = difference + parts[0], covariance + parts[1], both + parts[2]
+    return _logrank(
+        difference, covariance, counts.groups, both, weighting, counts.grid,
+        counts.rows, counts.dropped, counts.parties, ledger, notes,
+    )  # fmt: skip
+
+
+def _logrank(
+    difference: np.ndarray, covariance: np.ndarray, groups: Sequence[Any], both: np.ndarray, weighting: str,
+    grid: str, rows: int, dropped: int, parties: int, ledger: Ledger, notes: tuple[str, ...],
+) -> LogRank:  # fmt: skip
+    statistic, freedom, p = curves.chi_square(difference, covariance)
+    table = pd.DataFrame({"observed": both[0], "expected": both[1]}, index=pd.Index(groups, name="group"))
+    return LogRank(statistic, freedom, p, table, weighting, grid, rows, dropped, parties, ledger, notes)
+
+
+def count_lifetimes(
+    owner: str, fed: Any, time: str, event: str, by: str | None, strata: tuple[str, ...], entry: str | None,
+    grid: Any, causes: tuple[Any, ...], levels: Any, missing: str, runtime: Any, guard: Any,
+) -> tuple[LifetimeCounts, Ledger, tuple[str, ...]]:  # fmt: skip
+    """Run the program of counts, and say in the ledger what grid was opened."""
+    if missing not in ("drop", "error"):
+        raise bad(owner, "missing", missing, "'drop' (complete cases) or 'error'")
+    frames = check_frames(fed, owner)
+    words = " ".join(filter(None, (by, *strata)))
+    program = LifetimeProgram(
+        time, event, by, strata, entry, check_grid(grid, owner), causes,
+        with_sites(levels, frames, frames, words), missing, owner,
+    )  # fmt: skip
+    counts, ledger = run_sums(program, add_site(frames), runtime=runtime, guard=guard, owner=owner)
+    if counts.events.sum() == 0 and owner != "nelson_aalen":
+        raise BadData(f"{owner}: no party has an event ({event!r} = 1).")
+    what = "events and departures" + (" and entries" if entry else "")
+    groups = f", for each of {len(counts.groups)} groups" if by else ""
+    ledger.stamp(
+        f"{owner} opened counts of {what} of all parties together on the grid: {counts.grid}{groups}."
+    )
+    notes = []
+    if counts.smallest < FEW:
+        notes.append(
+            f"At some grid points only {counts.smallest} of all parties' rows left. A coarser grid= "
+            "opens less."
+        )
+    if SITE in words.split():
+        notes.append("by site: the counts of each site alone were opened.")
+        ledger.stamp(notes[-1])
+    return counts, ledger, tuple(notes)
+
+
+def with_group(table: pd.DataFrame, group: Any) -> pd.DataFrame:
+    table.insert(0, "group", group)
+    return table
+
+
+def check_level(owner: str, level: float) -> None:
+    if not 0 < level < 1:
+        raise bad(owner, "level", level, "a probability between 0 and 1")
+
+
+def _curves(
+    kind: str, tables: list[pd.DataFrame], counts: LifetimeCounts, ledger: Ledger, notes: tuple[str, ...],
+    medians: dict[str, float],
+) -> Curves:  # fmt: skip
+    return Curves(
+        kind, pd.concat(tables, ignore_index=True), counts.grid, counts.rows, counts.dropped, counts.parties,
+        ledger, counts, medians, notes,
+    )  # fmt: skip

@@ -1,0 +1,52 @@
+"""What a job computes that is a sequence of sums, and its ideal function.
+
+`sum_program.py` runs such a job between parties. This file needs neither parties nor cryptography, so a
+simulation runs without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import Protocol, TypeVar
+
+import numpy as np
+from torch import Tensor
+
+T = TypeVar("T", contravariant=True)  # what a party holds
+R = TypeVar("R", covariant=True)  # what the coordinator returns
+
+Down = Mapping[str, Tensor]
+
+
+class SumProgram(Protocol[T, R]):
+    """A job whose every step is one sum over all parties."""
+
+    @property
+    def max_steps(self) -> int:
+        """The most steps that a party answers."""
+
+    @property
+    def bound(self) -> int:
+        """The largest absolute value of an integer that one party contributes."""
+
+    def length(self, step: int, down: Down) -> int:
+        """How many integers a party contributes to this step."""
+
+    def local(self, step: int, table: T, down: Down) -> np.ndarray:
+        """Return what one party contributes: a vector of int64."""
+
+    def coordinate(self) -> Generator[Down, np.ndarray, R]:
+        """Yield what is sent down in each step, receive the sum, and return the result."""
+
+
+def ideal(program: SumProgram[T, R], tables: Mapping[str, T]) -> R:
+    """Compute the same in one place: the ideal function."""
+    steps = program.coordinate()
+    down = next(steps)
+    for step in range(program.max_steps):
+        total = np.sum([program.local(step, table, down) for table in tables.values()], axis=0)
+        try:
+            down = steps.send(total)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+    raise AssertionError(f"the program has more than its {program.max_steps} steps")

@@ -1,0 +1,322 @@
+"""The model matrix of a formula, with the same columns at every party.
+
+Which columns are categorical, and their levels, is agreed first by a sum over all parties (`Agreement`). The
+matrix is then built by formulaic from a specification that follows from the formula and the agreement alone:
+a party that lacks a level has a column of zeros for it. A party evaluates no expression but arithmetic and
+the functions listed here, whatever the formula says.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+
+from ..errors import BadData, BadParameter, MissingExtra
+from ..parameters import nearest
+from . import level_sketch
+
+FUNCTIONS = ("C", "I", "Q", "log", "log10", "log2", "exp", "sqrt", "abs")
+NUMPY = ("log", "log10", "log2", "log1p", "exp", "expm1", "sqrt", "abs", "square", "sin", "cos", "minimum")
+CONTRASTS = ("treatment", "SAS", "sum", "helmert", "diff", "poly")
+LEARNED = ("center", "scale", "standardize", "poly", "bs", "cs", "cr", "cc", "lag", "hashed", "ecdf")
+_SYNTAX = (
+    ast.Expression, ast.Name, ast.Load, ast.Constant, ast.BinOp, ast.UnaryOp, ast.Compare, ast.operator,
+    ast.unaryop, ast.cmpop, ast.Call, ast.Attribute, ast.keyword, ast.List, ast.Tuple,
+)  # fmt: skip
+
+Scalar = str | int | float | bool
+
+
+class Variables(NamedTuple):
+    """The columns that a formula names."""
+
+    response: tuple[str, ...]
+    names: tuple[str, ...]  # of the right-hand side
+    categorical: tuple[str, ...]  # those inside C(…)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What all parties agreed to: the categorical columns with their levels, in order."""
+
+    levels: Mapping[str, tuple[Scalar, ...]]
+
+    def to_tensor(self) -> torch.Tensor:
+        text = json.dumps([[name, list(levels)] for name, levels in self.levels.items()])
+        return torch.tensor(list(text.encode()), dtype=torch.uint8)
+
+    @classmethod
+    def from_tensor(cls, data: torch.Tensor) -> Agreement:
+        return cls({name: tuple(levels) for name, levels in json.loads(bytes(data.tolist()).decode())})
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return tuple(self.levels.items())
+
+
+def load_formulaic() -> Any:
+    try:
+        import formulaic
+    except ImportError as error:
+        raise MissingExtra("a formula", "stats", "formulaic") from error
+    return formulaic
+
+
+@lru_cache(maxsize=64)
+def read_formula(formula: str, *, response: bool) -> Variables:
+    """Return the columns of a formula, or raise BadParameter if it is not one that parties may evaluate."""
+    formulaic = load_formulaic()
+    if not isinstance(formula, str) or not formula.strip():
+        raise BadParameter(f"formula is {formula!r}; expected a text like 'death ~ age + C(sex)'.")
+    try:
+        parsed = formulaic.Formula(formula)
+    except Exception as error:
+        raise BadParameter(f"formula {formula!r} cannot be read: {_first_line(error)}") from error
+    left, right = getattr(parsed, "lhs", None), getattr(parsed, "rhs", parsed)
+    if response and (left is None or len(list(left)) != 1):
+        raise BadParameter(f"formula {formula!r} must have one outcome on the left: 'outcome ~ age + sex'.")
+    if not response and left is not None:
+        raise BadParameter(f"formula {formula!r} must have no left-hand side here; expected 'age + sex'.")
+    categorical: list[str] = []
+    for part in filter(None, (left, right)):
+        for term in part:
+            for factor in term.factors:
+                if factor.eval_method.value == "python":
+                    categorical += _check_expression(factor.expr, formula)
+    return Variables(
+        tuple(sorted(map(str, left.required_variables))) if left is not None else (),
+        tuple(sorted(map(str, right.required_variables))),
+        tuple(dict.fromkeys(categorical)),
+    )
+
+
+def _first_line(error: Exception) -> str:
+    """formulaic's own sentence, without its colored copy of the formula."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _check_expression(text: str, formula: str) -> list[str]:
+    """Raise unless the expression is arithmetic over columns; return the columns inside C(…)."""
+    try:
+        tree = ast.parse(text, mode="eval")
+    except SyntaxError as error:
+        raise BadParameter(f"formula {formula!r}: {text!r} cannot be read as an expression.") from error
+    categorical: list[str] = []
+    for node in ast.walk(tree):
+        if not isinstance(node, _SYNTAX):
+            raise _refuse(text, formula, f"{type(node).__name__} is not allowed")
+        if isinstance(node, ast.Attribute) and not _is_known(node):
+            raise _refuse(text, formula, f"{ast.unparse(node)!r} is not allowed")
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if name.split(".")[0] in LEARNED:
+                raise _refuse(
+                    text,
+                    formula,
+                    f"{name} depends on all rows of a table, so it would differ between parties",
+                )
+            if not (isinstance(node.func, ast.Name) and name in FUNCTIONS) and not (
+                isinstance(node.func, ast.Attribute) and _is_known(node.func)
+            ):
+                raise _refuse(text, formula, f"the function {name!r} is not allowed")
+            if name == "C" and node.args:
+                inner = node.args[0]
+                if not isinstance(inner, ast.Name):
+                    raise _refuse(text, formula, "C(…) takes the name of a column")
+                categorical.append(inner.id)
+    return categorical
+
+
+def _is_known(node: ast.Attribute) -> bool:
+    if not isinstance(node.value, ast.Name):
+        return False
+    return node.attr in {"np": NUMPY, "contr": CONTRASTS}.get(node.value.id, ())
+
+
+def _refuse(text: str, formula: str, why: str) -> BadParameter:
+    return BadParameter(
+        f"formula {formula!r}: {text!r}: {why}. Allowed are arithmetic, {', '.join(FUNCTIONS)}, "
+        f"np.{', np.'.join(NUMPY)} and contr.{', contr.'.join(CONTRASTS)}. "
+        "Compute other columns before the job."
+    )
+
+
+# --- the agreement ------------------------------------------------------------------------------------------
+
+
+def count_kinds(
+    frame: pd.DataFrame, names: Sequence[str], categorical: Sequence[str], declared: Mapping[str, Any]
+) -> np.ndarray:
+    """Return one party's part of the agreement: for each column (number, category), and a sketch of
+    levels.
+    """
+    check_columns(frame, names)
+    kinds, levels = [], []
+    for position, name in enumerate(names):
+        column = frame[name]
+        is_category = name in declared or name in categorical or not _is_numeric(column)
+        kinds += [0, 1] if is_category else [1, 0]
+        if is_category and name not in declared:
+            for value in pd.unique(column.dropna()):
+                text = json.dumps(plain_level(value), ensure_ascii=False)
+                levels.append((position, text))
+    return np.concatenate([np.array(kinds, dtype=np.int64), level_sketch.encode(levels)])
+
+
+def kinds_length(names: Sequence[str]) -> int:
+    return 2 * len(names) + level_sketch.LENGTH
+
+
+def agree(
+    total: np.ndarray, names: Sequence[str], declared: Mapping[str, Sequence[Scalar]], owner: str
+) -> Agreement:
+    """Return the agreement that follows from the sum of `count_kinds`."""
+    kinds = np.asarray(total[: 2 * len(names)]).reshape(-1, 2)
+    mixed = [name for name, (numbers, texts) in zip(names, kinds) if numbers and texts]
+    if mixed:
+        raise BadData(
+            f"{owner}: {', '.join(map(repr, mixed))}: numbers at some parties, text at others. Give all "
+            "parties the same type, or declare the levels: levels={…}."
+        )
+    found: dict[str, list[Scalar]] = {}
+    for position, text in level_sketch.decode(total[2 * len(names) :]):
+        found.setdefault(names[position], []).append(json.loads(text))
+    levels: dict[str, tuple[Scalar, ...]] = {}
+    for name, (_, texts) in zip(names, kinds):
+        if name in declared:
+            levels[name] = tuple(plain_level(v) for v in declared[name])
+        elif texts:
+            levels[name] = tuple(sorted(found.get(name, ()), key=lambda v: (isinstance(v, str), v)))
+    few = [name for name, values in levels.items() if len(values) < 2]
+    if few:
+        raise BadData(
+            f"{owner}: the categorical column{'s' * (len(few) > 1)} {', '.join(map(repr, few))} "
+            f"{'have' if len(few) > 1 else 'has'} fewer than two levels at all parties together. "
+            "Leave out of the formula."
+        )
+    return Agreement(levels)
+
+
+def plain_level(value: Any) -> Scalar:
+    """Return a level as JSON holds it; 1.0 and 1 are the same level."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, int | np.integer):
+        return int(value)
+    if isinstance(value, float | np.floating):
+        return int(value) if float(value).is_integer() else float(value)
+    return str(value)
+
+
+def _is_numeric(column: pd.Series) -> bool:
+    return bool(pd.api.types.is_numeric_dtype(column.dtype) or pd.api.types.is_bool_dtype(column.dtype))
+
+
+def check_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
+    """Raise unless a table has these columns; all that are missing are named."""
+    missing = [n for n in names if n not in frame.columns]
+    if missing:
+        columns = [str(c) for c in frame.columns]
+        raise BadData(
+            f"a party's table has no column {', '.join(map(repr, missing))}. {nearest(missing[0], columns)}",
+            outside=f"its table has no column {', '.join(map(repr, missing))} of the agreed job",
+        )
+
+
+# --- the matrix ---------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def _spec(formula: str, names: tuple[str, ...], levels: tuple[Any, ...]) -> Any:
+    """Return formulaic's specification, built from a table with every level and no party's rows."""
+    agreed = dict(levels)
+    length = max([2, *(len(v) for v in agreed.values())])
+    pilot = {
+        name: pd.Categorical([agreed[name][k % len(agreed[name])] for k in range(length)], list(agreed[name]))
+        if name in agreed
+        else np.ones(length)
+        for name in names
+    }
+    formulaic = load_formulaic()
+    try:
+        matrices = formulaic.model_matrix(formula, pd.DataFrame(pilot), context={})
+    except Exception as error:
+        raise BadParameter(f"formula {formula!r} cannot be evaluated: {_first_line(error)}") from error
+    right = getattr(matrices, "rhs", matrices)
+    if right.model_spec.transform_state:
+        names_ = ", ".join(right.model_spec.transform_state)
+        raise BadParameter(
+            f"formula {formula!r}: {names_} depends on all rows of a table, so it would differ between "
+            "parties."
+        )
+    return matrices.model_spec
+
+
+def term_names(formula: str, names: Sequence[str], agreement: Agreement) -> list[str]:
+    """Return the columns of the model matrix."""
+    spec = _spec(formula, tuple(names), agreement.key)
+    return [str(c) for c in getattr(spec, "rhs", spec).column_names]
+
+
+def model_matrix(
+    formula: str, names: Sequence[str], agreement: Agreement, frame: pd.DataFrame
+) -> tuple[np.ndarray | None, np.ndarray]:
+    """Return the outcome (None without one) and the matrix of rows that have no missing values."""
+    spec = _spec(formula, tuple(names), agreement.key)
+    columns = {}
+    for name in names:
+        column = frame[name]
+        if name in agreement.levels:
+            columns[name] = to_levels(column, agreement.levels[name], name)
+        elif not _is_numeric(column):
+            raise BadData(f"column {name!r} has text, but the parties agreed that it has numbers.")
+        else:
+            columns[name] = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    matrices = spec.get_model_matrix(pd.DataFrame(columns, index=frame.index), context={})
+    x = np.ascontiguousarray(getattr(matrices, "rhs", matrices).to_numpy(dtype=np.float64))
+    left = getattr(matrices, "lhs", None)
+    y = None if left is None else left.to_numpy(dtype=np.float64)
+    if y is not None and y.shape[1] != 1:
+        raise BadData("the outcome is not a number. Code it as 0 and 1, or as a count or a measurement.")
+    if not np.isfinite(x).all() or (y is not None and not np.isfinite(y).all()):
+        raise BadData("the formula gives NaN or infinite values, for example the logarithm of 0.")
+    return None if y is None else y[:, 0], x
+
+
+def to_levels(column: pd.Series, levels: Sequence[Scalar], name: str) -> pd.Categorical:
+    """Return a column with the agreed levels; raise BadData if it has others."""
+    codes, values = pd.factorize(column)
+    place = {level: k for k, level in enumerate(levels)}
+    plain = [plain_level(v) for v in values]
+    unknown = [v for v in plain if v not in place]
+    if unknown:
+        shown = ", ".join(map(repr, unknown[:3]))
+        raise BadData(
+            f"column {name!r} has the level {shown}, which is not among the agreed {list(levels)[:20]}.",
+            outside=f"its column {name!r} has a level that is not among the agreed ones",
+        )
+    lookup = np.array([place[v] for v in plain] + [-1])  # the last for a missing value, code -1
+    return pd.Categorical.from_codes(lookup[codes], categories=pd.Index(list(levels)))
+
+
+def complete_cases(frame: pd.DataFrame, names: Sequence[str], missing: str) -> pd.DataFrame:
+    """Return the rows without missing values in these columns; `missing="error"` raises if there are "
+    "others."""
+    has_all = frame[list(names)].notna().all(axis=1).to_numpy() if names else np.ones(len(frame), dtype=bool)
+    if has_all.all():
+        return frame
+    if missing == "error":
+        raise BadData(
+            f"{int((~has_all).sum())} of {len(frame)} rows of a party have missing values in "
+            f"{', '.join(n for n in names if frame[n].isna().any())}. Fill them, or use missing='drop' "
+            "(complete cases)."
+        )
+    return frame[has_all]

@@ -1,0 +1,283 @@
+"""Cox's proportional hazards model by sums over parties.
+
+    step 0     kinds and levels of columns, times by powers of two, rows and events        → columns, grid
+    step 1     events and departures on the grid, Σ x, Σ x xᵀ, Σ x over events
+    step 2, 4… RISK  S0, S1 (Efron: E0, E1) at each grid point with an event, at β          → weights a, b
+    step 3, 5… GRAM  Σ_k a_k S2_k + b_k E2_k, one matrix for all grid points               → the next β
+    last       sums for the test of proportional hazards and for the concordance
+
+S2 is not opened by grid point: a party weights its own rows by a and b and adds up. With strata="site" no
+grid is opened at all: a stratum is inside one party, which sends the gradient and Hessian of its own partial
+likelihood, and only their sums over parties are opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from ..crypto import exact
+from ..errors import BadData
+from ..protocols.sum_program import Down
+from . import design, risk_sets
+from .lifetimes import COUNT_BOUND, _codes, count_powers, read_events, read_times, to_cells
+from .newton import INTERCEPT, Scaling, upper
+from .recall import recall
+from .risk_sets import RiskRows
+
+COUNT, RISK, GRAM, SITE, TEST, BIN = 1, 2, 3, 4, 5, 6
+POWERS = 41
+
+
+@dataclass
+class CoxRows:
+    """One party's complete rows."""
+
+    x: np.ndarray
+    cells: np.ndarray
+    entry: np.ndarray  # cells; −1: from the beginning
+    event: np.ndarray
+    stratum: np.ndarray
+    times: np.ndarray
+    entry_times: np.ndarray | None
+    placed: dict[bytes, RiskRows] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CoxProgram:
+    """The sums of a Cox model. All fields are plain values."""
+
+    formula: str
+    time: str
+    event: str
+    ties: str = "efron"
+    strata: tuple[str, ...] = ()
+    by_site: bool = False
+    entry: str | None = None
+    grid: Any = 1.0
+    min_exits: int = 1
+    l2: float = 0.0
+    transform: str = "km"
+    levels: Mapping[str, Sequence[Any]] | None = None
+    missing: str = "drop"
+    max_rounds: int = 25
+
+    # --- what both sides know
+
+    @property
+    def max_steps(self) -> int:
+        return 4 + 2 * self.max_rounds
+
+    @property
+    def bound(self) -> int:
+        return COUNT_BOUND
+
+    @property
+    def is_efron(self) -> bool:
+        return self.ties == "efron"
+
+    @property
+    def variables(self) -> design.Variables:
+        return design.read_formula(self.formula, response=False)
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.variables.names)
+
+    @property
+    def categories(self) -> list[str]:
+        """The columns whose levels are agreed: those of the formula, and the strata."""
+        return list(dict.fromkeys([*self.columns, *self.strata]))
+
+    @property
+    def used(self) -> list[str]:
+        more = [c for c in (self.time, self.event, self.entry) if c]
+        return list(dict.fromkeys([*more, *self.categories]))
+
+    def terms(self, agreement: design.Agreement) -> list[str]:
+        return [t for t in design.term_names(self.formula, self.columns, agreement) if t != INTERCEPT]
+
+    def strata_levels(self, agreement: design.Agreement) -> list[tuple[Any, ...]]:
+        out: list[tuple[Any, ...]] = [()]
+        for name in self.strata:
+            out = [(*s, level) for s in out for level in agreement.levels[name]]
+        return out
+
+    def length(self, step: int, down: Down) -> int:
+        if step == 0:
+            return 4 + POWERS + design.kinds_length(self.categories)
+        agreement = design.Agreement.from_tensor(down["levels"])
+        p, phase = len(self.terms(agreement)), int(down["phase"])
+        triangle = p * (p + 1) // 2
+        if phase == COUNT:
+            counts = 0 if self.by_site else 2 * len(self.strata_levels(agreement)) * int(down["cells"])
+            return counts + exact.LIMBS * (2 * p + triangle)
+        if phase == GRAM:
+            return exact.LIMBS * triangle
+        if phase == SITE:
+            return exact.LIMBS * (1 + p + triangle)
+        if phase == TEST and self.by_site:
+            return exact.LIMBS * (3 + 2 * p + 3)
+        k = int(down["starts"][-1])
+        if phase == RISK:
+            return exact.LIMBS * k * (1 + p) * (1 + self.is_efron)
+        if phase == TEST:
+            return exact.LIMBS * k * p
+        if phase == BIN:
+            return 2 * k * (len(down["edges"]) + 1)
+        raise BadData(f"the coordinator asked for phase {phase}, which is not part of the agreed model.")
+
+    # --- a party
+
+    def local(self, step: int, table: pd.DataFrame, down: Down) -> np.ndarray:
+        if step == 0:
+            return self._describe(table)
+        agreement = design.Agreement.from_tensor(down["levels"])
+        rows = recall(table, (repr(self), agreement.key), lambda: self._read(table, agreement))
+        phase = int(down["phase"])
+        if phase == COUNT:
+            return self._count(rows, agreement, int(down["cells"]))
+        placed = self._place(rows, down)
+        if self.by_site:
+            return exact.encode(self._own(rows, placed, down, phase))
+        beta = down["beta"].numpy()
+        if phase == RISK:
+            sums = risk_sets.sum_risk_sets(placed, beta, self.is_efron)
+            parts = sums if self.is_efron else sums[:2]
+            return exact.encode(np.concatenate([part.reshape(-1) for part in parts]))
+        if phase == GRAM:
+            weights = risk_sets.gram_weights(placed, beta, down["a"].numpy(), down["b"].numpy())
+            return exact.encode(upper(risk_sets.weighted_gram(placed.x, weights)))
+        if phase == TEST:
+            columns = [placed.sum_events(placed.x[placed.event, j]) for j in range(placed.x.shape[1])]
+            return exact.encode(np.array(columns).T.reshape(-1))
+        if phase == BIN:
+            return risk_sets.count_bins(placed, placed.x @ beta, down["edges"].numpy()).reshape(-1)
+        raise BadData(f"the coordinator asked for phase {phase}, which is not part of the agreed model.")
+
+    def _describe(self, table: pd.DataFrame) -> np.ndarray:
+        design.check_columns(table, self.used)
+        frame = design.complete_cases(table, self.used, self.missing)
+        kinds = design.count_kinds(
+            frame, self.categories, [*self.variables.categorical, *self.strata], self.levels or {}
+        )
+        cells = np.zeros(0, dtype=np.int64) if self.by_site else (
+            to_cells(read_times(frame, self.time), self.grid, self.time)
+        )  # fmt: skip
+        events = int((read_events(frame, self.event, (1,)) > 0).sum())
+        head = [1, len(frame), len(table) - len(frame), events]
+        return np.concatenate([np.array(head), count_powers(cells), kinds])
+
+    def _read(self, table: pd.DataFrame, agreement: design.Agreement) -> CoxRows:
+        frame = design.complete_cases(table, self.used, self.missing)
+        names = design.term_names(self.formula, self.columns, agreement)
+        keep = [k for k, name in enumerate(names) if name != INTERCEPT]
+        n = len(frame)
+        x = np.zeros((0, len(keep)))
+        if n:
+            x = design.model_matrix(self.formula, self.columns, agreement, frame)[1][:, keep]
+        times = read_times(frame, self.time)
+        starts = read_times(frame, self.entry) if self.entry else None
+        if self.by_site:
+            points, cells = np.unique(times, return_inverse=True)
+            entry = np.full(n, -1) if starts is None else np.searchsorted(points, starts, side="right") - 1
+        else:
+            cells = to_cells(times, self.grid, self.time)
+            entry = np.full(n, -1)
+            if starts is not None:
+                entry = np.where(starts > 0, to_cells(starts, self.grid, str(self.entry)), -1)
+        if (entry >= cells).any():
+            raise BadData(
+                f"some rows enter ({self.entry!r}) at or after the grid point at which they leave "
+                f"({self.time!r}). "
+                "Use a finer grid."
+            )
+        strata = {s: k for k, s in enumerate(self.strata_levels(agreement))}
+        codes = [_codes(frame, name, agreement) for name in self.strata]
+        levels = [agreement.levels[name] for name in self.strata]
+        stratum = np.zeros(n, dtype=np.int64)
+        if codes:
+            stratum = np.array([strata[tuple(v[c] for v, c in zip(levels, row))] for row in zip(*codes)])
+        event = read_events(frame, self.event, (1,)) > 0
+        return CoxRows(x, cells, entry, event, stratum.astype(np.int64), times, starts)
+
+    def _count(self, rows: CoxRows, agreement: design.Agreement, cells: int) -> np.ndarray:
+        x, event = rows.x, rows.event
+        numbers = exact.encode(np.concatenate([x.sum(axis=0), x[event].sum(axis=0), upper(x.T @ x)]))
+        if self.by_site:
+            return numbers
+        if len(rows.cells) and int(rows.cells.max()) >= cells:
+            raise BadData("the coordinator's grid ends before the last time of this party.")
+        out = np.zeros((2, len(self.strata_levels(agreement)), cells), dtype=np.int64)
+        np.add.at(out[0], (rows.stratum[event], rows.cells[event]), 1)
+        np.add.at(out[1], (rows.stratum, rows.cells), 1)
+        return np.concatenate([out.reshape(-1), numbers])
+
+    def _place(self, rows: CoxRows, down: Down) -> RiskRows:
+        """Return the rows with standardized columns, by position among the grid points with an event."""
+        scaling = Scaling(down["center"].numpy(), down["scaled"].numpy(), None)
+        key = b"".join(down[k].numpy().tobytes() for k in ("center", "scaled"))
+        if not self.by_site:
+            key += b"".join(down[k].numpy().tobytes() for k in ("cuts", "points", "starts"))
+        if key in rows.placed:
+            return rows.placed[key]
+        x = scaling.apply(rows.x)
+        if self.by_site:
+            points = np.unique(rows.cells[rows.event])
+            starts = np.array([0, len(points)])
+            leave, enter = (np.searchsorted(points, c, side="right") for c in (rows.cells, rows.entry))
+        else:
+            cuts, points, starts = (down[k].numpy() for k in ("cuts", "points", "starts"))
+            cells = np.searchsorted(cuts, rows.cells)  # the merged cell that ends at or after this one
+            entry = np.searchsorted(cuts, rows.entry, side="right") - 1  # the last that ended before
+            leave, enter = (np.zeros(len(cells), dtype=np.int64) for _ in range(2))
+            for s, (a, b) in enumerate(pairwise(starts.tolist())):
+                here = rows.stratum == s
+                leave[here] = a + np.searchsorted(points[a:b], cells[here], side="right")
+                enter[here] = a + np.searchsorted(points[a:b], entry[here], side="right")
+            last = leave[rows.event] - 1
+            if (last < 0).any() or (points[last] != cells[rows.event]).any():
+                raise BadData("the coordinator's grid points do not include all events of this party.")
+        rows.placed.clear()
+        rows.placed[key] = RiskRows(x, enter, leave, rows.stratum, rows.event, starts)
+        return rows.placed[key]
+
+    def _own(self, rows: CoxRows, placed: RiskRows, down: Down, phase: int) -> np.ndarray:
+        """What a party adds if it is a stratum of its own."""
+        beta = down["beta"].numpy()
+        sums = risk_sets.sum_risk_sets(placed, beta, self.is_efron)
+        deaths = placed.sum_events(np.ones(int(placed.event.sum())))
+        ties = risk_sets.sum_ties(sums, deaths, self.is_efron)
+        event_x = placed.x[placed.event].sum(axis=0)
+        if phase == SITE:
+            weights = risk_sets.gram_weights(placed, beta, ties.a, ties.b)
+            gram = risk_sets.weighted_gram(placed.x, weights)
+            part = risk_sets.partial_likelihood(sums, ties, gram, event_x, beta)
+            return np.concatenate([[part.value], part.gradient, upper(part.hessian)])
+        if phase != TEST:
+            raise BadData(f"the coordinator asked for phase {phase}, which is not part of the agreed model.")
+        columns = [placed.sum_events(placed.x[placed.event, j]) for j in range(placed.x.shape[1])]
+        shape = (placed.count, placed.x.shape[1])
+        residuals = np.array(columns).T.reshape(shape) - ties.a[:, None] * sums.s1 - ties.b[:, None] * sums.e1
+        when = np.unique(rows.times[rows.event])
+        g = np.log(when) if self.transform == "log" else when
+        pairs = risk_sets.count_pairs(placed, placed.x @ beta)
+        head = [deaths.sum(), (deaths * g).sum(), (deaths * g**2).sum()]
+        return np.concatenate([head, residuals.sum(axis=0), g @ residuals, pairs])
+
+    # --- the coordinator
+
+    def coordinate(self) -> Generator[Down, np.ndarray, Any]:
+        from .hazards_coordinator import coordinate
+
+        return (yield from coordinate(self))
+
+
+def write(values: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values))

@@ -1,0 +1,257 @@
+"""Counts, means and quantiles with differential privacy: one sum over all parties, with noise in it.
+
+Every party adds discrete Gaussian noise to its part before it is masked, so the coordinator opens a noisy
+sum and nothing else. What one row may change is bounded by declaration: numbers are clipped to bounds that
+the query states, and levels are declared. Neighboring tables differ by adding or removing one row.
+
+    ρ of zCDP is that of (ε, δ), shared equally by the statistics: rows by group; for a numeric column its
+    count, sum, squares and histogram; the levels of a category. Each has noise of variance Δ²/(2ρ_each).
+
+The guarantee holds if at least half of the parties add their noise: each adds 1/⌈n/2⌉ of the variance, so
+the sum of all has up to twice the noise that is needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from ..accounting import discrete, distributed_multiplier
+from ..accounting.compose import Release
+from ..parameters import bad
+from ..parties.ledger import Spend
+from ..protocols.sum_steps import Down
+from .columns import codes, numbers
+from .counts import count_cells
+from .description import ALL, ColumnMoments, Descriptions
+from .tables import check_columns
+
+SCALE = 1 << 16  # numbers in [0, 1] are summed in units of 1/SCALE
+Z = 1.959963984540054  # of a 95% interval
+GROWTH = 1.02
+
+
+@dataclass(frozen=True)
+class NoisyProgram:
+    """The program of one noisy sum. `numeric` are (name, low, high); `wants` are "moments", "histogram"."""
+
+    parties: int
+    epsilon: float
+    delta: float
+    numeric: tuple[tuple[str, float, float], ...] = ()
+    categories: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    by: tuple[str, tuple[str, ...]] | None = None
+    quantiles: tuple[float, ...] = (0.25, 0.5, 0.75)
+    bins: int = 512
+    wants: tuple[str, ...] = ("moments", "histogram")
+    max_steps: int = 1
+    bound: int = 1 << 46
+
+    @property
+    def cells(self) -> int:
+        return 1 if self.by is None else len(self.by[1]) + 1
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        return (ALL,) if self.by is None else (*self.by[1], ALL)
+
+    @property
+    def honest(self) -> int:
+        """Parties whose noise the guarantee counts on."""
+        return math.ceil(self.parties / 2)
+
+    # --- the noise ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def blocks(self) -> list[tuple[str, int, int]]:
+        """(statistic, how many numbers, what one row changes at most), in the order of the vector."""
+        found = [("rows", self.cells, 1)]
+        for name, _, _ in self.numeric:
+            if "moments" in self.wants:
+                found += [(f"count {name}", self.cells, 1), (f"sum {name}", self.cells, SCALE)]
+                found += [(f"squares {name}", self.cells, SCALE)]
+            if "histogram" in self.wants:
+                found.append((f"histogram {name}", self.cells * self.bins, 1))
+        for name, levels in self.categories:
+            found.append((f"levels {name}", self.cells * (len(levels) + 2), 1))
+        return found
+
+    @cached_property
+    def multiplier(self) -> float:
+        """σ over the sensitivity of each statistic."""
+        rho = discrete.rho_of(self.epsilon, self.delta) / len(self.blocks)
+        return math.sqrt(1 / (2 * rho))
+
+    @cached_property
+    def release(self) -> Release:
+        """The whole query for an account: composed, the statistics have this multiplier."""
+        return Release(self.multiplier / math.sqrt(len(self.blocks)), accountant="zcdp")
+
+    def sigma(self, length: int, sensitivity: int) -> float:
+        """The standard deviation of one party's noise, such that `honest` of them suffice."""
+        each = self.multiplier * sensitivity / math.sqrt(self.honest)
+        if self.honest == 1:
+            return each
+        while distributed_multiplier(
+            math.sqrt(self.honest) * each / sensitivity, each, self.honest, length
+        ) < self.multiplier * (1 - 1e-9):
+            each *= GROWTH
+        return each
+
+    def variance(self, length: int, sensitivity: int) -> float:
+        """The variance of the noise in the sum over all parties."""
+        return float(discrete.rational_above(self.sigma(length, sensitivity) ** 2)) * self.parties
+
+    @property
+    def spend(self) -> Spend:
+        return Spend(
+            f"discrete Gaussian noise in {len(self.blocks)} statistics, σ/Δ = {self.multiplier:.4g} each",
+            self.epsilon,
+            self.delta,
+            "one row",
+            f"everyone, if at least {self.honest} of {self.parties} parties add their noise",
+            "none",
+        )
+
+    # --- a party --------------------------------------------------------------------------------------------
+
+    def length(self, step: int, down: Down) -> int:
+        return sum(n for _, n, _ in self.blocks)
+
+    def local(self, step: int, table: pd.DataFrame, down: Down) -> np.ndarray:
+        names = [n for n, _, _ in self.numeric] + [n for n, _ in self.categories]
+        check_columns(table, [*names, *([self.by[0]] if self.by else [])], "this party")
+        parts = self._count(table)
+        return np.concatenate(
+            [
+                part + discrete.gaussian(discrete.rational_above(self.sigma(n, sensitivity) ** 2), n)
+                for part, (_, n, sensitivity) in zip(parts, self.blocks)
+            ]
+        )
+
+    def _count(self, table: pd.DataFrame) -> list[np.ndarray]:
+        if self.by is None:
+            cell = np.zeros(len(table), np.int64)
+        else:
+            cell = np.minimum(codes(table, *self.by), self.cells - 1)
+        parts = [np.bincount(cell, minlength=self.cells)]
+        for name, low, high in self.numeric:
+            x = numbers(table, name)
+            present = ~np.isnan(x)
+            unit, c = np.clip((x[present] - low) / (high - low), 0, 1), cell[present]
+            if "moments" in self.wants:
+                parts.append(np.bincount(c, minlength=self.cells))
+                for values in (unit, unit**2):
+                    whole = np.rint(values * SCALE).astype(np.int64)
+                    sums = np.zeros(self.cells, np.int64)
+                    np.add.at(sums, c, whole)
+                    parts.append(sums)
+            if "histogram" in self.wants:
+                parts += [
+                    np.concatenate(
+                        [count_cells(unit[c == k], 0.0, 1.0, self.bins)[1:-1] for k in range(self.cells)]
+                    )
+                ]
+        for name, levels in self.categories:
+            width = len(levels) + 2
+            parts.append(np.bincount(cell * width + codes(table, name, levels), minlength=self.cells * width))
+        return parts
+
+    # --- the coordinator ------------------------------------------------------------------------------------
+
+    def coordinate(self) -> Generator[Down, np.ndarray, Descriptions]:
+        total = yield {}
+        ends = np.cumsum([n for _, n, _ in self.blocks])[:-1]
+        found = {name: part for (name, _, _), part in zip(self.blocks, np.split(total, ends))}
+        noise = {name: self.variance(n, s) for name, n, s in self.blocks}
+        rows = self._with_all(found["rows"])
+        moments: dict[str, dict[str, ColumnMoments]] = {}
+        for name, low, high in self.numeric:
+            moments[name] = {
+                group: self._moments(name, g, int(rows[g]), low, high, found, noise)
+                for g, group in enumerate(self.groups)
+            }
+        tables = {
+            name: dict(
+                zip(self.groups, np.maximum(self._with_all(found[f"levels {name}"], len(levels) + 2), 0))
+            )
+            for name, levels in self.categories
+        }
+        return Descriptions(dict(zip(self.groups, np.maximum(rows, 0).tolist())), moments, tables)
+
+    def _with_all(self, counts: np.ndarray, width: int = 1) -> np.ndarray:
+        counts = counts.reshape(self.cells, width) if width > 1 else counts
+        groups = counts[:0] if self.by is None else counts[:-1]
+        return np.concatenate([groups, counts.sum(0, keepdims=True)])
+
+    def _moments(
+        self,
+        name: str,
+        g: int,
+        rows: int,
+        low: float,
+        high: float,
+        found: dict[str, np.ndarray],
+        noise: dict[str, float],
+    ) -> ColumnMoments:
+        cells = self.cells if self.groups[g] == ALL else 1  # whose noise is added up
+        width = high - low
+        n, mean, sd = float(max(rows, 0)), math.nan, math.nan
+        interval: tuple[float, float] | None = None
+        if "moments" in self.wants:
+            n, sums, squares = (
+                float(self._with_all(found[f"{kind} {name}"])[g]) for kind in ("count", "sum", "squares")
+            )
+            if n >= 1:
+                unit = min(max(sums / SCALE / n, 0.0), 1.0)
+                spread = max(squares / SCALE / n - unit**2, 0.0)
+                mean, sd = low + width * unit, width * math.sqrt(spread * n / max(n - 1, 1))
+                error = cells * (noise[f"sum {name}"] / SCALE**2 + unit**2 * noise[f"count {name}"]) / n**2
+                margin = Z * width * math.sqrt(spread / n + error)
+                interval = max(mean - margin, low), min(mean + margin, high)
+        quantiles = {}
+        if "histogram" in self.wants:
+            counts = self._with_all(found[f"histogram {name}"], self.bins)[g]
+            for q in self.quantiles:
+                quantiles[q] = self._quantile(q, counts, cells * noise[f"histogram {name}"], low, width)
+        return ColumnMoments(max(int(n), 0), max(rows - int(n), 0), mean, sd, quantiles, interval)
+
+    def _quantile(
+        self, q: float, counts: np.ndarray, variance: float, low: float, width: float
+    ) -> tuple[float, float, float]:
+        """The value and its 95% interval: ranks have the noise of the bins below and above them."""
+        total = float(counts.sum())
+        noisy = np.concatenate([[0.0], np.cumsum(counts)])
+        # never falling: between the running maximum from below and the running minimum from above
+        below = (np.maximum.accumulate(noisy) + np.minimum.accumulate(noisy[::-1])[::-1]) / 2
+        edges = low + width * np.arange(self.bins + 1) / self.bins
+        spread = variance * self.bins * q * (1 - q) + max(total, 0.0) * q * (1 - q)
+        margin = Z * math.sqrt(spread)
+        values = [
+            float(np.interp(min(max(q * total + shift, below[0]), below[-1]), below, edges))
+            for shift in (-margin, 0.0, margin)
+        ]
+        step = width / self.bins
+        return max(values[0] - step, low), values[1], min(values[2] + step, low + width)
+
+
+@dataclass(frozen=True)
+class NoisyHistogram(NoisyProgram):
+    """The noisy counts of one column themselves."""
+
+    def coordinate(self) -> Generator[Down, np.ndarray, np.ndarray]:  # type: ignore[override]
+        total = yield {}
+        return total[self.cells :]
+
+
+def check_privacy(owner: str, epsilon: float, delta: float) -> None:
+    """Raise unless ε and δ are a guarantee."""
+    if not isinstance(epsilon, int | float) or not 0 < epsilon < math.inf:
+        raise bad(owner, "epsilon", epsilon, "a number above 0")
+    if not isinstance(delta, int | float) or not 0 < delta < 1:
+        raise bad(owner, "delta", delta, "a probability between 0 and 1, well below 1 / rows")

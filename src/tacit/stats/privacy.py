@@ -1,0 +1,36 @@
+"""What a program of sums may declare about itself: the privacy it spends, and the rows it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import pandas as pd
+
+from ..accounting.compose import Release
+from ..parties.ledger import Spend
+
+
+@runtime_checkable
+class Private(Protocol):
+    """A program whose parties add noise to what they contribute."""
+
+    @property
+    def delta(self) -> float: ...
+
+    @property
+    def release(self) -> Release:
+        """The whole program, as a party's account charges it once."""
+
+    @property
+    def spend(self) -> Spend:
+        """What the ledger says."""
+
+
+@runtime_checkable
+class AboutRows(Protocol):
+    """A program that is about some of a table's rows; others are about all of them."""
+
+    def row_sets(self, table: pd.DataFrame) -> Mapping[str, np.ndarray]:
+        """Return the rows (as truth values) by a name that says which they are."""

@@ -1,0 +1,188 @@
+"""tacit stats as users type it: real parties through a hub, killed and restarted, and all files at hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import tacit
+from tests.cli.shell import Role, answer, provision, refused, run
+from tests.stats.tables import heart, pooled
+
+CLIENTS = ("cleveland", "hungarian", "va")
+JOB = """
+[stats]
+numbers = ["age", "chol"]
+categories = { sex = [0, 1], disease = ["no", "yes"] }
+by = "disease"
+"""
+PARTIES = "[parties]\n" + "".join(f'{n} = "{n}.csv"\n' for n in CLIENTS)
+FREQUENT = '[stats]\ncolumn = "code"\nmin_count = 5\n'
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in CLIENTS:
+        frame = heart()[name][["age", "chol", "sex", "disease"]]
+        frame.assign(code="a long common prefix " + frame["disease"]).to_csv(f"{name}.csv", index=False)
+    (tmp_path / "job.toml").write_text(JOB)
+    (tmp_path / "here.toml").write_text(JOB + PARTIES)
+    (tmp_path / "codes.toml").write_text(FREQUENT)
+    return tmp_path
+
+
+def expected() -> pd.DataFrame:
+    frames = {n: heart()[n] for n in CLIENTS}
+    return tacit.stats.describe(
+        frames, ["age", "chol", "sex"], by="disease", categories={"sex": [0, 1], "disease": ["no", "yes"]}
+    ).table1()
+
+
+def start(place: Path, name: str, job: str, query: str = "describe", *more: str) -> Role:
+    data = () if name == "server" else ("--data", f"{name}.csv")
+    return Role(place, name, "stats", query, job, "--kit", f"kits/{name}", *data, *more)
+
+
+def read(role: Role) -> dict:
+    text = role.log.read_text()
+    return json.loads(text[text.index("{\n") :])
+
+
+def test_three_real_parties_compute_the_table_of_the_pooled_rows(place: Path) -> None:
+    provision(*CLIENTS)
+    hub = Role(place, "hub", "hub", "--kit", "kits/hub")
+    try:
+        roles = [start(place, n, "job.toml", "describe", "--json") for n in ("server", *CLIENTS)]
+        assert [role.wait() for role in roles] == [0] * 4, [role.log.read_text() for role in roles]
+        table = pd.DataFrame(read(roles[0])["table_1"]).set_index("")
+        assert table.to_dict() == expected().to_dict()
+        ledger = read(roles[0])["ledger"]
+        kinds = {line["kind"] for line in ledger["seen"] if line["party"] == "server"}
+        assert "MaskedVector" in kinds
+        assert read(roles[1])["answered"] == 4
+
+        # the same query again is answered from what was kept; one patient less is refused
+        again = [start(place, "server", "job.toml", "describe", "--json", "--state", "fresh")]
+        again += [start(place, n, "job.toml", "describe", "--json") for n in CLIENTS]
+        assert [role.wait() for role in again] == [0] * 4, [role.log.read_text() for role in again]
+        assert read(again[0])["table_1"] == read(roles[0])["table_1"]
+        lines = (place / "va.csv").read_text().splitlines()
+        (place / "va.csv").write_text("\n".join(lines[:-1]) + "\n")
+        (place / "job2.toml").write_text(JOB + '[data]\nedition = "2"\n')
+        third = [start(place, n, "job2.toml") for n in ("server", *CLIENTS)]
+        assert [role.wait() for role in third] == [2] * 4
+        assert "differ from those of an earlier one by 1 people" in third[3].log.read_text()
+        assert "1 people" not in third[0].log.read_text()
+        assert "'va'" in third[0].log.read_text()
+    finally:
+        hub.process.terminate()
+        hub.wait()
+
+
+def test_a_killed_party_and_a_killed_server_go_on_where_they_stopped(place: Path) -> None:
+    provision(*CLIENTS)
+    hub = Role(place, "hub", "hub", "--kit", "kits/hub")
+    try:
+        roles = {n: start(place, n, "codes.toml", "heavy-hitters") for n in ("server", *CLIENTS)}
+        for name, step in (("va", 2), ("server", 6)):
+            roles[name].wait_for(f"step {step} of")
+            os.kill(roles[name].process.pid, signal.SIGKILL)
+            assert roles[name].wait() == -signal.SIGKILL
+            roles[name] = start(place, name, "codes.toml", "heavy-hitters")
+        assert [role.wait() for role in roles.values()] == [0] * 4, [
+            r.log.read_text() for r in roles.values()
+        ]
+        counts = pooled({n: heart()[n] for n in CLIENTS})["disease"].value_counts()
+        log = roles["server"].log.read_text()
+        for value, count in counts.items():
+            assert f"a long common prefix {value}" in log
+            assert str(count) in log
+    finally:
+        hub.process.terminate()
+        hub.wait()
+
+
+def test_a_party_answers_only_the_job_file_its_owner_agreed_to(place: Path) -> None:
+    provision(*CLIENTS)
+    (place / "other.toml").write_text(JOB.replace('"chol"', '"chol", "trestbps"'))
+    hub = Role(place, "hub", "hub", "--kit", "kits/hub")
+    try:
+        roles = [start(place, "server", "other.toml")] + [start(place, n, "job.toml") for n in CLIENTS]
+        assert [role.wait() for role in roles] == [2] * 4
+        logs = [role.log.read_text() for role in roles[1:]]  # the first to refuse ends it for all
+        assert any("not the agreed one" in log and "trestbps" in log for log in logs)
+        assert not any("step 1 of" in log for log in logs)
+        assert "it has not agreed to this query" in roles[0].log.read_text()
+    finally:
+        hub.process.terminate()
+        hub.wait()
+
+
+def test_all_files_here(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    value = answer(capsys, "stats", "describe", "here.toml", "--out", "report.html")
+    assert pd.DataFrame(value["table_1"]).set_index("").to_dict() == expected().to_dict()
+    assert "age, mean (SD)" in (place / "report.html").read_text()
+    code, out, _ = run(capsys, "stats", "describe", "here.toml")
+    assert code == 0
+    assert "age, mean (SD)" in out
+
+
+@pytest.mark.parametrize(
+    ("query", "job", "column"),
+    [
+        ("quantile", 'column = "age"\nq = [0.5, 0.9]', "value"),
+        ("histogram", 'column = "age"\nbounds = [20, 80]\nbins = 6', "n"),
+        (
+            "crosstab",
+            'rows = "sex"\ncolumns = "disease"\ncategories = { sex = [0, 1], disease = ["no", "yes"] }',
+            "no",
+        ),
+        ("correlation", 'numbers = ["age", "chol"]', "chol"),
+        (
+            "mann-whitney",
+            'column = "age"\nby = "disease"\ncategories = { disease = ["no", "yes"] }\nbounds = [0, 120]\nbins = 120',
+            "n",
+        ),
+    ],
+)
+def test_every_query_has_its_python_twin(
+    place: Path, capsys: pytest.CaptureFixture[str], query: str, job: str, column: str
+) -> None:
+    frames = {n: heart()[n] for n in CLIENTS}
+    twins = {
+        "quantile": lambda: tacit.stats.quantile(frames, "age", [0.5, 0.9]),
+        "histogram": lambda: tacit.stats.histogram(frames, "age", (20, 80), 6),
+        "crosstab": lambda: tacit.stats.crosstab(frames, "sex", "disease"),
+        "correlation": lambda: tacit.stats.correlation(frames, ["age", "chol"]),
+        "mann-whitney": lambda: tacit.stats.mann_whitney(frames, "age", "disease", (0, 120), 120),
+    }
+    (place / "q.toml").write_text(f"[stats]\n{job}\n{PARTIES}")
+    value = answer(capsys, "stats", query, "q.toml")
+    twin = twins[query]()
+    assert value["rows_of_table"]
+    assert value == json.loads(json.dumps(twin.to_dict())) | {"ledger": value["ledger"]}
+    assert column in value["rows_of_table"][0]
+
+
+@pytest.mark.parametrize(
+    ("job", "message"),
+    [
+        ("[stats]\nnumbers = 3\nbye = 1\n", "has no key 'bye'"),
+        ('[stats]\nnumbers = ["age"]\nby = "disease"\n', "the levels of 'disease' are not declared"),
+        ("[stats]\n", "nothing to describe"),
+        ('[stats]\nnumbers = ["age"]\nepsilon = 1.0\n', "the range of 'age' too"),
+        ('[stats]\nnumbers = ["age"]\n', "[parties] names 0 of them"),
+    ],
+)
+def test_bad_job_files_are_refused(
+    place: Path, capsys: pytest.CaptureFixture[str], job: str, message: str
+) -> None:
+    text = job if "age" in job and "epsilon" not in job and "by" not in job else job + PARTIES
+    (place / "bad.toml").write_text(text)
+    assert message in refused(capsys, "stats", "describe", "bad.toml")
