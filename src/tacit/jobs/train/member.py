@@ -38,10 +38,10 @@ from ..devices import placed
 from ..stats.answers import AnswerFile
 from . import guards, preparing
 from .contract import Agreement, Contract, Limits, NotAgreed
+from .counts import blank_tally
 from .figures import add_noise, fit_figures
 from .hidden_sums import HiddenCounts, HiddenSum
 from .local import Member
-from .messages import blank_counts
 from .party_rows import PartyTable, load_rows, read_party_table
 from .plan import Plan
 from .record import Record
@@ -256,7 +256,9 @@ class ClientWork:
         """Read this party's file, and the statistics of an earlier preparation if there was one."""
         layout = contract.tables["data"]
         self.program = preparing.program_of(p, layout)
-        self.table = read_party_table(self.name, self.data["table"], layout, p.seed, p.private is not None)
+        self.table = read_party_table(
+            self.name, self.data["table"], layout, p.seed, p.private is not None, p.subgroups
+        )
         if self.program is None:
             self.pipeline = self.table.fit_alone()
             return
@@ -353,7 +355,7 @@ class ClientWork:
         if guard is not None and guard.hiding is not None:
             self.hidden = HiddenSum(guard, binding)
             self.counted = (
-                HiddenCounts(guard, len(p.fed), blank_counts(task, fed.classes), binding)
+                HiddenCounts(guard, len(p.fed), blank_tally(replace(p, fed=fed)), binding)
                 if self.figures is None
                 else HiddenSum(self.figures, binding)
             )
@@ -364,7 +366,7 @@ class ClientWork:
             p.batch_size,
             p.local_steps,
             guard,
-            p.min_rows,
+            p.rules,
         )
         self.mine = Member(self.name, fed, task, *settings)
         # a paced client tests while it trains: two threads must not share a module
@@ -657,7 +659,9 @@ class ClientWork:
         if r in self.record.figures:
             return self._pack_figures(r)  # the same numbers reveal nothing more
         assert mine.fed.classes is not None
-        sent = add_noise(self.figures, self.name, r, self.tester.test(r, down, memory), mine.fed.classes)
+        tally = self.tester.tally(r, down, memory)
+        counts = {} if tally is None else tally.total._asdict()
+        sent = add_noise(self.figures, self.name, r, counts, mine.fed.classes)
         if self.counted is not None or self.account is None:
             return sent  # a hidden answer is paid for when it is sent; the server pays for noise of its own
         self._pay_test(r)

@@ -8,6 +8,7 @@ import secrets
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -34,9 +35,10 @@ from ...selection import PartyInfo
 from ..devices import placed
 from . import preparing
 from .contract import Contract
+from .counts import blank_tally, unpack_tally
 from .elsewhere import Deployed, Elsewhere
 from .member import member, model_spec, run_alongside
-from .messages import SERVER, MessageTrainer, blank_counts
+from .messages import SERVER, MessageTrainer
 from .party_rows import read_layout, save_rows
 from .plan import Plan
 from .trainer import Records, RoundRecord, RunContext
@@ -207,18 +209,15 @@ class NetworkedTrainer(MessageTrainer):
         if isinstance(answer, protocol.Tested):
             if self.figures is not None:
                 return self._unreadable(self.figures, answer.counts, self.round)
-            if not answer.counts:
-                return None  # it holds back fewer than min_rows rows
-            got, expected = answer.counts, self._counts()
-        else:
-            assert isinstance(answer, protocol.Upload | buffered.Answer)
-            got, expected = answer.vectors, self._uploads()
-            if not 0 < answer.weight < float("inf"):
-                return f"its update has the weight {answer.weight}; it must be a number above 0"
-            if self.guard is not None:
-                return self._guarded(
-                    name, got, answer.number if isinstance(answer, buffered.Answer) else self.round
-                )
+            return self._wrong_counts(answer.counts)
+        assert isinstance(answer, protocol.Upload | buffered.Answer)
+        got, expected = answer.vectors, self._uploads()
+        if not 0 < answer.weight < float("inf"):
+            return f"its update has the weight {answer.weight}; it must be a number above 0"
+        if self.guard is not None:
+            return self._guarded(
+                name, got, answer.number if isinstance(answer, buffered.Answer) else self.round
+            )
         for key in (*expected, *got):
             if key not in got or key not in expected:
                 return f"its answer has {'no' if key in expected else 'an unexpected'} vector {key!r:.40}"
@@ -228,7 +227,7 @@ class NetworkedTrainer(MessageTrainer):
                     f"its vector {key!r} has the shape {tuple(got[key].shape)} and {got[key].dtype}; it "
                     f"must be {shape} and {dtype}"
                 )
-            if not isinstance(answer, protocol.Tested) and not torch.isfinite(got[key]).all():
+            if not torch.isfinite(got[key]).all():
                 return f"its vector {key!r} contains NaN or infinity"
         return None
 
@@ -266,11 +265,13 @@ class NetworkedTrainer(MessageTrainer):
             self.shapes = {k: (tuple(v.shape), v.dtype) for k, v in upload.vectors.items()}
         return self.shapes
 
-    def _counts(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        return {
-            k: (tuple(v.shape), v.dtype)
-            for k, v in blank_counts(self.task, self.plan.fed.classes)._asdict().items()
-        }
+    def _wrong_counts(self, sent: State) -> str | None:
+        try:
+            if sent:  # nothing: it holds back fewer than min_rows rows
+                unpack_tally(sent, blank_tally(self.plan))
+        except ProtocolError as error:
+            return str(error).rstrip(".")
+        return None
 
     # --- the programs ---------------------------------------------------------------------------------------
 
@@ -311,7 +312,8 @@ class NetworkedTrainer(MessageTrainer):
         assert self.context.result is not None
         model, metrics = self.context.result()
         # from figures over two parties and its own, each would know the other's
-        shared = {k: float(v) for k, v in metrics.items()} if len(self.plan.fed) > 2 else {}
+        is_shared = len(self.plan.fed) > 2
+        shared = {k: float(v) for k, v in metrics.items() if is_shared and isinstance(v, int | float)}
         final = joining.Final(self.run_id, {k: v.cpu() for k, v in model.items()}, shared)
         await me.scope(joining.FINAL).send(self.plan.fed.parties, final)
 
@@ -332,6 +334,8 @@ class NetworkedTrainer(MessageTrainer):
             share=preparing.to_vectors,
         )
         self.pipeline, self.prepared = pipeline, preparing.to_text(pipeline)
+        # errors of a regression are reported in the unit of the tables
+        self.plan = replace(self.plan, fed=replace(self.plan.fed, pipeline=pipeline))
         for hidden in (self.hidden, self.counted):
             if hidden is not None:
                 hidden.federation = self.binding()

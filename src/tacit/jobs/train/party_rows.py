@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +17,7 @@ from ...data import tables
 from ...data.federation import Federation, Holdings, Rows
 from ...data.pipeline import Pipeline
 from ...data.recipe import Recipe
+from ...data.subgroups import Subgroups
 from ...data.table_files import check_encoding, read_table
 from ...errors import BadData, BadJob
 from ...files import write_atomic
@@ -156,6 +157,7 @@ def save_rows(fed: Federation, k: int, folder: Path) -> None:
                 "y": mine.rows.y.contiguous(),
                 "train": mine.train.index.contiguous(),
                 "held": mine.held.index.contiguous(),
+                **({} if mine.subgroups is None else {"subgroups": mine.subgroups.codes.contiguous()}),
             }
         ),
     )
@@ -170,6 +172,9 @@ def save_rows(fed: Federation, k: int, folder: Path) -> None:
                 "skew": None if mine.skew is None else to_table(mine.skew),
                 "columns": mine.columns,
                 "labels": mine.labels,
+                "subgroups": None
+                if mine.subgroups is None
+                else [mine.subgroups.columns, mine.subgroups.values, mine.subgroups.parties],
             }
         ),
     )
@@ -180,7 +185,11 @@ def load_rows(folder: Path) -> Federation:
 
     t, metadata = load_file(folder / "rows.safetensors"), json.loads((folder / "rows.json").read_text())
     skew = None if metadata["skew"] is None else from_table(metadata["skew"], datasets.SKEWS, "skew")
-    rows = Rows(t["x"], t["y"])
+    rows, groups = Rows(t["x"], t["y"]), None
+    if metadata["subgroups"] is not None:
+        columns, values, parties = metadata["subgroups"]
+        codes = t["subgroups"]
+        groups = Subgroups(tuple(columns), tuple(map(tuple, values)), codes, codes[:0], parties)
     return Federation(
         metadata["name"],
         rows,
@@ -193,6 +202,7 @@ def load_rows(folder: Path) -> Federation:
         metadata["seed"],
         tuple(metadata["columns"]),
         tuple(metadata["labels"]),
+        subgroups=groups,
     )
 
 
@@ -208,6 +218,7 @@ class PartyTable:
     train: torch.Tensor
     held: torch.Tensor
     seed: int
+    subgroups: Subgroups | None = None
 
     @property
     def training_rows(self) -> DataFrame:
@@ -239,6 +250,7 @@ class PartyTable:
             pipeline.columns,
             tuple(labels or ()),
             pipeline=pipeline,
+            subgroups=self.subgroups,
         )
 
 
@@ -248,11 +260,12 @@ def read_party_table(
     layout: Mapping[str, Any] | None,
     seed: int,
     one_by_one: bool = False,
+    subgroups: Sequence[str] = (),
 ) -> PartyTable:
     """Read a party's own file: columns, categories and labels are the job's.
 
     With `one_by_one` each row is held out by itself, whatever the other rows are: where an ε is claimed for a
-    row, its presence must not move others.
+    row, its presence must not move others. `subgroups` are those of the job.
     """
     if layout is None:
         raise BadJob(
@@ -291,10 +304,13 @@ def read_party_table(
                 outside=f"its label {label!r} has a value that this job does not know",
             )
         y = torch.tensor([place[str(v)] for v in values.tolist()], dtype=torch.int64)
+    groups = Subgroups.without_rows(subgroups, recipe.categories, recipe.numbers)
+    if groups is not None:
+        groups = groups._replace(codes=groups.encode(subgroups, frame))
     held, train = _hold_out(len(y), agreed.held_fraction, seed, one_by_one)
     if not len(train):
         raise BadData(f"{file}: all of its {len(y)} rows are held out, and there is none to train on.")
-    return PartyTable(file.name, name, agreed, frame, y, train, held, seed)
+    return PartyTable(file.name, name, agreed, frame, y, train, held, seed, groups)
 
 
 def read_rows(
@@ -303,9 +319,10 @@ def read_rows(
     layout: Mapping[str, Any] | None,
     seed: int,
     one_by_one: bool = False,
+    subgroups: Sequence[str] = (),
 ) -> Federation:
     """Read a party's own file, encoded by declared statistics, or by the party's own."""
-    return read_party_table(name, path, layout, seed, one_by_one).encode()
+    return read_party_table(name, path, layout, seed, one_by_one, subgroups).encode()
 
 
 def _hold_out(rows: int, fraction: float, seed: int, one_by_one: bool) -> tuple[torch.Tensor, torch.Tensor]:
