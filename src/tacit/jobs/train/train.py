@@ -419,7 +419,7 @@ class _Training:
         """Return how the model of run i is used: what pipeline.json holds."""
         p = self.plans[i]
         pipeline = p.fed.pipeline if self.trainer.pipeline is None else self.trainer.pipeline
-        return Release.of(p.model, p.fed, pipeline, versions=versions(__version__))
+        return Release.of(p.model, p.fed, pipeline, p.threshold, versions=versions(__version__))
 
     def _ledger(self, i: int) -> Ledger:
         """Return who saw what in run i, and what privacy it spent."""
