@@ -155,6 +155,10 @@ class _Training:
             self.directories[0],
             [without_best(state) for state in states],
             metadata,
+            lambda: (
+                self._model(0),
+                _last_metrics(self.journals[0].events, self.first.metric, self.stopping[0].round),
+            ),
         )
         self.trainer = trainer_class(self.first)(self.task, self.starts, self.plans, context)
         if not resume:
@@ -226,7 +230,7 @@ class _Training:
             )
             for kind, entries in self.trainer.start_events.items():
                 journal.event(kind, **entries)
-            for note in (*p.fed.notes, *self.trainer.notes):
+            for note in (*p.fed.notes, *self.trainer.notes, *_describe_preset(p)):
                 journal.event("note", text=note)
 
     # privacy accounts ---------------------------------------------------------------------------------------
@@ -419,7 +423,7 @@ class _Training:
         """Return how the model of run i is used: what pipeline.json holds."""
         p = self.plans[i]
         pipeline = p.fed.pipeline if self.trainer.pipeline is None else self.trainer.pipeline
-        return Release.of(p.model, p.fed, pipeline, versions=versions(__version__))
+        return Release.of(p.model, p.fed, pipeline, p.threshold, versions=versions(__version__))
 
     def _ledger(self, i: int) -> Ledger:
         """Return who saw what in run i, and what privacy it spent."""
@@ -438,6 +442,14 @@ class _Training:
         if p.insecure_seed is not None:
             ledger.stamp(NOT_PRIVATE)
         return ledger
+
+
+def _describe_preset(p: Plan) -> list[str]:
+    """Say which options were chosen because the rows are from a table."""
+    if not p.preset:
+        return []
+    values = ", ".join(f"{name}={getattr(p, name)!r}" for name in p.preset)
+    return [f"chosen for this table (options you give replace them): {values}, l2={p.l2:g}"]
 
 
 def _last_metrics(events: list[Event], asked: str | None, best_round: int = 0) -> dict[str, Any]:
