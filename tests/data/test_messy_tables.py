@@ -271,6 +271,13 @@ def test_tables_of_several_parties_make_a_federation():
         data.from_frames(broken, label="ill")
     assert "north: the table has no rows." in str(caught.value)
     assert "south: the table has no column 'lab'" in str(caught.value)
+    mixed = {
+        **frames,
+        "west": frames["west"].assign(lab=lambda f: f["lab"].astype(str).where(f.index % 2 > 0, "?")),
+    }
+    with pytest.raises(BadData, match=r"'lab' has text at west and numbers at .*missing_codes"):
+        data.from_frames(mixed, label="ill")
+    assert "lab missing" in data.from_frames(mixed, label="ill", missing_codes={"lab": ["?"]}).columns
 
 
 def test_several_files_are_several_parties(tmp_path):

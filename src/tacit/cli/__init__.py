@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ..errors import BadParameter, BadRun, TacitError
 from ..report.markup import plain
 from . import data as datasets
+from . import job as drafting
 from . import verbs as commands
 from .terminal import grid
 from .verbs import QUIET, SET, Answer, answer, arg, one_of
@@ -233,6 +234,10 @@ def _parser() -> argparse.ArgumentParser:
         "data", help="List data sets, or show how one is partitioned across parties."
     ).add_subparsers(metavar="VERB", required=True)
     datasets.add(partial(verb, data))
+    drafts = verbs.add_parser(
+        "job", help="Draft a job file from tables, with every problem and its treatment."
+    ).add_subparsers(metavar="VERB", required=True)
+    drafting.add(partial(verb, drafts))
     verb(
         verbs,
         "report",

@@ -229,6 +229,7 @@ class Dataset:
     test_groups: dict[str, np.ndarray] = field(default_factory=dict)
     table: Table | None = None
     persons: np.ndarray | None = None  # whose each row is; the rows of one person stay together
+    pipeline: Pipeline | None = None  # how the rows were encoded, once `centralize` has
 
     def __len__(self) -> int:
         return len(self.rows.y)
@@ -466,6 +467,7 @@ def _partition(
         data.columns,
         data.labels,
         tuple(notes),
+        pipeline=data.pipeline,
     )
     if data.table is not None:
         fed = data.table.standardize(fed, skew.test_owner(data, names), kept)

@@ -105,7 +105,8 @@ class Table:
             Rows(recipe.transform(frame), part.y)
             for frame, part in ((self.frame, data.rows), (self.test, data.test))
         )
-        return replace(data, rows=rows, test=test, table=None)
+        pipeline = Pipeline(recipe, self.label, data.labels)
+        return replace(data, rows=rows, test=test, table=None, pipeline=pipeline)
 
     @property
     def reads_rows(self) -> bool:
@@ -445,8 +446,12 @@ def from_csv(
     frames = [read_table(p, ids=ids, **reading) for p in paths]
     if len(paths) > 1 or not isinstance(path, str | os.PathLike):
         names = name_files(paths)
-        frame = join_tables(dict(zip(names, frames)), options.get("drop", ()))
-        options = {**options, "groups": [*options.get("groups", ()), PARTY]}
+        frame = join_tables(dict(zip(names, frames)), options.get("drop", ()), _declared(options))
+        options = {
+            **options,
+            "groups": [*options.get("groups", ()), PARTY],
+            "drop": _drop_left(options.get("drop", ()), frame, frames),
+        }
     else:
         frame = frames[0]
     make: Callable[..., Dataset | Columns] = from_frame  # either overload
@@ -494,9 +499,13 @@ def from_frames(
         raise bad(
             "from_frames", "frames", type(frames).__name__, "a dict: the name of a party, its DataFrame"
         )
-    joined = join_tables({str(party): frame for party, frame in frames.items()}, options.get("drop", ()))
-    groups = [*options.pop("groups", ()), PARTY]
-    data = from_frame(joined, str(label), name=name, groups=groups, **options)
+    tables = {str(party): frame for party, frame in frames.items()}
+    joined = join_tables(tables, options.get("drop", ()), _declared(options))
+    options |= {
+        "groups": [*options.get("groups", ()), PARTY],
+        "drop": _drop_left(options.get("drop", ()), joined, list(frames.values())),
+    }
+    data = from_frame(joined, str(label), name=name, **options)
     assert isinstance(data, Dataset)
     seed = options.get("seed", 0)
     return data.by(PARTY, seed=seed, held_fraction=held_fraction, min_rows=min_rows, small=small)
@@ -515,12 +524,17 @@ def name_files(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
     return names
 
 
-def join_tables(frames: Mapping[str, DataFrame], drop: Sequence[str] = ()) -> DataFrame:
-    """Return the rows of all parties' tables, with a column `PARTY`; all problems in one error."""
+def join_tables(
+    frames: Mapping[str, DataFrame], drop: Sequence[str] = (), declared: Sequence[str] = ()
+) -> DataFrame:
+    """Return the rows of all parties' tables, with a column `PARTY`; all problems in one error.
+
+    Columns in `drop` may be missing from some tables; those in `declared` may have text in some of them and
+    numbers in others, because it is declared what they mean.
+    """
     import pandas as pd
 
     frames = {party: frame.rename(columns=str) for party, frame in frames.items()}
-    first, *rest = frames.items()
     problems = [f"{p}: the table has no rows." for p, frame in frames.items() if not len(frame)]
     problems += [f"{p}: the name of a party may not be empty." for p in frames if not p.strip()]
     problems += [
@@ -528,24 +542,37 @@ def join_tables(frames: Mapping[str, DataFrame], drop: Sequence[str] = ()) -> Da
         for p, frame in frames.items()
         if PARTY in frame.columns
     ]
-    kept = [c for c in first[1].columns if c not in drop]
-    for party, frame in rest:
-        for column in kept:
-            if column not in frame.columns:
-                problems.append(
-                    f"{party}: the table has no column {column!r}, which {first[0]} has. "
-                    f"{nearest(column, list(frame.columns))} Or leave it out with drop={[column]!r}."
-                )
-            elif (a := _is_text(first[1][column])) != (b := _is_text(frame[column])) and None not in (a, b):
-                words = "text and numbers" if a else "numbers and text"
-                problems.append(
-                    f"the column {column!r} has {words} at {first[0]} and {party}. Write both alike, or "
-                    "declare what the text means with missing_codes."
-                )
+    columns = list(dict.fromkeys(c for frame in frames.values() for c in frame.columns))
+    kept = [c for c in columns if c not in drop or all(c in frame.columns for frame in frames.values())]
+    for column in kept:
+        have = [party for party, frame in frames.items() if column in frame.columns]
+        absent = [party for party in frames if party not in have]
+        problems += [
+            f"{party}: the table has no column {column!r}, which {have[0]} has. "
+            f"{nearest(column, list(frames[party].columns))} Or leave it out with drop={[column]!r}."
+            for party in absent
+        ]
+        kinds = {party: kind for party in have if (kind := _is_text(frames[party][column])) is not None}
+        texts, numbers = ([p for p, k in kinds.items() if k is is_text] for is_text in (True, False))
+        if texts and numbers and column not in declared:
+            problems.append(
+                f"the column {column!r} has text at {texts[0]} and numbers at {numbers[0]}. Write both "
+                f"alike, declare what the text means with missing_codes, or pass categories=[{column!r}]."
+            )
     if problems:
         raise BadData("\n".join(problems))
     parts = [frame[kept].assign(**{PARTY: party}) for party, frame in frames.items()]
     return pd.concat(parts, ignore_index=True)
+
+
+def _declared(options: Mapping[str, Any]) -> list[str]:
+    return [str(c) for key in ("categories", "dates", "missing_codes") for c in options.get(key) or ()]
+
+
+def _drop_left(drop: Sequence[str], joined: DataFrame, frames: Sequence[DataFrame]) -> list[str]:
+    """Return the columns that are still to be dropped: those that not all tables had are gone."""
+    had = {str(c) for frame in frames for c in frame.columns}
+    return [str(c) for c in drop if str(c) in joined.columns or str(c) not in had]
 
 
 def _is_text(column: Series) -> bool | None:

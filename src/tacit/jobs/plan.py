@@ -307,7 +307,7 @@ def _sees(p: Plan, guard: Guard | None, start: State) -> list[dict[str, str]]:
                 "each time)",
             }
         )
-    elif len(p.fed.held.index):
+    elif len(p.fed.held.index) or (isinstance(p.fed, Elsewhere) and p.reports):
         _, tested = test_sizes(start, p.fed.classes)
         seen.append(
             {"party": "the server", "what": f"{tested_reveals(p)} ({size(tested)} each time it asks)"}

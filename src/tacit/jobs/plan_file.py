@@ -343,7 +343,7 @@ def _matching(holders: Sequence[str]) -> list[dict[str, str]]:
 
 def _cut_notes(settings: Mapping[str, Any]) -> list[str]:
     notes = []
-    if not settings["guards"] and settings["protect"] is None:
+    if settings.get("secure") != "shared" and not settings["guards"] and settings["protect"] is None:
         notes.append("no guard at the cut: columns and labels can be rebuilt in part (docs/how-to-split.md).")
     notes.append("no differential privacy: what is sent about any one row is not bounded.")
     return notes

@@ -26,8 +26,10 @@ from ..parameters import bad, check
 from ..private.dpsgd import DPSGD
 from ..private.session import Session
 from ..private.size import PUBLIC, count_release, describe_count, describe_declared, noisy_count
+from ..release.release import Release as ModelRelease
+from ..release.release import write_release
 from ..results import Result
-from ..runs import Event, Journal, check_unused
+from ..runs import Event, Journal, check_unused, versions
 from .devices import device_for
 from .train.plan import fits
 
@@ -125,11 +127,14 @@ def train_private(
         if known.release is not None:
             session.account.spend(0, known.release)  # before anything that depends on the count is written
     journal = Journal.create(out, job, watch)
+    usage = ModelRelease.of(model, dataset, dataset.pipeline, versions=versions(__version__))
+    if journal.directory is not None:
+        write_release(journal.directory, usage)
     notes = " ".join(note for note in (known.note, uncovered) if note)
     try:
         if device == "cpu":
             torch.set_num_threads(1)
-        return _train(session, dataset, module, config, journal, job, models.name_of(model), notes)
+        return _train(session, dataset, module, config, journal, job, usage, notes)
     finally:
         torch.set_num_threads(threads)
         session.close()
@@ -164,7 +169,7 @@ def _train(
     config: PrivateConfig,
     journal: Journal,
     job: dict[str, Any],
-    name: str,
+    usage: ModelRelease,
     notes: str,
 ) -> Result:
     epochs, every, device = config.epochs, config.evaluate_every, config.device
@@ -179,7 +184,8 @@ def _train(
         device=device,
         rounds=epochs,
         fingerprints={},
-        model={"name": name, "parameters": sum(p.numel() for p in module.parameters())},
+        versions=versions(__version__),
+        model={"name": usage.name, "parameters": sum(p.numel() for p in module.parameters())},
         federation=dataset.split(1, held_fraction=0.0, min_size=1).outline(),
     )  # without row and label counts, which ε protects
     if notes:
@@ -235,9 +241,11 @@ def _train(
         "end", metrics=metrics, seconds=sum(e["seconds"] for e in journal.events if e["kind"] == "round")
     )
     session.close()
-    journal.save_model(module.cpu().eval())
+    module = module.cpu().eval()
+    if journal.directory is not None:
+        write_release(journal.directory, usage, module)
     journal.close(ledger.to_dict())
-    return Result(module, metrics, ledger, job, journal.events, journal.directory)
+    return Result(module, metrics, ledger, job, journal.events, journal.directory, release=usage)
 
 
 @torch.no_grad()

@@ -34,7 +34,7 @@ from ..parameters import from_table
 from ..runs import MODEL, encode_model
 
 if TYPE_CHECKING:
-    from ..data.federation import Federation
+    from ..data.federation import Dataset, Federation
     from ..data.pipeline import Pipeline
 
 FILE = "pipeline.json"
@@ -57,8 +57,8 @@ class Release:
     metadata: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, model: Any, fed: Federation, pipeline: Pipeline | None, **metadata: Any) -> Release:
-        """Describe how to use a model that is trained on a federation."""
+    def of(cls, model: Any, fed: Federation | Dataset, pipeline: Pipeline | None, **metadata: Any) -> Release:
+        """Describe how to use a model that is trained on a federation or on one holder's rows."""
         classes = fed.classes
         labels = fed.labels or tuple(str(c) for c in range(classes or 0))
         return cls(

@@ -135,15 +135,14 @@ def _data(record: RunRecord) -> Part:
         if len(parties) <= MOST_PARTIES:
             facts["names of the parties"] = ", ".join(map(str, parties))
         return part
-    facts["rows"] = _count(sum(sizes))
     counts = fed.get("counts")
     labels = list(fed.get("labels") or [])
-    if counts and labels:
-        totals = [sum(row[k] for row in counts) for k in range(len(labels))]
-        if len(labels) <= MOST_VALUES:
-            part.tables.append(
-                Table(["class", "rows"], [[str(a), _count(n)] for a, n in zip(labels, totals)])
-            )
+    totals = [sum(row[k] for row in counts) for k in range(len(labels))] if counts and labels else []
+    # the total minus all other numbers would give a small one away
+    is_exact = not any(0 < n < FEW for n in (*sizes, *totals))
+    facts["rows"] = _count(sum(sizes)) if is_exact else f"about {round(sum(sizes), -1):,}"
+    if totals and len(labels) <= MOST_VALUES:
+        part.tables.append(Table(["class", "rows"], [[str(a), _count(n)] for a, n in zip(labels, totals)]))
     if len(parties) <= MOST_PARTIES:
         part.tables.append(Table(["party", "rows"], [[str(a), _count(n)] for a, n in zip(parties, sizes)]))
     else:

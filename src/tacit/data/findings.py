@@ -1,0 +1,475 @@
+"""What is in a table, and what is wrong with it: kinds of columns, and every problem with its treatment.
+
+`inspect_table` reads the whole table, so it is for the holder of the rows: it drafts a job file (`tacit job
+new`), and nothing of it is sent anywhere.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import BadData
+from ..parameters import nearest
+from .cells import (
+    DOTTED,
+    ISO,
+    TIME,
+    has_codes,
+    kind_of_moment,
+    show_row,
+    to_numbers,
+    to_text,
+    without_codes,
+)
+from .recipe import RARE_COUNT, RARE_SHARE, TOO_MANY
+from .skews import USUAL_ROWS
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+LABELS = r"(label|target|outcome|class|y|ill|died|dead|death|mortality|readmitted|disease|diagnosis|income)"
+SITES = r"(hospital|hospital_?id|site|center|centre|clinic|station|ward|unit|institution|bank|branch)"
+PEOPLE = r"(patient|person|subject|customer|client|member|case|mrn|patient_?nbr)(_?(id|no|nr|nbr|number))?"
+SENTINELS = (-9999, -999, -99, -9, -1, 99, 999, 9999, 99999, 999999)
+UNKNOWN = r"(unknown|unk|none|missing|not (known|available|done|recorded)|n\.?a\.?|n/k|nk|-+|\.+|x+|tbd)"
+EMPTY = 0.95  # a column with more missing values than this has too few values to learn from
+PERFECT = 0.99  # the AUC, or accuracy, of one column alone above which it probably is the outcome itself
+IMBALANCED = 0.65
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One problem of a table, and what the drafted job does about it."""
+
+    problem: str
+    column: str
+    text: str
+    treatment: str
+
+    def __str__(self) -> str:
+        return f"{self.text} {self.treatment}"
+
+
+@dataclass
+class Inspection:
+    """What `inspect_table` found: keys of [data], the kinds of the columns, and the findings."""
+
+    label: str
+    by: str | None = None
+    kinds: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    labels: list[str] | None = None  # None: a regression
+    majority: float = 0.0
+
+    def note(self, problem: str, column: str, text: str, treatment: str) -> None:
+        self.findings.append(Finding(problem, column, text, treatment))
+
+    def add(self, key: str, value: Any) -> None:
+        """Add to a list, or to a table, of the settings."""
+        if isinstance(value, dict):
+            self.settings.setdefault(key, {}).update(value)
+        else:
+            self.settings.setdefault(key, []).append(value)
+
+
+def inspect_table(frame: DataFrame, label: str | None = None, by: str | None = None) -> Inspection:
+    """Return everything about a table that a job for it must decide, with a proposal for each."""
+    frame = frame.rename(columns=str).reset_index(drop=True)
+    names = list(frame.columns)
+    for what, name in (("label", label), ("by", by)):
+        if name is not None and name not in names:
+            raise BadData(f"there is no column {name!r} ({what}). {nearest(name, names)}")
+    found = Inspection(label or guess_label(frame), by)
+    if label is None:
+        found.note(
+            *("label", found.label),
+            f"No label was given; {found.label!r} is a guess.",
+            "Set `label` if it is another column.",
+        )
+    if by is None:
+        sites = [c for c in names if re.fullmatch(SITES, c, re.IGNORECASE) and c != found.label]
+        sites = [c for c in sites if 2 <= frame[c].nunique() <= max(2, len(frame) // 10)]
+        if sites:
+            found.by = sites[0]
+            found.note(
+                *("parties", sites[0]),
+                f"No column of parties was given; {sites[0]!r} looks like one.",
+                "One party for each value; change `by` if it is another.",
+            )
+    _inspect_label(frame, found)
+    rows = frame[frame[found.label].notna()]
+    for name in names:
+        if name not in (found.label, found.by):
+            _inspect_column(name, rows[name], found)
+    _find_leaks(rows, found)
+    if found.by is not None:
+        _inspect_parties(rows, found)
+    repeated = int(frame.duplicated().sum())
+    if repeated:
+        found.note(
+            *("duplicates", ""),
+            f"{repeated} rows are exact repetitions of others.",
+            "They are kept; remove them from the file if they are mistakes.",
+        )
+    return found
+
+
+def guess_label(frame: DataFrame) -> str:
+    """Return the column that is probably the outcome: by its name, else the last with two values."""
+    names = list(map(str, frame.columns))
+    named = [c for c in names if re.fullmatch(f"(.*_)?{LABELS}(_.*)?", c, re.IGNORECASE)]
+    two = [c for c in reversed(names) if frame[c].nunique() == 2]
+    both = [c for c in named if c in two]
+    return next(iter([*both, *named, *two, names[-1]]))
+
+
+def _inspect_label(frame: DataFrame, found: Inspection) -> None:
+    import pandas as pd
+
+    name, column = found.label, frame[found.label]
+    codes = _find_sentinels(column)
+    if codes:
+        found.add("missing_codes", {name: codes})
+        found.note(
+            *("sentinel", name),
+            f"The label {name!r} has {_some(codes)}, far from its other values.",
+            "Declared as missing.",
+        )
+        column = frame[name] = without_codes(column, codes)
+    gaps = int(column.isna().sum())
+    if gaps:
+        found.settings["missing_label"] = "drop"
+        first = show_row(int(column.isna().to_numpy().argmax()))
+        found.note(
+            *("missing outcome", name),
+            f"{gaps} of {len(frame)} rows have no {name!r}, the first is {first}.",
+            "They are left out.",
+        )
+    known = column.dropna()
+    if not len(known):
+        raise BadData(f"the label {name!r} has no values. Give another with --label.")
+    number = pd.api.types.is_numeric_dtype(known) and not pd.api.types.is_bool_dtype(known)
+    counts = known.value_counts()
+    if number and len(counts) > 2:
+        found.kinds[name] = "label: a number (regression)"
+        if (to_numbers(known) % 1 == 0).all() and len(counts) <= 20:
+            found.note(
+                *("integer outcome", name),
+                f"The label {name!r} is an integer with {len(counts)} values.",
+                "It is a regression; set regression = false if the values are classes.",
+            )
+        found.settings["regression"] = True
+        return
+    texts = sorted(set(to_text(known).tolist()))
+    found.labels = texts
+    found.majority = float(counts.iloc[0] / len(known))
+    found.kinds[name] = f"label: {len(texts)} classes"
+    if len(texts) < 2:
+        raise BadData(f"every row has the label {texts[0]!r}. There is nothing to learn; give another label.")
+    if len(texts) > TOO_MANY:
+        raise BadData(
+            f"the label {name!r} has {len(texts)} different texts: an identifier or free text. Give another "
+            "with --label."
+        )
+    if found.majority > IMBALANCED:
+        found.note(
+            *("class balance", name),
+            f"{found.majority:.1%} of the rows have the same {name!r}, {_most_frequent(known)!r}.",
+            "An accuracy below that is worse than guessing; judge by the AUC.",
+        )
+    _find_typos(name, known, found, "the classes are counted as different")
+
+
+def _inspect_column(name: str, column: Series, found: Inspection) -> None:
+    import pandas as pd
+
+    known = column.dropna()
+    share = 1 - len(known) / max(len(column), 1)
+    if share > EMPTY:
+        _drop(name, found, "empty", f"{name!r} has {len(known)} values in {len(column)} rows.")
+        return
+    distinct = known.nunique()
+    if distinct <= 1:
+        _drop(name, found, "constant", f"{name!r} has one value in all rows.")
+        return
+    if moment := kind_of_moment(column):
+        _inspect_moment(name, column, moment, found)
+        return
+    is_id_name = re.fullmatch(rf"(.*_)?(id|uuid|nr|mrn|number|{PEOPLE})", name, re.IGNORECASE)
+    person = re.fullmatch(PEOPLE, name, re.IGNORECASE)
+    if person and 2 * distinct > 0.1 * len(known) and distinct < len(known) and "group" not in found.settings:
+        found.settings["group"] = name
+        found.kinds[name] = "person"
+        found.note(
+            *("several rows of one person", name),
+            f"{name!r} has {distinct} values in {len(known)} rows: people with several rows.",
+            "Their rows stay together in every split; it is not a feature.",
+        )
+        return
+    text = not pd.api.types.is_numeric_dtype(column)
+    whole = not text and bool((to_numbers(known) % 1 == 0).all())
+    if (
+        (is_id_name and distinct > 0.5 * len(known))
+        or (distinct == len(known) > TOO_MANY and (text or whole))
+        or (text and distinct > TOO_MANY and 2 * distinct > len(known) and not _is_numeric_text(known))
+    ):
+        what = f"{name!r} has {distinct} different values in {len(known)} rows: an identifier or free text."
+        _drop(name, found, "identifier", what)
+        return
+    if text and has_codes(column):
+        found.kinds[name] = f"category: {distinct} codes"
+        found.add("categories", name)
+        example = next(v for v in known.astype(str) if re.fullmatch(r"0\d+", v))
+        found.note(
+            *("leading zeros", name),
+            f"{name!r} has codes with leading zeros, like {example!r}.",
+            "They stay text, and are categories.",
+        )
+        return
+    if text and _is_numeric_text(known):
+        _inspect_mixed(name, known, found)
+    elif text:
+        found.kinds[name] = f"category: {distinct} values"
+        _find_typos(name, known, found, "rare ones are read as 'other'")
+    else:
+        found.kinds[name] = "number"
+        codes = _find_sentinels(column)
+        if codes:
+            found.add("missing_codes", {name: codes})
+            hit = int(np.isin(to_numbers(column), codes).sum())
+            found.note(
+                *("sentinel", name),
+                f"{name!r} has {_some(codes)} in {hit} rows, far from its other values.",
+                "Declared as missing.",
+            )
+    if share > 0.5:
+        found.note(
+            *("missing values", name),
+            f"{share:.0%} of the rows have no {name!r}.",
+            "They are imputed, with an indicator; leave the column out if it says nothing.",
+        )
+
+
+def _drop(name: str, found: Inspection, problem: str, text: str) -> None:
+    found.kinds[name] = problem
+    found.add("drop", name)
+    found.note(problem, name, text, "Left out.")
+
+
+def _inspect_moment(name: str, column: Series, moment: str, found: Inspection) -> None:
+    import pandas as pd
+
+    parts = ["hour"] if moment == "time" else ["year", "month", "weekday", "days"]
+    known = column.dropna()
+    example = str(known.iloc[0])
+    text = f"{name!r} has {moment}s, like {example!r}."
+    if not pd.api.types.is_datetime64_any_dtype(column):
+        values = known.astype(str).str.strip()
+        if not values.str.fullmatch(f"{ISO}|{TIME}").all() and not values.str.fullmatch(DOTTED).all():
+            form = find_date_format(values)
+            if form is None:
+                what = "It can be read as month/day or day/month, or forms are mixed."
+                _drop(name, found, "date", f"{text} {what} Declare `dates` and `date_formats` to use it.")
+                return
+            found.add("date_formats", {name: form})
+            text += f" All of them fit the form {form!r}."
+    found.kinds[name] = moment
+    found.add("dates", {name: parts})
+    found.note(moment, name, text, f"Features: {', '.join(parts)}.")
+
+
+def find_date_format(values: Series) -> str | None:
+    """Return the only form of dates that all values have, or None."""
+    import pandas as pd
+
+    forms = [
+        f"{day}{time}"
+        for day in ("%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%m/%d/%y", "%d/%m/%y", "%d-%m-%Y", "%m-%d-%Y")
+        for time in ("", " %H:%M", " %H:%M:%S")
+    ]
+    fit = [f for f in forms if not pd.to_datetime(values, format=f, errors="coerce").isna().any()]
+    return fit[0] if len(fit) == 1 else None
+
+
+def _is_numeric_text(known: Series) -> bool:
+    """Whether at least half of the values of a text column are numbers."""
+    import pandas as pd
+
+    return bool(pd.to_numeric(known.astype(str), errors="coerce").notna().mean() >= 0.5)
+
+
+def _inspect_mixed(name: str, known: Series, found: Inspection) -> None:
+    import pandas as pd
+
+    numbers = pd.to_numeric(known.astype(str), errors="coerce")
+    words = sorted(set(known[numbers.isna()].astype(str)))
+    if not words:
+        found.kinds[name] = "number"
+        return
+    what = (
+        f"{name!r} has numbers and text: {_some(words)} in {int(numbers.isna().sum())} of {len(known)} rows."
+    )
+    if len(words) <= 10 and (numbers.nunique() > 20 or all(_is_unknown(w) for w in words)):
+        found.kinds[name] = "number"
+        found.add("missing_codes", {name: words})
+        found.note("mixed", name, what, "The texts are declared as missing.")
+        return
+    found.kinds[name] = "category"
+    found.add("categories", name)
+    found.note("mixed", name, what, "It is a category; rare values are read as 'other'.")
+
+
+def _is_unknown(word: str) -> bool:
+    return re.fullmatch(UNKNOWN, word.strip(), re.IGNORECASE) is not None
+
+
+def _find_sentinels(column: Series) -> list[float | int]:
+    """Return codes such as -9999 that are far from all other values of a number."""
+    import pandas as pd
+
+    if not pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column):
+        return []
+    values = to_numbers(column)
+    values = values[~np.isnan(values)]
+    codes: list[float | int] = []
+    for code in SENTINELS:
+        rest = values[~np.isin(values, [*SENTINELS])] if code in values else values[:0]
+        if len(rest) < 2 or code not in values:
+            continue
+        low, high = rest.min(), rest.max()
+        wide = max(high - low, 1e-12)
+        gap = low - code if code < low else code - high if code > high else 0.0
+        only_negative = code < 0 <= low and code in (-1, -9, -99, -999, -9999) and abs(code) > 1
+        if gap > wide or (only_negative and gap > 0.1 * wide and (values == code).sum() > 1):
+            codes.append(code)
+    return codes
+
+
+def _find_typos(name: str, known: Series, found: Inspection, treatment: str) -> None:
+    """Find values that differ in case, spaces or one or two letters from a more frequent one."""
+    counts = known.astype(str).value_counts()
+    if len(counts) > 500:  # comparing all pairs of a long code list finds neighbors, not typos
+        return
+    few = counts[(counts < max(RARE_COUNT, RARE_SHARE * len(known)))]
+    pairs = []
+    for value in few.index:
+        folded = value.strip().casefold()
+        larger = [v for v in counts.index if counts[v] > counts[value]]
+        same = [v for v in larger if v.strip().casefold() == folded]
+        words = [v for v in larger if len(v) > 4 and not re.search(r"\d", v)]
+        close = same or (
+            difflib.get_close_matches(value, words, n=1, cutoff=0.85)
+            if len(value) > 4 and not re.search(r"\d", value)
+            else []
+        )
+        if close:
+            pairs.append(f"{value!r} for {close[0]!r}")
+    if pairs:
+        shown = ", ".join(pairs[:5]) + (", …" if len(pairs) > 5 else "")
+        found.note(
+            *("typos", name),
+            f"{name!r} has probable typos: {shown}.",
+            f"Correct them in the file; until then {treatment}.",
+        )
+
+
+def _inspect_parties(rows: DataFrame, found: Inspection) -> None:
+    assert found.by is not None
+    values = rows[found.by]
+    found.kinds[found.by] = "party"
+    gaps = int(values.isna().sum())
+    if gaps:
+        found.settings["missing_party"] = "drop"
+        found.note(
+            *("missing party", found.by),
+            f"{gaps} of {len(rows)} rows have no {found.by!r}, so they belong to no party.",
+            "They are left out.",
+        )
+    sizes = values.dropna().value_counts()
+    small = sizes[sizes < USUAL_ROWS]
+    if len(small):
+        found.settings |= {"min_rows": USUAL_ROWS, "small": "merge"}
+        found.note(
+            *("tiny parties", found.by),
+            f"{len(small)} of {len(sizes)} parties have fewer than {USUAL_ROWS} rows: "
+            f"{_some([str(v) for v in small.index])}.",
+            'They are merged into one party; small = "drop" leaves them out.',
+        )
+
+
+def _find_leaks(rows: DataFrame, found: Inspection) -> None:
+    """Find columns that alone predict the label (nearly) perfectly."""
+    skipped = {*found.settings.get("drop", ()), found.settings.get("group"), found.label, found.by}
+    target = rows[found.label]
+    for name in [c for c in rows.columns if c not in skipped]:
+        codes = found.settings.get("missing_codes", {}).get(name, ())
+        column = without_codes(rows[name], codes)
+        both = column.notna()
+        if both.sum() < 20:
+            continue
+        score = _predict_alone(column[both], target[both], found)
+        if score >= PERFECT:
+            found.add("drop", name)
+            for key in ("dates", "date_formats", "missing_codes"):
+                found.settings.get(key, {}).pop(name, None)
+            if name in found.settings.get("categories", ()):
+                found.settings["categories"].remove(name)
+            found.kinds[name] = "leakage suspect"
+            measure = (
+                "a correlation" if found.labels is None else "an AUC" if len(found.labels) == 2 else "a share"
+            )
+            found.note(
+                *("leakage", name),
+                f"{name!r} alone predicts {found.label!r} with {measure} of {score:.3f}: it is probably "
+                "known only after the outcome, or is the outcome.",
+                "Left out; take it out of `drop` if it is known beforehand.",
+            )
+
+
+def _predict_alone(column: Series, target: Series, found: Inspection) -> float:
+    """Return how well one column predicts the label: |correlation|, AUC, or the share of right guesses."""
+    import pandas as pd
+
+    numeric = pd.api.types.is_numeric_dtype(column)
+    y = (
+        to_numbers(target)
+        if found.labels is None
+        else np.unique(to_text(target).astype(str), return_inverse=True)[1]
+    )
+    if not numeric:
+        place = np.unique(to_text(column).astype(str), return_inverse=True)[1]
+        counts = np.bincount(place)
+        if len(counts) > 0.2 * len(place):
+            return 0.0  # nearly one value for each row predicts anything
+        means = np.bincount(place, weights=y) / counts
+        x = means[place]
+        if found.labels is not None and len(found.labels) > 2:
+            table = np.zeros((len(counts), len(found.labels)))
+            np.add.at(table, (place, y), 1)
+            return float(table.max(axis=1).sum() / len(y)) if found.majority < 0.9 else 0.0
+    else:
+        x = to_numbers(column)
+    if found.labels is None or len(found.labels) > 2:
+        if x.std() == 0 or y.std() == 0:
+            return 0.0
+        return float(abs(np.corrcoef(x, y)[0, 1]))
+    ones = int(y.sum())
+    if ones in (0, len(y)):
+        return 0.0
+    ranks = pd.Series(x).rank().to_numpy()
+    auc = (ranks[y == 1].sum() - ones * (ones + 1) / 2) / (ones * (len(y) - ones))
+    return float(max(auc, 1 - auc))
+
+
+def _most_frequent(known: Series) -> str:
+    return str(to_text(known.mode().iloc[:1])[0])
+
+
+def _some(values: list[Any]) -> str:
+    return ", ".join(map(repr, values[:5])) + (", …" if len(values) > 5 else "")

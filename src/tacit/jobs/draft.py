@@ -1,0 +1,234 @@
+"""Draft a job file from tables: `tacit job new a.csv [b.csv …]`.
+
+Every problem that `data.findings` sees is listed, and the file has its proposed treatment, with a comment
+that says why. The drafted file runs as it is: by `tacit run` in simulation, or with `real_parties` between
+organizations (`tacit party`), where [data] is the layout that all parties agree on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..config import toml
+from ..data.findings import Finding, Inspection, inspect_table
+from ..data.recipe import Recipe
+from ..data.table_files import read_header, read_table
+from ..data.tables import PARTY, join_tables, name_files
+from ..errors import BadData
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+USUAL_PARTIES = 4  # of a table without a column of parties: a simulation needs some
+ENCODINGS = (None, "cp1252")  # UTF-8 first; cp1252 is what spreadsheets of Windows write
+# keys of [data] and the problems whose findings explain them
+EXPLAINS = {
+    "label": ("label", "class balance"),
+    "by": ("parties",),
+    "regression": ("integer outcome",),
+    "missing_label": ("missing outcome",),
+    "drop": ("identifier", "empty", "constant", "leakage", "columns differ"),
+    "categories": ("leading zeros", "mixed"),
+    "group": ("several rows of one person",),
+    "missing_party": ("missing party",),
+    "min_rows": ("tiny parties",),
+    "dates": ("date", "time"),
+    "missing_codes": ("sentinel", "mixed"),
+    "encoding": ("encoding",),
+    "decimal": ("decimal",),
+}
+TABLES = ("dates", "date_formats", "missing_codes")
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A drafted job: its text, and what was found."""
+
+    text: str
+    findings: tuple[Finding, ...]
+    kinds: dict[str, str]
+    label: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def draft_job(
+    paths: Sequence[str | os.PathLike[str]],
+    label: str | None = None,
+    by: str | None = None,
+    real_parties: bool = False,
+    folder: Path | None = None,
+) -> Draft:
+    """Return the draft of a job for these tables; `folder` is where the file will be, for relative paths."""
+    if not paths:
+        raise BadData("give at least one table: tacit job new patients.csv")
+    frames: list[DataFrame] = []
+    reading: dict[str, str] = {}
+    notes: list[Finding] = []
+    for path in paths:
+        frame, how = _read(path)
+        frames.append(frame)
+        for key, value in how.items():
+            if reading.setdefault(key, value) != value:
+                raise BadData(
+                    f"the files differ in their {key}: {reading[key]!r} and {value!r}. Save all alike."
+                )
+    names = name_files(paths)
+    if len(frames) > 1:
+        if by is not None and by != PARTY:
+            raise BadData(f"each file is a party, so --by {by} is not possible. Give one file, or no --by.")
+        frame, by = _join(dict(zip(names, frames)), notes), PARTY
+    else:
+        frame = frames[0].rename(columns=str)
+    found = inspect_table(frame, label, by)
+    found.findings[:0] = notes
+    for key, value in reading.items():
+        what = {"encoding": "Not UTF-8; read as", "decimal": "Numbers have a decimal comma; decimal sign"}[
+            key
+        ]
+        found.note(key, "", f"{what} {value!r}.", "Declared.")
+    if len(frames) > 1:
+        found.settings["drop"] = [*found.settings.get("drop", ()), *(n.column for n in notes)]
+    base = folder or Path.cwd()
+    relative = [os.path.relpath(Path(p).resolve(), base.resolve()) for p in paths]
+    settings = _layout(frame, found) if real_parties else _simulated(relative, found)
+    settings = {**{k: v for k, v in settings.items() if k not in reading}, **reading}
+    return Draft(
+        _write(settings, found, [str(p) for p in relative], real_parties),
+        tuple(found.findings),
+        found.kinds,
+        found.label,
+        settings,
+    )
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[DataFrame, dict[str, str]]:
+    """Read a table; return it and how it had to be read."""
+    problem: BadData | None = None
+    for encoding in ENCODINGS:
+        how = {} if encoding is None else {"encoding": encoding}
+        try:
+            header = read_header(path, encoding=encoding)
+            try:
+                return read_table(path, encoding=encoding), how
+            except BadData as error:
+                if "decimal comma" not in str(error) or header.separator == ",":
+                    raise
+                return read_table(path, encoding=encoding, decimal=","), {**how, "decimal": ","}
+        except BadData as error:
+            problem = problem or error
+            if "UTF-8" not in str(error):
+                raise
+    assert problem is not None
+    raise problem
+
+
+def _join(frames: Mapping[str, DataFrame], notes: list[Finding]) -> DataFrame:
+    """Return the rows of all files; columns that are not in all of them are left out, and noted."""
+    frames = {name: frame.rename(columns=str) for name, frame in frames.items()}
+    shared = [c for c in next(iter(frames.values())) if all(c in f.columns for f in frames.values())]
+    for frame in frames.values():
+        for column in (c for c in frame.columns if c not in shared):
+            have = [n for n, f in frames.items() if column in f.columns]
+            if not any(f.column == column for f in notes):
+                notes.append(
+                    Finding(
+                        "columns differ",
+                        column,
+                        f"{column!r} is only in {', '.join(have)}.",
+                        "Left out: all parties need it.",
+                    )
+                )
+    if not shared:
+        raise BadData(f"the files have no column in common: {', '.join(frames)}. Give each the same names.")
+    tables = {name: frame[shared] for name, frame in frames.items()}
+    return join_tables(tables, declared=shared)  # mixed columns are findings, not errors
+
+
+def _simulated(paths: list[str], found: Inspection) -> dict[str, Any]:
+    """Return [data] of a simulation of these files."""
+    who = {"by": found.by} if found.by is not None else {"parties": USUAL_PARTIES}
+    settings = {"path": paths[0] if len(paths) == 1 else paths, "label": found.label, **who}
+    return settings | {k: v for k, v in found.settings.items() if v not in ([], {})}
+
+
+def _layout(frame: DataFrame, found: Inspection) -> dict[str, Any]:
+    """Return [data] of a job for real parties: the columns and categories of each party's file."""
+    given = found.settings
+    if found.label in given.get("missing_codes", {}) or "missing_label" in given:
+        found.note(
+            *("missing outcome", found.label),
+            "A party refuses its file if rows have no outcome.",
+            "Remove those rows from the files first.",
+        )
+    rows = frame[frame[found.label].notna()]
+    hidden = {found.label, found.by, PARTY, given.get("group"), *given.get("drop", ())}
+    names = [c for c in map(str, frame.columns) if c not in hidden]
+    codes = {k: v for k, v in given.get("missing_codes", {}).items() if k in names}
+    recipe = Recipe.infer(
+        rows[names],
+        [c for c in given.get("categories", ()) if c in names],
+        dates=given.get("dates"),
+        missing_codes=codes,
+        date_formats=dict(given.get("date_formats", {})),
+    )
+    layout: dict[str, Any] = {
+        "label": found.label,
+        "labels": found.labels,
+        "numbers": list(recipe.numbers),
+        "missing": list(recipe.missing),
+        "categories": {k: list(v) for k, v in recipe.categories.items()},
+        "dates": {k: list(v) for k, v in recipe.dates.items()},
+        "date_formats": dict(recipe.date_formats),
+        "missing_codes": {k: list(v) for k, v in codes.items()},
+    }
+    return {k: v for k, v in layout.items() if v not in (None, [], {})}
+
+
+def _write(settings: Mapping[str, Any], found: Inspection, paths: list[str], real: bool) -> str:
+    """Return the text of the job file."""
+    verb = "tacit party --kit KIT job.toml (each party adds --data FILE)" if real else "tacit run job.toml"
+    lines = [f"# Drafted by `tacit job new {' '.join(paths)}`. Check every comment, then: {verb}", ""]
+    lines += _comments([f for f in found.findings if not any(f.problem in p for p in EXPLAINS.values())])
+    lines.append("[data]")
+    inline = {k: v for k, v in settings.items() if not isinstance(v, dict)}
+    for key, value in inline.items():
+        lines += [*_comments(_about(key, value, found)), _line(key, value)]
+    for key in (k for k, v in settings.items() if isinstance(v, dict)):
+        lines += ["", *_comments(_about(key, settings[key], found) if key != "date_formats" else [])]
+        lines += [f"[data.{key}]", *(_line(name, value) for name, value in settings[key].items())]
+    lines += ["", "[model]", 'name = "logistic"', "", "[train]", "rounds = 20"]
+    return "\n".join(lines) + "\n"
+
+
+def _line(key: str, value: Any) -> str:
+    """Return a key and its value as one line of TOML."""
+    if isinstance(value, list):
+        inside = ", ".join(toml.dumps({"k": v}).removeprefix("k = ").strip() for v in value)
+        return f"{toml.dumps({key: 0}).split(' = 0')[0]} = [{inside}]"
+    return toml.dumps({key: value}).strip()
+
+
+def _about(key: str, value: Any, found: Inspection) -> list[Finding]:
+    """Return the findings that explain a key."""
+    problems = EXPLAINS.get(key, ())
+    named = value if isinstance(value, list | dict) else None
+    return [
+        f
+        for f in found.findings
+        if f.problem in problems
+        and (named is None or not f.column or f.column in named or f.problem == "date")
+    ]
+
+
+def _comments(findings: Sequence[Finding]) -> list[str]:
+    import textwrap
+
+    return [
+        line
+        for f in findings
+        for line in textwrap.wrap(str(f), 108, initial_indent="# ", subsequent_indent="#   ")
+    ]

@@ -1,0 +1,175 @@
+"""`tacit job new`: every problem at once, and a draft that runs as it is."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tacit import data
+from tacit.config import job
+from tacit.data.findings import find_date_format, inspect_table
+from tacit.jobs.draft import draft_job
+from tacit.jobs.train.party_rows import read_rows
+
+from .shell import answer, run
+
+
+def icu(n: int = 400, seed: int = 0) -> pd.DataFrame:
+    """An intensive care table with one problem of each kind."""
+    rng = np.random.default_rng(seed)
+    days = pd.Timestamp("2014-01-01") + pd.to_timedelta(rng.integers(0, 900, n), unit="D")
+    frame = pd.DataFrame(
+        {
+            "patient_id": [f"p{k:04}" for k in rng.integers(0, 150, n)],
+            "record": np.arange(n) + 10_000,
+            "hospital": rng.choice(["north", "south", "west", "tiny"], n, p=[0.5, 0.3, 0.18, 0.02]),
+            "admitted": days.strftime("%m/%d/%Y"),
+            "at": [f"{h:02}:{m:02}" for h, m in zip(rng.integers(0, 24, n), rng.integers(0, 60, n))],
+            "zip": [f"{z:05}" for z in rng.choice([1067, 80331, 50667], n)],
+            "lab": rng.normal(100, 15, n).round(1),
+            "dose": [str(x) if x % 9 else "unknown" for x in rng.integers(1, 400, n)],
+            "sex": rng.choice(["female", "male"], n),
+            "empty": None,
+            "same": 1,
+            "note": [f"free text {i}" for i in range(n)],
+        }
+    )
+    frame["died"] = np.where((frame["lab"] > 112) | (rng.random(n) < 0.05), 1.0, 0.0)
+    frame["ward_out"] = np.where(frame["died"] == 1, "morgue", "home")
+    frame.loc[rng.random(n) < 0.1, "lab"] = -9999
+    frame.loc[3, "sex"] = "femal"
+    frame.loc[[7, 9], "hospital"] = None
+    frame.loc[[20, 21, 22], "died"] = np.nan
+    return frame
+
+
+PROBLEMS = {
+    ("label", "died"),
+    ("parties", "hospital"),
+    ("missing outcome", "died"),
+    ("class balance", "died"),
+    ("several rows of one person", "patient_id"),
+    ("identifier", "record"),
+    ("date", "admitted"),
+    ("time", "at"),
+    ("leading zeros", "zip"),
+    ("sentinel", "lab"),
+    ("mixed", "dose"),
+    ("typos", "sex"),
+    ("empty", "empty"),
+    ("constant", "same"),
+    ("identifier", "note"),
+    ("leakage", "ward_out"),
+    ("missing party", "hospital"),
+    ("tiny parties", "hospital"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    icu().to_csv("icu.csv", index=False)
+    return tmp_path
+
+
+def test_all_problems_are_listed_at_once_and_the_draft_runs(folder, capsys):
+    value = answer(capsys, "job", "new", "icu.csv")
+    assert {(p["problem"], p["column"]) for p in value["problems"]} == PROBLEMS
+    assert value["remaining"] == ""
+    text = Path("job.toml").read_text()
+    for finding in value["problems"]:  # each is in the file, too
+        assert finding["text"].split("'")[1] in text
+    drafted = job.load("job.toml", ["train.rounds=2"])
+    (fed,) = drafted.federations()
+    assert fed.parties == ("north", "small parties", "south", "west")
+    assert not {"record", "note", "same", "ward_out=home"} & set(fed.columns)
+    assert {"zip=01067", "lab missing", "dose missing", "admitted year", "at hour sin"} <= set(fed.columns)
+    code, _, err = run(capsys, "run", "job.toml", "--set", "train.rounds=2", "--out", "done", "--quiet")
+    assert code == 0, err
+
+
+def test_the_console_shows_kinds_and_numbered_problems(folder, capsys):
+    code, out, _ = run(capsys, "job", "new", "icu.csv", "--label", "died", "--by", "hospital")
+    assert code == 0
+    assert "16 problems found:" in out
+    assert "'ward_out' alone predicts 'died' with an AUC of 1.000" in out
+    assert "lab         number" in out
+    code, _, err = run(capsys, "job", "new", "icu.csv")
+    assert code == 2
+    assert "job.toml exists. Choose another name with --out, or overwrite it with --force." in err
+    code, _, err = run(capsys, "job", "new", "icu.csv", "--force", "--label", "dead")
+    assert code != 0
+    assert "there is no column 'dead' (label). Did you mean" in err
+
+
+@pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet"])
+def test_each_partys_file_fits_the_layout_drafted_for_real_parties(folder, capsys, kind):
+    frame = icu().dropna(subset=["died", "hospital"])
+    for site, part in frame.groupby("hospital"):
+        rows = part.drop(columns="hospital")
+        if kind == "parquet":
+            rows.to_parquet(f"{site}.parquet", index=False)
+        else:
+            rows.to_csv(f"{site}.{kind}", index=False)
+    files = [f"{s}.{kind}" for s in ("north", "south", "west")]
+    value = answer(capsys, "job", "new", *files, "--parties", "--label", "died", "--out", "net.toml")
+    assert value["remaining"] == ""
+    layout = tomllib.loads(Path("net.toml").read_text())["data"]
+    assert layout["labels"] == ["0", "1"]
+    assert set(layout["numbers"]) == {"lab", "dose"}
+    feds = [read_rows(f, f, layout, seed=0) for f in files]
+    assert len({fed.columns for fed in feds}) == 1
+    answer(capsys, "job", "new", *files, "--label", "died")
+    (fed,) = job.load("job.toml").federations()
+    assert fed.parties == ("north", "south", "west")
+
+
+def test_files_of_windows_with_decimal_commas_are_read(folder, capsys):
+    frame = pd.DataFrame({"größe": np.linspace(150, 190, 60), "y": ["ja", "nein"] * 30})
+    frame.to_csv("alt.csv", index=False, sep=";", decimal=",", encoding="cp1252")
+    value = answer(capsys, "job", "new", "alt.csv", "--label", "y")
+    assert {p["problem"] for p in value["problems"]} == {"encoding", "decimal"}
+    (fed,) = job.load("job.toml").federations()
+    assert fed.columns == ("größe",)
+
+
+def test_columns_that_not_all_files_have_are_left_out_and_named(folder):
+    frame = pd.DataFrame({"a": np.arange(60) / 7, "b": np.arange(60.0) % 5, "y": ["n", "p"] * 30})
+    frame.to_csv("one.csv", index=False)
+    frame.drop(columns="b").assign(a=lambda f: f["a"] + 0.01).to_csv("two.csv", index=False)
+    draft = draft_job(["one.csv", "two.csv"], label="y")
+    assert [(f.problem, f.column) for f in draft.findings] == [("columns differ", "b")]
+    (fed,) = job.from_tables(tomllib.loads(draft.text), Path("job.toml")).federations()
+    assert fed.columns == ("a",)
+
+
+def test_an_integer_outcome_is_a_regression_with_a_word_about_classes():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(size=200), "stage": rng.integers(0, 4, 200)})
+    found = inspect_table(frame, "stage")
+    assert found.settings["regression"] is True
+    assert "set regression = false if the values are classes" in found.findings[0].treatment
+
+
+def test_real_measurements_are_not_called_sentinels_or_leaks():
+    frame = data.heart_disease(test_fraction=0).table.frame
+    found = inspect_table(frame, "num", "hospital")
+    assert [f.problem for f in found.findings] == ["duplicates"]
+    values = pd.DataFrame({"temperature": [*range(-12, 28)] * 3, "y": ["a", "b"] * 60})
+    assert "missing_codes" not in inspect_table(values, "y").settings
+
+
+@pytest.mark.parametrize(
+    ("values", "form"),
+    [
+        (["03/25/2014", "04/01/2014"], "%m/%d/%Y"),
+        (["25/03/2014", "01/04/2014"], "%d/%m/%Y"),
+        (["03/04/2014", "01/02/2014"], None),
+    ],
+)
+def test_a_date_form_is_taken_only_if_it_is_the_only_one(values, form):
+    assert find_date_format(pd.Series(values)) == form
