@@ -36,7 +36,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         NUMERIC,
     ),  # preparation is a program of exact sums
     "tacit.models": (("tacit.engine.layers",), NUMERIC),
-    "tacit.engine": (("tacit.algorithms", "tacit.data"), NUMERIC),
+    "tacit.engine": (("tacit.algorithms", "tacit.data", "tacit.numbers"), NUMERIC),
     "tacit.parties": (("tacit.numbers",), NUMERIC),
     "tacit.parties.codec": ((), (*NUMERIC, "msgpack")),  # the wire format; nothing else of the room needs it
     "tacit.graphs": ((), ("numpy",)),
@@ -81,7 +81,14 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.report": (("tacit.files", "tacit.numbers"), ()),  # reads run directories and nothing else
     "tacit.runs": (("tacit.files",), ()),
     "tacit.results": (
-        ("tacit.parties.ledger", "tacit.runs", "tacit.files", "tacit.release.release", "tacit.data.pipeline"),
+        (
+            "tacit.parties.ledger",
+            "tacit.runs",
+            "tacit.files",
+            "tacit.numbers",
+            "tacit.release.release",
+            "tacit.data.pipeline",
+        ),
         (),
     ),  # the last two as types, and in methods
     # a model in use: its files, scoring, export; `onnx` where it is used, with the extra `onnx`

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from sklearn import metrics as sk
 from torch import nn
 
 from tacit import data
@@ -14,6 +15,7 @@ from tacit.data import Holdings, Rows
 from tacit.engine import evaluation
 from tacit.engine.losses import Objective
 from tacit.engine.metrics import count, measure_regression
+from tacit.engine.subgroups import Tally
 from tacit.engine.task import Task
 
 
@@ -38,17 +40,17 @@ def made(test: bool = True, empty: bool = True, regression: bool = False) -> tup
 
 def both(fed: data.Federation, task: Task) -> tuple[dict, dict]:
     """By one process that has all rows; from what each party counted."""
-    w = task.initial()["w"]
-    (one,) = evaluation.evaluate(
-        task, w[None], None, [fed.test], [evaluation.held_out(fed, fed.rows)], [fed.classes]
-    )
-    answers = [
-        count(task.predict(w, fed.rows.x[fed.held.of(k)]), fed.rows.y[fed.held.of(k)], fed.classes)
+    w, rules = task.initial()["w"], evaluation.Rules(fed.classes)
+    (one,) = evaluation.evaluate(task, w[None], None, [fed.test], [evaluation.held_out(fed, fed.rows, rules)])
+    answers = {
+        name: Tally(
+            count(task.predict(w, fed.rows.x[fed.held.of(k)]), fed.rows.y[fed.held.of(k)], fed.classes)
+        )
         if len(fed.held.of(k))
         else None
-        for k in range(len(fed))
-    ]
-    return one, evaluation.gather(task, w, None, fed.test, answers, fed.classes)
+        for k, name in enumerate(fed.parties)
+    }
+    return one, evaluation.gather(task, w, None, fed.test, answers, rules)
 
 
 @pytest.mark.parametrize("test", [True, False], ids=["global test set", "none"])
@@ -56,8 +58,9 @@ def test_counts_of_the_parties_give_what_one_process_sees(test: bool) -> None:
     fed, task = made(test)
     one, gathered = both(fed, task)
     assert one.keys() == gathered.keys()
-    for key in one.keys() - {"parties"}:
+    for key in one.keys() - {"parties", "confusion", "calibration", "curve"}:
         assert one[key] == pytest.approx(gathered[key], rel=1e-6), key
+    assert one["confusion"] == gathered["confusion"]
     assert one["parties"] == gathered["parties"]
     rows = fed.test if test else Rows(fed.rows.x[fed.held.index], fed.rows.y[fed.held.index])
     assert one["accuracy"] == pytest.approx(float((task.module(rows.x).argmax(1) == rows.y).float().mean()))
@@ -76,20 +79,21 @@ def test_a_party_is_measured_on_its_own_held_out_rows_and_one_without_any_is_not
 
 @pytest.mark.parametrize("test", [True, False], ids=["global test set", "none"])
 def test_a_regression_has_errors_and_no_accuracies(test: bool) -> None:
-    """On parties' own rows only the squared error is known, because they do not send what the other metrics need."""
+    """R² and the errors are known from summed counts, too."""
     fed, task = made(test, regression=True)
     rows = fed.test if test else Rows(fed.rows.x[fed.held.index], fed.rows.y[fed.held.index])
-    off = task.module(rows.x)[:, 0].detach() - rows.y
+    guess = task.module(rows.x)[:, 0].detach()
     want = {
-        "loss": (off**2).mean(),
-        **(
-            {"mae": off.abs().mean(), "r2": 1 - (off**2).sum() / ((rows.y - rows.y.mean()) ** 2).sum()}
-            if test
-            else {}
-        ),
+        "loss": sk.mean_squared_error(rows.y, guess),
+        "mae": sk.mean_absolute_error(rows.y, guess),
+        "rmse": sk.root_mean_squared_error(rows.y, guess),
+        "r2": sk.r2_score(rows.y, guess),
     }
     for found in both(fed, task):
-        assert found == {"untested": 1, **{k: pytest.approx(float(v), rel=1e-5) for k, v in want.items()}}
+        intervals = {k for k in found if k.endswith(("_low", "_high"))}
+        assert len(intervals) == 2 * len(want)
+        assert found.keys() - intervals == {"untested", *want}
+        assert {k: found[k] for k in want} == pytest.approx(want, rel=1e-5)
 
 
 def test_equal_numbers_have_no_variance_to_explain() -> None:
@@ -114,11 +118,12 @@ def test_several_models_are_measured_each_on_its_own_rows() -> None:
         torch.stack([w, -w]),
         None,
         [fed.test, other.test],
-        [evaluation.held_out(f, f.rows) for f in (fed, other)],
-        [3, 3],
+        [evaluation.held_out(f, f.rows, evaluation.Rules(3)) for f in (fed, other)],
     )
     alone = [
-        evaluation.evaluate(task, v[None], None, [f.test], [evaluation.held_out(f, f.rows)], [3])[0]
+        evaluation.evaluate(
+            task, v[None], None, [f.test], [evaluation.held_out(f, f.rows, evaluation.Rules(3))]
+        )[0]
         for v, f in ((w, fed), (-w, other))
     ]
     assert pair == alone

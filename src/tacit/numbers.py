@@ -1,9 +1,9 @@
-"""Numbers as several packages need them: finiteness, mean with error, sizes in bytes."""
+"""Numbers as several packages need them: finiteness, mean with error, sizes in bytes, metrics."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeGuard
 
 NONE = "–"
@@ -51,3 +51,25 @@ def mean_error(values: Iterable[Any]) -> tuple[float, float | None]:
     if len(known) == 1:
         return mean, None
     return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in known) / (len(known) - 1) / len(known))
+
+
+MAJORITY = 0.65  # above this share of the largest class, accuracy says little
+LOWER_IS_BETTER = frozenset({"loss", "brier", "mse", "mae", "rmse"})
+
+
+def judged_by(metrics: Mapping[str, Any], asked: str | None = None) -> str:
+    """The metric that these metrics of a model are judged by.
+
+    It is the one asked for; else R² for a regression, the AUC if the largest class has more than 65% of the
+    rows, or accuracy. Where it is unknown (under ε only accuracy and loss are reported), the next one that
+    is known.
+    """
+    majority = metrics.get("majority")
+    is_skewed = is_finite(majority) and majority > MAJORITY
+    default = ("r2",) if "r2" in metrics else ("auc", "accuracy") if is_skewed else ("accuracy",)
+    return next((m for m in (asked, *default, "accuracy") if m in metrics), "loss")  # type: ignore[misc]
+
+
+def is_better(metric: str, new: float, old: float) -> bool:
+    """Whether `new` is a better value of this metric than `old`; NaN is never better."""
+    return new < old if metric in LOWER_IS_BETTER else new > old

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from .errors import BadParameter
 from .files import write_atomic
+from .numbers import judged_by
 from .parties.ledger import Ledger
 from .runs import Event, Journal, check_empty, encode_model, encode_nonfinite, rounds_of
 
@@ -155,7 +156,8 @@ def _encode(value: Any) -> Any:
 class Result(JobResult):
     """One training run.
 
-    `metrics` are those of the last round. `best_accuracy` was selected on the test set: it is optimistic.
+    `metrics` are those of the last round, `metric` is the one that the run is judged by. Its best value over
+    the rounds, `best_accuracy` or `best_auc`, was selected on the test set: it is optimistic.
     """
 
     model: Any
@@ -219,6 +221,12 @@ class Result(JobResult):
                 "tacit.load."
             )
         return self.release
+
+    @property
+    def metric(self) -> str:
+        """The metric that the run is judged by: the one asked for, or by the share of the largest class."""
+        asked = self.config.get("train", {}).get("metric")
+        return judged_by(self.metrics, asked if isinstance(asked, str) else None)
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -318,10 +326,15 @@ class Comparison(JobResult):
             [{**{k: r[k] for k in ("label", "skew", "seed")}, **r["metrics"]} for r in self.summary["rows"]]
         )
 
-    def table(self, numbers: bool = False) -> pandas.DataFrame:
-        """Return the last round's accuracy of algorithms and baselines × skews, mean ± standard error.
+    @property
+    def metric(self) -> str:
+        """The metric that rows are compared by."""
+        return str(self.summary["metric"])
 
-        With `numbers`, the means only, as numbers.
+    def table(self, numbers: bool = False) -> pandas.DataFrame:
+        """Return the last round's metric of algorithms and baselines × skews, mean ± standard error.
+
+        The metric is `summary["metric"]`. With `numbers`, the means only, as numbers.
         """
         import pandas
 

@@ -129,12 +129,12 @@ def test_a_coalition_is_what_training_it_alone_gives():
 
     whole = run()
     u = _Trained(whole.origin, "accuracy")([frozenset(range(5)), frozenset({2})])
-    assert u[0] == pytest.approx(whole.metrics["accuracy"])
+    assert u[0][0] == pytest.approx(whole.metrics["accuracy"])
     found = tacit.compare(
         whole.origin.fed, model="logistic", algorithms=[algorithms.FedAvg(lr=0.2)], rounds=3
     )
     alone = next(g for g in found.summary["gain"])["local"][2]
-    assert u[1] == pytest.approx(alone)
+    assert u[1][0] == pytest.approx(alone)
 
 
 @pytest.mark.parametrize("engine", ["stack", "each"])
@@ -142,7 +142,53 @@ def test_all_together_reconstructed_is_the_run_itself(engine):
     from tacit.jobs.contribution import _Reconstructed
 
     u = _Reconstructed(dataclasses.replace(run().origin, engine=engine), "loss")([frozenset(range(5))])
-    assert u[0] == pytest.approx(run().metrics["loss"], abs=1e-5)
+    assert u[0][0] == pytest.approx(-run().metrics["loss"], abs=1e-5)  # less is better
+
+
+def test_intervals_of_leaving_one_out_are_those_of_the_paired_difference():
+    """The jackknife of a mean difference is its standard error: σ/√n with the n − 1 of Student's t."""
+    rng = np.random.default_rng(0)
+    rows = {s: rng.normal(loc=len(s), size=50) for s in map(frozenset, [(0, 1), (0,), (1,), ()])}
+
+    def utility(coalitions):
+        return [[rows[s].mean(), *((rows[s].sum() - v) / 49 for v in rows[s])] for s in coalitions]
+
+    found = game.leave_one_out(utility, 2)
+    for k in range(2):
+        off = rows[frozenset({0, 1})] - rows[frozenset({1 - k})]
+        assert found.value[k] == pytest.approx(off.mean())
+        reach = game.student(0.95, 49) * off.std(ddof=1) / math.sqrt(50)
+        assert found.high[k] - found.value[k] == pytest.approx(reach, rel=1e-6)
+        assert found.value[k] - found.low[k] == pytest.approx(reach, rel=1e-6)
+
+
+def test_a_value_that_one_test_row_decides_is_paid_nothing():
+    """Leaving out any of five similar parties changes the prediction of a test row or two."""
+    found = tacit.contribution(run(), method="leave_one_out")
+    low, high = found.values.low, found.values.high
+    assert (low <= found.values.value).all()
+    assert (found.values.value <= high).all()
+    assert (high - low).max() > 0
+    paid = found.payout(1000.0)
+    for k, name in enumerate(found.parties):
+        assert (paid[name] > 0) == (low[k] > 0)
+    assert found.table()["share"].sum() == pytest.approx(1.0 if any(low > 0) else 0.0)
+
+
+def test_the_metric_is_the_runs_own_and_less_of_an_error_is_a_contribution():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 3))
+    y = (x[:, 0] + rng.normal(size=400) > 1.3).astype(int)  # one in six
+    fed = data.from_arrays(x, y).split(3, seed=0)
+    skewed = tacit.train(fed, model="logistic", algorithm=algorithms.FedAvg(lr=0.5), rounds=4)
+    assert skewed.metric == "auc"
+    assert tacit.contribution(skewed, method="leave_one_out").metric == "auc"
+    by_loss = tacit.contribution(skewed, method="shapley", metric="loss")
+    gain = by_loss.values.whole - by_loss.values.empty
+    assert sum(by_loss.value.values()) == pytest.approx(gain)
+    assert gain > 0
+    with pytest.raises(BadParameter, match="metric is 'majority'; it must be one of loss, accuracy"):
+        tacit.contribution(skewed, metric="majority")
 
 
 def test_models_are_as_good_as_what_was_added():

@@ -187,6 +187,13 @@ def test_debug_is_accepted_before_the_verb(folder, capsys):
     assert "Traceback" not in run(capsys, "run", "jbo.toml")[2]
 
 
+def test_a_quiet_comparison_says_its_result(folder, capsys):
+    code, out, err = run(capsys, "compare", "job.toml", "--quiet", "--out", "silent")
+    assert (code, err) == (0, "")
+    summary = json.loads(Path("silent/compare.json").read_text())
+    assert out.splitlines() == summary["verdict"]
+
+
 def test_quiet_says_nothing(folder, capsys):
     assert run(capsys, "run", "job.toml", "--quiet") == (0, "", "")
 

@@ -60,8 +60,8 @@ def test_plan_reads_the_job_of_real_parties_with_a_kit(
     assert code == 2
     assert "max_rows" in text  # refused as `tacit party` would refuse it
     code, text = said(capsys, "plan", "job.toml")
-    assert code == 2
-    assert "`tacit plan --kit`" in text
+    assert code == 0
+    assert "without --kit the parties are not known: this is the plan for 3 clients" in text
 
 
 @pytest.mark.parametrize(

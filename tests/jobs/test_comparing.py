@@ -165,8 +165,12 @@ def test_local_steps_give_the_central_model_as_many_passes_as_a_party_takes() ->
     assert central.config["train"]["local_steps"] == 12
 
 
-def test_a_regression_is_compared_by_its_loss() -> None:
-    result = compare(numbers(), algorithms=[FedAvg(lr=0.05)], rounds=6)
+def test_a_regression_is_compared_by_r2() -> None:
+    assert compare(numbers(), algorithms=[FedAvg(lr=0.05)], rounds=6).metric == "r2"
+
+
+def test_a_comparison_by_an_error_prefers_the_smaller_one() -> None:
+    result = compare(numbers(), algorithms=[FedAvg(lr=0.05)], rounds=6, metric="loss")
     assert result.summary["metric"] == "loss"
     table = result.table(numbers=True).iloc[:, 0]
     assert table["central"] < table["local only"]

@@ -43,8 +43,12 @@ def off(a: tacit.Result, b: tacit.Result) -> float:
 
 def told(result: tacit.Result) -> list[dict[str, Any]]:
     """What was said of each round, but for how long this machine took and the last digits of the metrics."""
-    floats = ("seconds", "loss", "auc", "auc_error")
-    return [{k: v for k, v in e.items() if k not in floats} for e in result.events if e["kind"] == "round"]
+    floats = ("seconds", "loss", "auc", "brier", "average_precision", "precision", "recall", "f1")
+    return [
+        {k: v for k, v in e.items() if not k.startswith(floats)}
+        for e in result.events
+        if e["kind"] == "round"
+    ]
 
 
 def normed() -> nn.Module:

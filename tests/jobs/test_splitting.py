@@ -64,6 +64,7 @@ def test_vanilla_and_u_equal_one_network(runtime):
     whole = net(6, 8, 5, 2)
     trained = central(order_of(90), whole, x, y, 3)
     told = {"epochs": 3, "batch_size": 16, "lr": 0.2, "test_fraction": 0.0, "runtime": runtime}
+    told |= {"optimizer": "sgd", "patience": 0}
     bottom, top = tacit.cut(whole, 2)
     one = tacit.splitnn({"clinic": x}, {"lab": y}, bottoms=bottom, top=top, configuration="vanilla", **told)
     first, middle, last = tacit.cut(whole, 2, 4)
@@ -99,6 +100,8 @@ def test_a_relay_equals_its_ideal_in_one_process_and_in_several(runtime, clients
         configuration="relay",
         clients=clients,
         epochs=3,
+        optimizer="sgd",
+        patience=0,
         batch_size=8,
         lr=0.2,
         test_fraction=0.0,
@@ -149,6 +152,8 @@ def test_three_holders_equal_one_network_whose_first_layers_are_blocks(runtime):
         top=top,
         configuration="vertical",
         epochs=3,
+        optimizer="sgd",
+        patience=0,
         batch_size=16,
         lr=0.2,
         test_fraction=0.0,
@@ -335,7 +340,7 @@ def test_numbers_are_regressed():
     y = x @ torch.tensor([1.0, -2.0, 0.5, 0.0, 0.3, 1.5]) + 0.1
     run = tacit.splitnn({"a": x[:, :3], "b": x[:, 3:]}, {"a": y}, epochs=40, lr=0.05, merge="gated")
     assert run.metrics["r2"] > 0.9
-    assert set(run.metrics) == {"train_loss", "loss", "mae", "r2"}
+    assert set(run.metrics) == {"train_loss", "validation_loss", "loss", "mae", "r2"}
 
 
 def test_guards_cost_accuracy_and_quantized_activations_cost_fewer_bytes():

@@ -157,21 +157,21 @@ def test_threads_are_restored_when_a_run_fails() -> None:
 def test_the_history_has_a_row_a_round_with_everything_in_it() -> None:
     result = train(rounds=4, per_round=3)
     assert [row["round"] for row in result.history] == [1, 2, 3, 4]
+    with_interval = ("loss", "accuracy", "precision", "recall", "f1", "auc", "average_precision", "brier")
     for row in result.history:
         assert {
             "round",
-            "loss",
-            "accuracy",
-            "precision",
-            "recall",
-            "f1",
-            "auc",
+            *(f"{name}{end}" for name in with_interval for end in ("", "_low", "_high")),
+            "majority",
             "auc_error",
+            "average_precision_error",
+            *(["confusion"] if row["round"] == 4 else []),
             "parties",
             "sampled",
             "tested",
             "bytes_up",
             "bytes_down",
+            "bytes_evaluation",
             "seconds",
         } == set(row)
         assert len(row["parties"]["accuracy"]) == PARTIES
@@ -339,9 +339,9 @@ def test_a_regression_says_how_much_of_the_spread_it_explains(tmp_path: Path) ->
     run = tacit.train(data.from_arrays(x, x @ [1.0, -2.0, 0.5]).split(3, seed=0), model="logistic", rounds=20)
     assert run.metrics["r2"] > 0.99
     assert run.metrics["mae"] ** 2 <= run.metrics["loss"]
-    assert f"R² {run.metrics['r2']:.3g}, absolute error {run.metrics['mae']:.3g}" in run.report(
-        tmp_path / "page.html"
-    ).read_text(encoding="utf-8")
+    page = run.report(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert f"FedAvg reaches an R² of {run.metrics['r2']:.3g} after 20 rounds" in page
+    assert f"absolute error {run.metrics['mae']:.3g}" in page
 
 
 def test_a_diverging_regression_of_large_numbers_suggests_scaling_them() -> None:

@@ -100,7 +100,9 @@ def test_intervals_subgroups_and_calibration_are_shown():
             "round": 1,
             "loss": 0.4,
             "calibration": [[0.1, 0.12, 40], [0.9, 1.0, 3]],
-            "subgroups": {"sex": {"f": {"auc": 0.81, "auc_low": 0.7, "auc_high": 0.9}, "m": {"auc": 0.79}}},
+            "subgroups": {
+                "sex": {"f": {"rows": 44, "auc": 0.81, "auc_low": 0.7, "auc_high": 0.9}, "m": {"auc": 0.79}}
+            },
         },
         {
             "kind": "end",
@@ -110,7 +112,7 @@ def test_intervals_subgroups_and_calibration_are_shown():
     card = render_card(RunRecord({}, events, {"seen": [], "spent": [], "stamps": []}))
     assert "| AUC | 0.8 | 0.75 to 0.85 |" in card
     assert "not above 0.800, that of always guessing the majority class" in card
-    assert "| f | 0.81 (0.7 to 0.9) |" in card
+    assert "| f | 44 | 0.81 (0.7 to 0.9) |" in card
     assert "| 0.1 | 0.12 | 40 |" in card
     assert "| 0.9 |" not in card  # three rows are too few
 

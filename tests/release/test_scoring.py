@@ -173,6 +173,18 @@ def test_a_threshold_moves_the_prediction_and_not_the_probability(trained):
         run.predict(new, threshold=1.5)
 
 
+def test_the_threshold_of_the_run_is_that_of_its_predictions(tmp_path):
+    run = tacit.train(
+        federation(patients(300)), model="logistic", rounds=2, threshold=0.8, out=tmp_path / "run"
+    )
+    new = patients(200, seed=4)
+    scored = tacit.load(tmp_path / "run").predict(new)
+    assert (scored["prediction"] == np.where(scored["p(DEAD)"] >= 0.8, "DEAD", "ALIVE")).all()
+    _, names = through_onnx(run, new, run.export(tmp_path / "m.onnx"))
+    assert list(names) == list(scored["prediction"])
+    assert "- threshold: 0.8" in run.card()
+
+
 def test_an_unknown_category_and_missing_cells_count_as_declared(trained):
     run, new = trained
     recipe = run.pipeline.recipe

@@ -136,7 +136,7 @@ def test_a_model_that_diverged_has_no_accuracy_and_the_comparison_says_so(tmp_pa
 def test_a_single_run_states_last_and_best_with_the_caveat(tmp_path: Path) -> None:
     said = " ".join(verdict.run(read_run(made.run(tmp_path / "r"))))
     assert "Accuracy is 85.5% in the last round and 85.8% in the best round (18)." in said
-    assert verdict.BEST_CAVEAT in said
+    assert verdict.caveat() in said
     assert "the worst decile (p7) 60.8%" in said
 
 

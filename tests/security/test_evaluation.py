@@ -20,6 +20,7 @@ from tacit import algorithms, data, guard, pace
 from tacit.data import Holdings, Rows
 from tacit.engine import evaluation
 from tacit.engine.metrics import count
+from tacit.engine.subgroups import Tally
 from tacit.engine.task import Task
 from tacit.errors import BadRun
 from tacit.jobs.train.local import Member
@@ -315,9 +316,9 @@ def test_a_small_hospital_sends_no_counts_whatever_it_is_asked_to_test() -> None
         for k in (0, 1)
     )
     assert small.test(0, down) == {}
-    assert float(large.test(0, down)["rows"]) == 10
+    assert float(large.test(0, down)["sums"][0]) == 10  # the first number is that of rows
     assert (
-        float(small.test(0, down, summed=True)["rows"]) == 9
+        float(small.test(0, down, summed=True)["sums"][0]) == 9
     )  # which only a caller that adds it up under masks asks for
 
 
@@ -325,10 +326,13 @@ def test_a_server_shows_nothing_of_counts_that_a_party_should_not_have_sent() ->
     fed = hospitals([9, 10])
     task = Task(torch.nn.Linear(FEATURES, 2), *fed.rows)
     w = task.initial()["w"]
-    answers = [
-        count(task.predict(w, fed.rows.x[fed.held.of(k)]), fed.rows.y[fed.held.of(k)], 2) for k in (0, 1)
-    ]
-    found = evaluation.gather(task, w, None, fed.test, answers, 2, min_rows=10)
+    answers = {
+        fed.parties[k]: Tally(
+            count(task.predict(w, fed.rows.x[fed.held.of(k)]), fed.rows.y[fed.held.of(k)], 2)
+        )
+        for k in (0, 1)
+    }
+    found = evaluation.gather(task, w, None, fed.test, answers, evaluation.Rules(2, min_rows=10))
     assert found["parties"]["accuracy"][0] is None
     assert found["accuracy"] == found["parties"]["accuracy"][1]
     assert found["untested"] == 1

@@ -18,7 +18,7 @@ import pytest
 
 from tacit.errors import BadData, PartyFailed, QueryRefused
 from tacit.jobs.ledger_file import append_ledger, read_ledger_file
-from tacit.jobs.vertical import psi_deployed
+from tacit.jobs.vertical import predict_deployed, psi_deployed
 from tacit.jobs.vertical import split_deployed as deployed
 from tacit.parties.codec import decode
 from tacit.parties.conformance import Tap
@@ -146,7 +146,10 @@ def test_a_party_without_ids_cannot_find_out_who_is_asked_about(place: Path, top
         tap.on(
             {
                 n: functools.partial(
-                    deployed.run_prediction, folder=f"parts/{n}", file=files.get(n, ""), out="answer.csv"
+                    predict_deployed.run_prediction,
+                    folder=f"parts/{n}",
+                    file=files.get(n, ""),
+                    out="answer.csv",
                 )
                 for n in parties
             }

@@ -285,6 +285,7 @@ def test_a_partys_figures_are_bounded_whatever_its_counts() -> None:
             torch.diag(torch.tensor([20.0, 0.0])),
             torch.zeros(0, 0),
             torch.zeros(0, 0),
+            torch.zeros(0),
         )
         for loss in (math.inf, -math.inf, math.nan, 1e300, -1e300)
     ]

@@ -16,8 +16,8 @@ import torch
 
 from tacit.jobs.train import deployed
 from tacit.jobs.train import member as members
+from tacit.jobs.train.counts import blank_tally
 from tacit.jobs.train.hidden_sums import HiddenCounts
-from tacit.jobs.train.messages import blank_counts
 from tacit.protocols import joining, rounds, secagg
 from tests.clinics import write_files
 from tests.runtimes.net import Net
@@ -185,9 +185,7 @@ def test_15_counts_are_summed_over_everyone_or_not_at_all(tmp_path: Path) -> Non
     async def attack(server: Attacker) -> Any:
         await server.offer()
         assert server.guard is not None
-        counts = HiddenCounts(
-            server.guard, len(CLIENTS), blank_counts(server.task, 2), server.contract.digest
-        )
+        counts = HiddenCounts(server.guard, len(CLIENTS), blank_tally(server.plan), server.contract.digest)
         model = server.task.initial()["w"]
 
         async def ask(r: int, w: torch.Tensor, names: tuple[str, ...]) -> torch.Tensor:

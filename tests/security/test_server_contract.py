@@ -51,6 +51,8 @@ def offered(attacker: Attacker, **changes: Any) -> str:
         {"train__local_epochs": 50},
         {"data__held_fraction": 0.9},
         {"losses": True},
+        {"train__subgroups": ["age: 30, 31"]},
+        {"train__threshold": 0.01},
         {"algorithm__lr": 1e9},
         {"federation": "other"},
     ],
@@ -107,6 +109,10 @@ def test_1_a_party_that_hides_its_updates_is_not_asked_for_them_in_the_clear(tmp
             "a batch size of 1; without an agreed job at least 8",
         ),
         ({"train__rounds": 5000}, "has 5000 rounds"),
+        (
+            {"train__subgroups": ["age: 30, 31"]},
+            r"counts by subgroup \(age: 30, 31\); without an agreed job none are sent",
+        ),
         (
             {"model": {"name": "mlp", "hidden": [30000, 30000]}},
             "parameters; without an agreed job at most 50,000,000",

@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 
 import tacit
 from tacit.errors import BadData, BadParameter
-from tacit.protocols.sum_program import ideal
+from tacit.protocols.sum_steps import ideal
 from tacit.stats import level_sketch
 from tacit.stats.regression import GlmProgram
 from tests.stats.references import heart_disease, pool, quiet, sm_data, split

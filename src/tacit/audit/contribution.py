@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -19,15 +20,15 @@ from ..errors import BadParameter
 from ..numbers import bisect
 
 Coalition = frozenset[int]
-Utility = Callable[
-    [Sequence[Coalition]], Sequence[float]
-]  # of many coalitions, which are trained side by side
+# of many coalitions, which are trained side by side: one number each, or that number and its jackknife
+# replicates, the values without each group of the test rows
+Utility = Callable[[Sequence[Coalition]], Sequence[Any]]
 EXACT = 12  # parties: 4,096 coalitions
 
 
 @dataclass(frozen=True)
 class Values:
-    """The value of each party, with a confidence interval if it was estimated.
+    """The value of each party, with a confidence interval for what was sampled: orders, or test rows.
 
     `whole` and `empty` are the utilities of all parties and of none.
     """
@@ -40,34 +41,62 @@ class Values:
     coalitions: int
     known: dict[Coalition, float] = field(repr=False, default_factory=dict)
 
+    @property
+    def significant(self) -> np.ndarray:
+        """The values whose interval is above 0; the others are 0."""
+        return np.where(self.low > 0, self.value, 0.0)
+
 
 class _Cache:
     """Utilities, each computed once."""
 
     def __init__(self, utility: Utility):
         self.utility = utility
-        self.known: dict[Coalition, float] = {}
+        self.arrays: dict[Coalition, np.ndarray] = {}
 
-    def __call__(self, coalitions: Sequence[Coalition]) -> list[float]:
-        new = [s for s in dict.fromkeys(coalitions) if s not in self.known]
+    def __call__(self, coalitions: Sequence[Coalition]) -> list[np.ndarray]:
+        """The utility of each, followed by its replicates if it has any."""
+        new = [s for s in dict.fromkeys(coalitions) if s not in self.arrays]
         if new:
-            self.known |= dict(zip(new, (float(u) for u in self.utility(new)), strict=True))
-        return [self.known[s] for s in coalitions]
+            self.arrays |= dict(
+                zip(new, (np.atleast_1d(np.asarray(u, dtype=float)) for u in self.utility(new)), strict=True)
+            )
+        return [self.arrays[s] for s in coalitions]
+
+    @property
+    def known(self) -> dict[Coalition, float]:
+        return {s: float(u[0]) for s, u in self.arrays.items()}
+
+    def values(self, each: np.ndarray, confidence: float, whole: np.ndarray, empty: np.ndarray) -> Values:
+        """Return values [n, 1 + replicates] with the intervals of the delete-a-group jackknife.
+
+        (P. Kott: "The Delete-A-Group Jackknife", Journal of Official Statistics 2001.)
+        """
+        value, replicates = each[:, 0], each[:, 1:]
+        reach = np.zeros(len(value))
+        if (groups := replicates.shape[1]) > 1:
+            off = replicates - replicates.mean(1, keepdims=True)
+            error = np.sqrt((groups - 1) / groups * (off**2).sum(1))
+            reach = student(confidence, groups - 1) * error
+        ends = value - reach, value + reach
+        return Values(value, *ends, float(whole[0]), float(empty[0]), len(self.arrays), self.known)
 
 
-def leave_one_out(utility: Utility, n: int) -> Values:
-    """U(all) − U(all except k).
+def leave_one_out(utility: Utility, n: int, confidence: float = 0.95) -> Values:
+    """U(all) − U(all except k), with intervals if utilities have replicates.
 
     The values do not add up to U(all), and two parties with the same rows have the value 0 each.
     """
     cached, everyone = _Cache(utility), frozenset(range(n))
     whole, empty, *without = cached([everyone, frozenset(), *(everyone - {k} for k in range(n))])
-    value = whole - np.array(without)
-    return Values(value, value, value, whole, empty, len(cached.known), cached.known)
+    return cached.values(whole - np.array(without), confidence, whole, empty)
 
 
-def shapley(utility: Utility, n: int) -> Values:
-    """Exactly, over all 2^n coalitions: φ_k = Σ_S |S|!(n − |S| − 1)!/n! · (U(S ∪ k) − U(S))."""
+def shapley(utility: Utility, n: int, confidence: float = 0.95) -> Values:
+    """Exactly, over all 2^n coalitions: φ_k = Σ_S |S|!(n − |S| − 1)!/n! · (U(S ∪ k) − U(S)).
+
+    With intervals if utilities have replicates.
+    """
     if n > EXACT:
         raise BadParameter(
             f"contribution: the exact Shapley value of {n} parties needs {2**n:,} coalitions. Use "
@@ -76,7 +105,7 @@ def shapley(utility: Utility, n: int) -> Values:
     cached = _Cache(utility)
     coalitions = [frozenset(s) for size in range(n + 1) for s in itertools.combinations(range(n), size)]
     u = dict(zip(coalitions, cached(coalitions)))
-    value = np.zeros(n)
+    value = np.zeros((n, len(u[frozenset()])))
     for s in coalitions:
         for k in set(range(n)) - s:
             value[k] += (
@@ -85,9 +114,7 @@ def shapley(utility: Utility, n: int) -> Values:
                 / math.factorial(n)
                 * (u[s | {k}] - u[s])
             )
-    return Values(
-        value, value, value, u[frozenset(range(n))], u[frozenset()], len(cached.known), cached.known
-    )
+    return cached.values(value, confidence, u[frozenset(range(n))], u[frozenset()])
 
 
 def sample_shapley(
@@ -105,7 +132,7 @@ def sample_shapley(
     0. The confidence interval over the orders uses Student's t distribution.
     """
     cached, everyone, rng = _Cache(utility), frozenset(range(n)), np.random.default_rng(seed)
-    whole, empty = cached([everyone, frozenset()])
+    whole, empty = (float(u[0]) for u in cached([everyone, frozenset()]))
     gains: list[np.ndarray] = []
     while len(gains) < permutations:
         orders = [rng.permutation(n) for _ in range(min(at_once, permutations - len(gains)))]
@@ -114,7 +141,8 @@ def sample_shapley(
             open_ = [o for o in open_ if abs(whole - last[o]) > tolerance]
             if not open_:
                 break
-            for o, u in zip(open_, cached([frozenset(orders[o][: i + 1].tolist()) for o in open_])):
+            joined = cached([frozenset(orders[o][: i + 1].tolist()) for o in open_])
+            for o, u in zip(open_, (float(v[0]) for v in joined)):
                 marginal[o][orders[o][i]], last[o] = u - last[o], u
         gains += marginal
     x = np.array(gains)

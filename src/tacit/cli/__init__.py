@@ -53,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _unknown(args.parser, rest)
     args.code = 0
     args.resume_with = ""  # the command that resumes a stopped run, once it has a directory
+    args.result_lines = []  # what is printed with --quiet, too
     args.left = lambda: f" Resume with: {args.resume_with}" if args.resume_with else ""
     try:
         with _interrupt_on_sigterm():
@@ -137,6 +138,9 @@ def _print(args: argparse.Namespace, result: Answer) -> None:
         from rich.console import Console
 
         show(Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH))
+    else:
+        for line in args.result_lines:
+            print(plain(line))
     sys.stdout.flush()
 
 
@@ -306,14 +310,14 @@ def _run(args: argparse.Namespace) -> Answer:
     import tacit
 
     from ..config.toml import named
-    from .progress import Watch, summary
+    from .progress import Watch, result_line
 
     def began() -> None:
         args.resume_with = f"tacit run --resume {shlex.quote(str(out))}"
 
     with Watch(args.quiet, rounds=options.get("rounds", 0), began=began) as watch, named(job.file):
         result = tacit.train(fed, **options, out=out, resume=args.resume is not None, watch=watch)
-    return answer_run(result, out, watch.notes, [summary(result.metrics)])
+    return answer_run(result, out, watch.notes, [result_line(result.metrics, result.metric)])
 
 
 def answer_run(result: Result, out: Path, notes: list[str], lines: list[str], **more: Any) -> Answer:
@@ -389,6 +393,7 @@ def _compare(args: argparse.Namespace) -> Answer:
     with Watch(args.quiet, many=True, began=began) as watch, named(job.file):
         result = tacit.compare(feds, **options, out=out, resume=args.resume is not None, watch=watch)
     report = result.report(out / "report.html")
+    args.result_lines = result.verdict
     value = {"comparison": str(out), "report": str(report), **result.summary}
 
     def show(console: Any) -> None:

@@ -180,12 +180,14 @@ def _coordinate(args: Any, kit: Any, deployed: Any) -> Answer:
 
 def _answer(result: Result, out: Path) -> Answer:
     from . import answer_run
-    from .progress import summary
+    from .progress import result_line
 
     dropped = {e["round"]: e["dropped"] for e in result.history if "dropped" in e}
     lines = [f"round {r} continued without {', '.join(who)}" for r, who in dropped.items()]
     notes = [e["text"] for e in result.events if e["kind"] == "note"]
-    return answer_run(result, out, notes, [summary(result.metrics), *lines], dropped=dropped)
+    return answer_run(
+        result, out, notes, [result_line(result.metrics, result.metric), *lines], dropped=dropped
+    )
 
 
 def _check(args: Any, checks: list[tuple[str, str]]) -> Answer:

@@ -102,7 +102,7 @@ def _score(args: Any) -> Answer:
 
 
 def _predict_split(args: Any) -> Answer:
-    from ..jobs.vertical import split_deployed as deployed
+    from ..jobs.vertical import predict_deployed as deployed
     from ..parties.ledger import Ledger
 
     if args.kit is not None:

@@ -3,29 +3,48 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
-from ..numbers import size
+from ..numbers import is_finite, judged_by, size
 from ..progress import Progress
 from ..report.markup import plain
-from ..report.numbers import format_metric, format_seconds
+from ..report.numbers import format_metric, format_seconds, metric_name
 
-WORDS = {"accuracy": "accuracy", "loss": "loss", "r2": "R²", "epsilon": "ε"}
+NOISY = ("accuracy", "loss")  # what `<name>_error` is a standard error of
 
 
-def summary(values: dict[str, Any]) -> str:
-    """Format metrics: 'accuracy 91.3%  loss 0.301'.
+def summary(values: Mapping[str, Any], asked: str | None = None) -> str:
+    """Format metrics, the one that the model is judged by first: 'accuracy 91.3%  loss 0.301'.
 
     A noisy metric has its standard error, 'accuracy 91.3% ± 2.0%'.
     """
 
     def figure(key: str) -> str:
-        error = values.get(f"{key}_error")
+        error = values.get(f"{key}_error") if key in NOISY else None
         return format_metric(key, values[key]) + ("" if error is None else f" ± {format_metric(key, error)}")
 
-    return "  ".join(f"{word} {figure(key)}" for key, word in WORDS.items() if key in values)
+    names = dict.fromkeys((judged_by(values, asked), "loss", "epsilon"))
+    words = {"epsilon": "ε"}
+    return "  ".join(f"{words.get(k) or metric_name(k)} {figure(k)}" for k in names if k in values)
+
+
+def result_line(metrics: Mapping[str, Any], asked: str | None = None) -> str:
+    """Format the result of a run: its metric with the interval, and the largest class beside it.
+
+    'AUC 75.2% (95% interval 71.0% to 79.4%)  accuracy 88.0%, largest class 87.5%  loss 0.301'
+    """
+    metric = judged_by(metrics, asked)
+    low, high = metrics.get(f"{metric}_low"), metrics.get(f"{metric}_high")
+    parts = summary(metrics, asked).split("  ")
+    if is_finite(low) and is_finite(high) and parts:
+        parts[0] += f" (95% interval {format_metric(metric, low)} to {format_metric(metric, high)})"
+    if is_finite(metrics.get("majority")):
+        base = f"largest class {format_metric('accuracy', metrics['majority'])}"
+        accuracy = f"accuracy {format_metric('accuracy', metrics.get('accuracy'))}, "
+        parts.insert(1, base if metric == "accuracy" else accuracy + base)
+    return "  ".join(parts)
 
 
 class Watch:
@@ -51,6 +70,7 @@ class Watch:
             str
         ] = []  # the runs of a comparison that were announced and have no round yet
         self._said = ""
+        self._metric: str | None = None  # that the job asks for
         self._display = Progress(quiet)
 
     def __enter__(self) -> Watch:
@@ -76,11 +96,11 @@ class Watch:
             self.notes.append(event["text"])
 
     def _start(self, event: dict[str, Any]) -> None:
-        self.rounds, self._first = event["rounds"], None
+        self.rounds, self._first, self._metric = event["rounds"], None, event.get("metric")
         self._side_by_side.append(event["label"])
 
     def _round(self, event: dict[str, Any]) -> None:
-        r, measured = event["round"], "" if self.many else summary(event)
+        r, measured = event["round"], "" if self.many else summary(event, self._metric)
         now = time.monotonic()
         if self._side_by_side:
             self._begin(self._side_by_side)

@@ -54,12 +54,17 @@ def _train(verb: str, args: Any) -> Answer:
     value = _run_parties(verb, args)
     last = value["history"][-1] if value["history"] else {}
     metrics = value.get("metrics", {k: v for k, v in last.items() if k not in ("epoch", "seconds")})
-    lines = [*(f"note    {note}" for note in value["notes"]), f"rows    {value['rows']} shared"]
+    lines = [*(f"note    {note}" for note in value["notes"]), _count(value)]
     if metrics:
         lines.append("result  " + "  ".join(f"{k} {v:.4f}" for k, v in metrics.items()))
     if value["folder"]:  # a helper has none
         lines.append(f"part{'s' if args.kit is None else ' '}   {value['folder']}")
     return answer(value, lines)
+
+
+def _count(value: dict[str, Any]) -> str:
+    rows, shared = value["rows"], value.get("shared", value["rows"])
+    return f"rows    {rows} shared" if rows == shared else f"rows    {rows}, {shared} of them shared"
 
 
 def _run_parties(verb: str, args: Any) -> dict[str, Any]:

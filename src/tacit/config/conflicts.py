@@ -16,6 +16,7 @@ import torch
 from ..aggregate import Best, Mean
 from ..algorithms import IFCA, FedNova
 from ..algorithms.types import State
+from ..data.subgroups import PARTY, SITE, parse
 from ..engine.losses import CLASSIFICATION, REGRESSION
 from ..engine.task import Task
 from ..errors import BadParameter
@@ -505,6 +506,26 @@ def _objective(p: Plan) -> Iterator[Conflict]:
         )
 
 
+def _judging(p: Plan) -> Iterator[Conflict]:
+    """Thresholds and subgroups that a run has no counts for."""
+    if p.threshold is not None and p.fed.classes != 2:
+        yield Conflict("threshold", "it is for two classes", "Leave it out.")
+    if not p.subgroups:
+        return
+    if _hiding(p) is not None and {PARTY, SITE} & {parse(text).column for text in p.subgroups}:
+        yield Conflict(
+            "subgroups",
+            f"the guard hides the metrics of single parties, and {PARTY!r} asks for them",
+            f"Leave {PARTY!r} out.",
+        )
+    if p.runtime == "parties" and _has_noise(p):
+        yield Conflict(
+            "subgroups",
+            "where an ε is claimed, real parties report noisy figures of all their rows and nothing else",
+            "Leave one of the two out.",
+        )
+
+
 def _patience(p: Plan) -> Iterator[Conflict]:
     if p.patience is None:
         return
@@ -633,6 +654,7 @@ ENTRIES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
     _hierarchy,
     _private,
     _objective,
+    _judging,
     _patience,
     _runtime,
     _too_few_updates,

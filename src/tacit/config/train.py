@@ -20,6 +20,7 @@ from .. import aggregate, algorithms, guard, models, pace, selection, speeds, to
 from ..algorithms.types import Algorithm
 from ..audit import poisoning
 from ..audit.poisoning import Attack
+from ..data.subgroups import read_declared
 from ..engine.losses import CLASSIFICATION, REGRESSION
 from ..guard import Stage
 from ..models import table_of as to_table_of
@@ -264,6 +265,20 @@ class TrainConfig:
         compare=False,
         doc="how participants of a round are chosen: selection.PowerOfChoice(candidates=30)",
     )
+    threshold: float | None = real(
+        None,
+        above=0,
+        below=1,
+        none="the more probable class",
+        doc="probability from which the second of two classes is predicted",
+    )
+    subgroups: tuple[str, ...] = component(
+        None,
+        read_declared,
+        takes="Sequence[str] | Mapping[str, Sequence[float]] | None",
+        doc="columns by whose values metrics are also reported: ['sex', 'age: 40, 65', 'party']; those with "
+        "fewer than min_rows rows are merged",
+    )
     metric: str | None = choice(
         None,
         METRICS,
@@ -322,7 +337,8 @@ class TrainConfig:
 OPTIONS = {f.name: f for f in dataclasses.fields(TrainConfig)}
 SIMULATED = tuple(name for name, f in OPTIONS.items() if f.metadata.get("simulated"))  # not for real parties
 COMPONENTS = tuple(name for name, f in OPTIONS.items() if f.metadata["kind"] == "component")
-IN_TRAIN = ("device", "runtime", "class_weight", "intended_use")  # components that are keys of [train]
+# components that are keys of [train]
+IN_TRAIN = ("device", "runtime", "class_weight", "subgroups", "intended_use")
 TABLES = tuple(name for name in COMPONENTS if name not in IN_TRAIN)  # those with a table of their own
 SETTINGS = tuple(name for name in OPTIONS if name not in TABLES)  # keys of [train]
 

@@ -51,6 +51,8 @@ class TrainOptions(TypedDict, total=False):
     topology: Topology | None
     private: DPSGD | None
     select: str | Selection | None
+    threshold: float | None
+    subgroups: Sequence[str] | Mapping[str, Sequence[float]] | None
     metric: str | None
     loss: str | None
     class_weight: str | Mapping[str, float] | Sequence[float] | None
@@ -81,6 +83,8 @@ class CompareOptions(TypedDict, total=False):
     landscape: bool
     sampling: str
     adversaries: Mapping[str, float] | Sequence[Attack] | None
+    threshold: float | None
+    subgroups: Sequence[str] | Mapping[str, Sequence[float]] | None
     metric: str | None
     loss: str | None
     class_weight: str | Mapping[str, float] | Sequence[float] | None
@@ -108,6 +112,8 @@ class GossipOptions(TypedDict, total=False):
     runtime: str | Runtime
     evaluate_every: int
     min_rows: int
+    threshold: float | None
+    subgroups: Sequence[str] | Mapping[str, Sequence[float]] | None
     metric: str | None
     loss: str | None
     class_weight: str | Mapping[str, float] | Sequence[float] | None

@@ -14,13 +14,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ..data.recipe import IMPUTE, SCALINGS, UNSEEN, WINSORIZE
 from ..errors import BadJob, BadParameter
 from ..parameters import bad, choice, component, from_fields, from_table, hold_to_type, real, whole
 from ..protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ..protocols.splitnn_parts import MERGES
 from . import toml
 
-OPTIMIZERS = ("sgd", "adam")
+LEARNING_RATES = {"sgd": 0.1, "adam": 0.01}
+OPTIMIZERS = tuple(LEARNING_RATES)
+PATIENCE = 10  # epochs
+RELAY_EPOCHS = 10  # without early stopping
 SECURE = ("cut", "shared")
 
 
@@ -39,6 +43,20 @@ def _take_widths(name: str, least: int = 0) -> Any:
         return value
 
     return take
+
+
+def _take_categories(value: Any, where: str) -> Any:
+    names = list(value) if isinstance(value, dict | list) else None
+    values = value.values() if isinstance(value, dict) else ()
+    if (
+        names is None
+        or not all(isinstance(name, str) for name in names)
+        or not all(isinstance(v, list) and v and all(isinstance(w, str) for w in v) for v in values)
+    ):
+        raise bad(
+            where, "categories", value, 'a list of columns, or a table like {town = ["a", "b", "other"]}'
+        )
+    return value
 
 
 def _take_guards(value: Any, where: str) -> Any:
@@ -71,13 +89,24 @@ class SplitSettings(CutSettings):
     labels: str = component("", _take("labels", str), doc="the party with labels, if it is to be stated")
     merge: str = choice("concat", MERGES, doc="how the outputs of several bottoms are merged")
     top: Any = component((), _take_widths("top"), doc="widths of the layers before the output")
-    epochs: int = whole(10, least=0, doc="passes over the rows")
-    lr: float = real(0.1, above=0, doc="learning rate")
-    optimizer: str = choice("sgd", OPTIMIZERS, doc="optimizer of every part")
+    epochs: int = whole(100, least=0, doc="passes over the rows, at most")
+    patience: int = whole(
+        PATIENCE,
+        least=0,
+        doc="epochs without a lower loss on validation rows after which training stops; the weights of the "
+        "best epoch are kept; 0: all epochs",
+    )
+    optimizer: str = choice("adam", OPTIMIZERS, doc="optimizer of every part")
+    lr: float | None = real(None, above=0, none=True, doc="learning rate; none: 0.01 for adam, 0.1 for sgd")
     momentum: float = real(0.0, least=0, doc="momentum of sgd")
     weight_decay: float = real(0.0, least=0, doc="weight decay")
     regression: bool = component(False, _take("regression", bool), doc="the label is a number")
     test_fraction: float = real(0.2, least=0, below=1, doc="share of the rows held out")
+    join: str = choice(
+        "inner",
+        ("inner", "left"),
+        doc="left: the label holder's rows of people the other party lacks are kept",
+    )
     slices: int = whole(1, least=1, doc="slices of a batch, so that parties compute concurrently")
     every: int = whole(1, least=0, doc="epochs between evaluations; 0: only at the end")
     nopeek: float = real(0.0, least=0, doc="weight of the distance correlation in the loss")
@@ -91,7 +120,8 @@ class SplitSettings(CutSettings):
     def optimizer_settings(self) -> dict[str, float]:
         """Return the arguments of the optimizer."""
         momentum = {"momentum": self.momentum} if self.optimizer == "sgd" else {}
-        return {"lr": self.lr, "weight_decay": self.weight_decay, **momentum}
+        lr = LEARNING_RATES[self.optimizer] if self.lr is None else self.lr
+        return {"lr": lr, "weight_decay": self.weight_decay, **momentum}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -117,7 +147,26 @@ class TableParty:
     id: str = component("", _take("id", str), doc="the id column")
     label: str = component("", _take("label", str), doc="the column to predict, at one party")
     drop: Any = component((), _take("drop", list[str]), doc="columns to leave out")
-    categories: Any = component((), _take("categories", list[str]), doc="columns of codes, not numbers")
+    categories: Any = component(
+        (),
+        _take_categories,
+        doc="columns of codes, not numbers: a list, or a table with the values of each column",
+    )
+    missing: Any = component(
+        (), _take("missing", list[str]), doc="columns that get an indicator of missing cells"
+    )
+    missing_codes: Any = component(
+        None, _take("missing_codes", dict[str, list[Any]]), doc="values that mean missing, by column"
+    )
+    dates: Any = component(
+        None, _take("dates", dict[str, list[str]]), doc="parts of dates that become features, by column"
+    )
+    scaling: str = choice("standard", SCALINGS, doc="how numbers are scaled")
+    winsorize: str = choice(
+        "auto", WINSORIZE, doc="whether numbers are clipped at their 1% and 99% quantiles"
+    )
+    impute: str = choice("mean", IMPUTE, doc="what a missing number becomes")
+    unseen: str = choice("other", UNSEEN, doc="values that are not among a column's categories")
     duplicates: str = choice("refuse", ("refuse", "first"), doc="rows with the id of an earlier row")
 
 

@@ -17,6 +17,7 @@ from ..parameters import bad, check, nearest
 if TYPE_CHECKING:
     from .pipeline import Pipeline
     from .skews import ByColumn, Skew
+    from .subgroups import Subgroups
     from .tables import Table
     from .vertical import Vertical
 
@@ -93,6 +94,9 @@ class Federation:
     labels: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     pipeline: Pipeline | None = None
+    # the data set it was split from, which has the columns that rows are grouped by
+    source: Dataset | None = field(default=None, repr=False, compare=False)
+    subgroups: Subgroups | None = field(default=None, repr=False, compare=False)  # that metrics are split by
 
     def __len__(self) -> int:
         return len(self.parties)
@@ -146,6 +150,9 @@ class Federation:
             held=Holdings.from_lists([here[len(mine) :]]),
             test=Rows(rows.x[:0], rows.y[:0]),
             parties=(self.parties[k],),
+            source=None,
+            # with a global test set, the server counts the subgroups of its rows, and nobody else any
+            subgroups=None if self.subgroups is None or len(self.test.y) else self.subgroups.select(index),
         )
 
     def outline(self) -> dict[str, Any]:
@@ -314,7 +321,8 @@ class Dataset:
         check_whole("split", "min_size", min_size, 1, share, fits)
         check_whole("split", "seed", seed, 0)
         check_fraction("split", "held_fraction", held_fraction)
-        return _partition(data, parties, skew, int(seed), float(held_fraction), int(min_size))
+        fed = _partition(data, parties, skew, int(seed), float(held_fraction), int(min_size))
+        return replace(fed, source=self) if len(fed.rows.y) == len(self) else fed
 
     def centralize(self) -> Dataset:
         """Return the data set for training in one place.

@@ -271,7 +271,8 @@ def from_frame(
         x = recipe.encode(both)
         if label is None:
             assert id is not None
-            return Columns(name, frame[id].to_numpy(dtype=object), x, recipe.columns, recipe)
+            ids = frame[id].to_numpy(dtype=object)
+            return Columns(name, ids, x, recipe.columns, recipe, frame=frame[features])
         notes += recipe.check_rows(both)
     except BadData as error:
         raise BadData("\n".join(f"{name}: {line}" for line in str(error).splitlines())) from None

@@ -9,6 +9,7 @@ of the same records in the same order. Each party standardizes its own columns, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,10 @@ from torch import Tensor
 
 from ..errors import BadData
 from ..parameters import bad, nearest
+from ..protocols.sum_steps import ideal
 from .federation import check_fraction, check_one_label, check_whole
 from .identifiers import identify_rows, show_rows
+from .preparation import Preparation
 
 if TYPE_CHECKING:
     from .federation import Dataset
@@ -35,6 +38,7 @@ class Columns:
     """One party's columns, one row per record.
 
     `x` is encoded and not standardized (a missing number is NaN); `y` is None unless the party has the label.
+    `frame` is the table of its features, from which rows are encoded as its recipe says.
     """
 
     name: str
@@ -45,21 +49,55 @@ class Columns:
     y: Tensor | None = field(default=None, repr=False)
     classes: int | None = None
     labels: tuple[str, ...] = ()
+    frame: Any = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.x)
 
     def take(self, rows: Any) -> Columns:
-        """Return these rows, in this order."""
-        at = torch.as_tensor(np.ascontiguousarray(rows), dtype=torch.int64)
-        return replace(self, ids=self.ids[at.numpy()], x=self.x[at], y=None if self.y is None else self.y[at])
+        """Return these rows, in this order; −1 is a row in which everything is missing."""
+        places = np.ascontiguousarray(rows).astype(np.int64)
+        at = torch.from_numpy(places)
+        x, frame = self.x[at.clamp(min=0)] if len(self.x) else self._blank(len(at)), self.frame
+        ids = np.array([self.ids[k] if k >= 0 else None for k in places.tolist()], dtype=object)
+        if (places < 0).any():
+            x = torch.where((at < 0)[:, None], self._blank(len(at)), x)
+        else:
+            ids = self.ids[places]
+        if frame is not None:
+            frame = frame.reset_index(drop=True).reindex(places).reset_index(drop=True)
+        return replace(self, ids=ids, x=x, y=None if self.y is None else self.y[at], frame=frame)
+
+    def _blank(self, rows: int) -> Tensor:
+        """Return rows of missing values: NaN for numbers, no category, and every indicator 1."""
+        if self.recipe is None or self.frame is None or self.y is not None:
+            raise BadData(
+                f"the rows of {self.name!r} cannot have missing values: a left join adds them to a table of "
+                "features that was read with data.from_csv or data.from_frame."
+            )
+        row = torch.zeros(len(self.recipe.columns))
+        row[: len(self.recipe.numeric)] = math.nan
+        row[len(row) - len(self.recipe.missing) :] = 1
+        return row.expand(rows, -1)
+
+    def allow_missing(self) -> Columns:
+        """Return the table with a missing indicator for every column, as a left join needs it."""
+        if self.recipe is None or self.frame is None:
+            self._blank(0)
+            return self
+        recipe = replace(self.recipe, missing=self.recipe.inputs)
+        return replace(self, recipe=recipe, x=recipe.encode(self.frame), columns=recipe.columns)
 
     def standardize(self, rows: Tensor) -> tuple[Tensor, Recipe | None]:
-        """Return all rows, standardized by the statistics of `rows`, and the recipe with these statistics."""
+        """Return all rows, scaled by the statistics of `rows`, and the recipe with these statistics."""
         if self.recipe is None:
             return self.x, None
-        recipe = self.recipe.resolve(self.x[rows])
-        return recipe.standardize(self.x), recipe
+        if self.frame is None or self.recipe.fit != "federated" or self.recipe.is_fitted:
+            recipe = self.recipe.resolve(self.x[rows])
+        else:  # this party's own rows alone; winsorizing, ranks and rare categories as for several parties
+            known = rows[[self.ids[k] is not None for k in rows.tolist()]]
+            recipe = ideal(Preparation(self.recipe), {self.name: self.frame.iloc[known.numpy()]})
+        return recipe.transform(self.frame) if self.frame is not None else recipe.standardize(self.x), recipe
 
     @classmethod
     def of(cls, data: Dataset) -> Columns:
@@ -74,6 +112,7 @@ class Columns:
             torch.cat([data.rows.y, data.test.y]),
             data.classes,
             data.labels,
+            frame_of(data),
         )
 
 
@@ -132,6 +171,17 @@ def ids_of(data: Dataset) -> np.ndarray:
     )
 
 
+def frame_of(data: Dataset) -> Any:
+    """Return the features of the training rows, then of the test rows, as a table; None if there is none."""
+    if data.table is None:
+        return None
+    import pandas as pd
+
+    parts = [data.table.frame, data.table.test]
+    names = list(data.table.recipe.inputs)
+    return pd.concat([part[names] for part in parts if len(part)], ignore_index=True)
+
+
 @dataclass(frozen=True)
 class Vertical:
     """Several parties' columns of the same records, in one order, with training and test rows."""
@@ -168,7 +218,10 @@ class Vertical:
         holders = _holder(parties, label_at)
         first = holders[label_at]
         for who, columns in holders.items():
-            if len(columns) != len(first) or (columns.ids != first.ids).any():
+            # after a left join a party has no id (None) where it has no row
+            if len(columns) != len(first) or any(
+                a is not None and a != b for a, b in zip(columns.ids.tolist(), first.ids.tolist())
+            ):
                 raise BadData(
                     f"the rows of {who!r} and {label_at!r} are not the same records in the same order "
                     f"({len(columns)} and {len(first)} rows). Align them first: tacit.align, or let "
@@ -282,5 +335,7 @@ def _select_columns(data: Dataset, whole: Columns, who: str, names: Sequence[Any
     for column in (*recipe.numbers, *recipe.categories):
         if column not in selected:
             recipe = recipe.without(column)
-    frame = pd.concat([data.table.frame, data.table.test], ignore_index=True)
-    return Columns(who, whole.ids, recipe.encode(frame), recipe.columns, recipe)
+    parts = [part for part in (data.table.frame, data.table.test) if len(part)]
+    frame = pd.concat(parts, ignore_index=True)
+    names = list(recipe.inputs)
+    return Columns(who, whole.ids, recipe.encode(frame), recipe.columns, recipe, frame=frame[names])

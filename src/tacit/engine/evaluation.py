@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..data.federation import Federation, Rows
-from .metrics import Counts, count, measure, measure_regression
+from ..data.subgroups import PARTY, Subgroups
+from .intervals import intervals
+from .metrics import Counts, count, describe, measure_all, predict_classes
+from .subgroups import Tally, count_subgroups, measure_cell, measure_subgroups, merge_small
 from .task import Task
+
+
+class Rules(NamedTuple):
+    """What is reported of held-out rows, and how: the same for everyone in a run."""
+
+    classes: int | None
+    min_rows: int = 1  # a party, or a subgroup, with fewer held-out rows is not reported
+    sums_only: bool = False  # the server learns only the sum over all parties
+    threshold: float | None = None  # the probability from which the second of two classes is predicted
+    scale: float = 1.0  # the unit of a regression's target, as errors are reported in
+
+    def report(self, counts: Counts) -> dict[str, Any]:
+        """All metrics of these counts, with intervals."""
+        return {
+            **measure_all(counts, self.scale),
+            **intervals(counts, self.scale),
+            **describe(counts, self.min_rows),
+        }
 
 
 class Held(NamedTuple):
@@ -19,9 +40,18 @@ class Held(NamedTuple):
 
     rows: Rows
     owner: Tensor
-    parties: int
+    names: tuple[str, ...]  # of all parties
     reports: Tensor  # [parties], bool: whose counts the server receives
-    sums_only: bool = False  # the server learns only the sum over all parties
+    rules: Rules
+    subgroups: Subgroups | None = None  # of these rows
+
+    @property
+    def parties(self) -> int:
+        return len(self.names)
+
+    @property
+    def sums_only(self) -> bool:
+        return self.rules.sums_only
 
 
 def who_reports(fed: Federation, min_rows: int, sums_only: bool = False) -> Tensor:
@@ -37,16 +67,36 @@ def reported_rows(fed: Federation, min_rows: int, sums_only: bool = False) -> Te
     return fed.held.index[who_reports(fed, min_rows, sums_only)[fed.held.owner]]
 
 
-def held_out(fed: Federation, rows: Rows, min_rows: int = 1, sums_only: bool = False) -> Held:
+def held_out(fed: Federation, rows: Rows, rules: Rules) -> Held:
     """The held-out rows of a federation; `rows` are its rows in this round."""
     index = fed.held.index
     return Held(
         Rows(rows.x[index], rows.y[index]),
         fed.held.owner,
-        len(fed),
-        who_reports(fed, min_rows, sums_only),
-        sums_only,
+        fed.parties,
+        who_reports(fed, rules.min_rows, rules.sums_only),
+        rules,
+        None if fed.subgroups is None else fed.subgroups.select(index),
     )
+
+
+def tally_rows(out: Tensor, y: Tensor, rules: Rules, subgroups: Subgroups | None, codes: Tensor) -> Tally:
+    """The counts of some rows, and of their subgroups by `codes`."""
+    total = count(out, y, rules.classes, threshold=rules.threshold)
+    if subgroups is None or not subgroups.columns:
+        return Tally(total)
+    return Tally(total, count_subgroups(out, y, rules.classes, codes, subgroups.sizes, rules.threshold))
+
+
+def tally_party(out: Tensor, y: Tensor, rules: Rules, subgroups: Subgroups | None) -> Tally:
+    """The counts of one party's held-out rows, as they may leave it.
+
+    In the clear, its own small subgroups are merged; in a hidden sum those of all parties are, afterwards.
+    """
+    tally = tally_rows(out, y, rules, subgroups, torch.zeros(0) if subgroups is None else subgroups.codes)
+    if tally.cells is None or subgroups is None or rules.sums_only:
+        return tally
+    return tally._replace(cells=merge_small(tally.cells, subgroups.sizes, rules.min_rows))
 
 
 def evaluate(
@@ -55,32 +105,75 @@ def evaluate(
     buffers: Tensor | None,
     tests: list[Rows],
     held: list[Held],
-    classes: list[int | None],
     stacked: bool = False,
+    test_subgroups: Sequence[Subgroups | None] | None = None,
 ) -> list[dict[str, Any]]:
-    """The metrics of R models [R, D], each on its own test set and its own parties' rows."""
+    """The metrics of R models [R, D], each on its own test set and its own parties' rows.
+
+    `test_subgroups` are those of the rows of each test set.
+    """
     on_held = outputs(task, w, buffers, [h.rows.x for h in held], stacked)
     on_test = outputs(task, w, buffers, [t.x for t in tests], stacked)
     results = []
-    for i in range(len(w)):
+    for i, h in enumerate(held):
+        groups = None if test_subgroups is None else test_subgroups[i]
         if len(tests[i].y):
-            counts = count(on_test[i], tests[i].y, classes[i])
+            codes = torch.zeros(0) if groups is None else groups.test
+            tally = tally_rows(on_test[i], tests[i].y, h.rules, groups, codes)
         else:  # without a global test set, the parties' held-out rows together are one
-            shown = held[i].reports[held[i].owner]
-            counts = count(on_held[i][shown], held[i].rows.y[shown], classes[i])
+            tally = _tally_held(on_held[i], h)
         results.append(
             {
-                **measure(counts),
-                **_regression(on_test[i], tests[i], classes[i]),
-                **measure_parties(on_held[i], held[i], classes[i]),
+                **h.rules.report(tally.total),
+                **measure_parties(on_held[i], h),
+                **_subgroups(tally, h.subgroups, h.rules, lambda h=h, i=i: _each(on_held[i], h)),  # type: ignore[misc]
             }
         )
     return results
 
 
-def _regression(out: Tensor, test: Rows, classes: int | None) -> dict[str, float]:
-    """Regression metrics of a global test set; of the parties' rows only the squared error is known."""
-    return measure_regression(out, test.y) if classes is None and len(test.y) else {}
+def _tally_held(out: Tensor, held: Held) -> Tally:
+    """The sum of what all parties count, from all their rows."""
+    shown = held.reports[held.owner]
+    groups = held.subgroups
+    if groups is None or not groups.columns or held.sums_only:
+        codes = torch.zeros(0) if groups is None else groups.codes[shown]
+        return tally_rows(out[shown], held.rows.y[shown], held.rules, groups, codes)
+    tallies = [
+        tally_party(out[mine], held.rows.y[mine], held.rules, groups.select(mine))
+        for k in torch.nonzero(held.reports).flatten().tolist()
+        for mine in [torch.nonzero(held.owner == k).flatten()]
+    ]
+    nobody = shown.new_zeros(len(shown))
+    none = tally_rows(out[nobody], held.rows.y[nobody], held.rules, groups, groups.codes[nobody])
+    return functools.reduce(Tally.add, tallies, none)
+
+
+def _each(out: Tensor, held: Held) -> dict[str, Counts]:
+    """The counts of each party that reports."""
+    found = {}
+    for k in torch.nonzero(held.reports).flatten().tolist():
+        mine = held.owner == k
+        found[held.names[k]] = count(
+            out[mine], held.rows.y[mine], held.rules.classes, threshold=held.rules.threshold
+        )
+    return found
+
+
+def _subgroups(
+    tally: Tally, groups: Subgroups | None, rules: Rules, each: Callable[[], Mapping[str, Counts]]
+) -> dict[str, Any]:
+    """{"subgroups": the metrics of each}, where subgroups are declared."""
+    if groups is None:
+        return {}
+    found: dict[str, Any] = {}
+    if tally.cells is not None:
+        found |= measure_subgroups(tally.cells, groups.columns, groups.values, rules.min_rows, rules.scale)
+    if groups.parties and not rules.sums_only:
+        shown = {name: c for name, c in each().items() if float(c.rows)}
+        if len(shown) > 1:
+            found[PARTY] = {name: measure_cell(c, rules.scale) for name, c in shown.items()}
+    return {"subgroups": found}
 
 
 def outputs(
@@ -108,14 +201,14 @@ def outputs(
 
 def _hits(out: Tensor, held: Held) -> tuple[Tensor, Tensor]:
     """[parties] each: the number of labels (of rows or tokens), and the number of correct predictions."""
-    hit, there = out.argmax(-1) == held.rows.y, held.rows.y >= 0
+    hit, there = predict_classes(out, held.rules.threshold) == held.rows.y, held.rows.y >= 0
     if hit.dim() > 1:
         hit, there = hit.sum(1), there.sum(1)
     n, right = (torch.bincount(held.owner, weights=v.double(), minlength=held.parties) for v in (there, hit))
     return n, right
 
 
-def measure_parties(out: Tensor, held: Held, classes: int | None) -> dict[str, Any]:
+def measure_parties(out: Tensor, held: Held) -> dict[str, Any]:
     """What may be shown of single parties: the accuracy of each that reports, and how many do not.
 
     Parties that do not report are in no other metric either, so that the difference of two metrics reveals
@@ -124,7 +217,7 @@ def measure_parties(out: Tensor, held: Held, classes: int | None) -> dict[str, A
     if held.sums_only:
         return {}
     left_out = {} if held.reports.all() else {"untested": int((~held.reports).sum())}
-    if classes is None:
+    if held.rules.classes is None:
         return left_out
     n, right = _hits(out, held)
     each = [
@@ -134,17 +227,17 @@ def measure_parties(out: Tensor, held: Held, classes: int | None) -> dict[str, A
     return {"parties": {"accuracy": each}, **left_out}
 
 
-def measure_own_models(out: Tensor, held: Held, classes: int | None) -> dict[str, Any]:
+def measure_own_models(out: Tensor, held: Held) -> dict[str, Any]:
     """The metrics of the parties' own models, whose outputs are `out`, with their mean and minimum.
 
     With a hidden sum, only the accuracy over all rows.
     """
-    if classes is None:
+    if held.rules.classes is None:
         return {}
     if held.sums_only:
         n, right = _hits(out, held)
         return {"personal_accuracy": float(right.sum() / n.sum())}
-    metrics = measure_parties(out, held, classes)
+    metrics = measure_parties(out, held)
     return {**metrics, **_spread(metrics["parties"]["accuracy"])}
 
 
@@ -153,28 +246,37 @@ def gather(
     w: Tensor,
     buffers: Tensor | None,
     test: Rows,
-    answers: Sequence[Counts | None],
-    classes: int | None,
-    min_rows: int = 1,
-    sums_only: bool = False,
+    answers: Mapping[str, Tally | None],
+    rules: Rules,
+    subgroups: Subgroups | None = None,
     personal: bool = False,
 ) -> dict[str, Any]:
-    """The same metrics from the parties' own counts.
+    """The same metrics from the parties' own counts, by party; of a hidden sum there is one entry.
 
     A party that sent nothing, or counts of fewer than `min_rows` rows, is in no metric. With a hidden sum
     only the sum of the counts is used. `personal`: the counts are those of the parties' own models.
     """
-    shown = [a if a is not None and (sums_only or float(a.rows) >= min_rows) else None for a in answers]
-    known = [a for a in shown if a is not None]
-    total = functools.reduce(Counts.add, known) if known else None
-    out = task.predict(w, test.x.to(w.device), buffers).cpu() if len(test.y) else torch.empty(0)
-    counts = count(out, test.y, classes) if len(test.y) else total
-    metrics: dict[str, Any] = {} if counts is None else {**measure(counts), **_regression(out, test, classes)}
-    if sums_only:
-        pooled = None if total is None or classes is None or not personal else _accuracy(total)
+    classes, least = rules.classes, rules.min_rows
+    shown = {
+        name: a if a is not None and (rules.sums_only or float(a.total.rows) >= least) else None
+        for name, a in answers.items()
+    }
+    known = {name: a for name, a in shown.items() if a is not None}
+    total = functools.reduce(Tally.add, known.values()) if known else None
+    tally = total
+    if len(test.y):
+        out = task.predict(w, test.x.to(w.device), buffers).cpu()
+        tally = tally_rows(
+            out, test.y, rules, subgroups, torch.zeros(0) if subgroups is None else subgroups.test
+        )
+    metrics: dict[str, Any] = {} if tally is None else rules.report(tally.total)
+    if tally is not None:
+        metrics |= _subgroups(tally, subgroups, rules, lambda: {n: a.total for n, a in known.items()})
+    if rules.sums_only:
+        pooled = None if total is None or classes is None or not personal else _accuracy(total.total)
         return metrics if pooled is None else {**metrics, "personal_accuracy": pooled}
     if classes is not None:
-        each = [None if a is None else _accuracy(a) for a in shown]
+        each = [None if a is None else _accuracy(a.total) for a in shown.values()]
         metrics |= {"parties": {"accuracy": each}, **(_spread(each) if personal else {})}
     return metrics if len(known) == len(shown) else {**metrics, "untested": len(shown) - len(known)}
 

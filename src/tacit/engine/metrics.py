@@ -1,64 +1,121 @@
 """Metrics from sums over the parties' counts: the same as from the pooled predictions, which nobody sends.
 
-A party sends its confusion matrix, its summed loss, and, for the area under the ROC curve, histograms of
-scores. Accuracy, precision, recall and F1 are exact. The AUC is exact up to ties within a bin: its error is
-at most half the share of positive–negative pairs in the same bin, which is reported as `auc_error`.
+A party sends its confusion matrix, its summed loss, a few other sums, and histograms of scores. Accuracy,
+precision, recall, F1, log loss, Brier score, R² and the errors of a regression are exact. The AUC and the
+average precision are exact up to the order within a bin: `auc_error` and `average_precision_error` bound the
+difference from the values of the pooled scores. `intervals.py` computes 95% confidence intervals from the
+same counts.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..numbers import LOWER_IS_BETTER as LOWER_IS_BETTER
+from ..numbers import MAJORITY
+from ..numbers import is_better as is_better
+from ..numbers import judged_by as judged_by
+
 BINS = 1024  # of the score histograms: a bin is about 0.1% of probability wide
+SUBGROUP_BINS = 128  # of a subgroup: there may be many, and their intervals are wider than a bin's error
+CLASSIFICATION = ("accuracy", "auc", "average_precision", "brier", "f1", "precision", "recall", "loss")
+REGRESSION = ("r2", "mae", "rmse", "loss")
+
+
+def choose_metric(classes: int | None, label_counts: Sequence[float] | Tensor) -> str:
+    """The metric that a model is judged by if none was chosen.
+
+    R² for a regression; for classes the AUC if the largest has more than 65% of the rows, else accuracy.
+    """
+    if classes is None:
+        return "r2"
+    counts = torch.as_tensor(label_counts, dtype=torch.float64)
+    total = float(counts.sum())
+    return "auc" if total and float(counts.max()) > MAJORITY * total else "accuracy"
 
 
 class Counts(NamedTuple):
-    """Sums over rows. Those of two parties are added with `add`; there may be leading dimensions."""
+    """Sums over rows. Those of two parties are added with `add`; there may be leading dimensions.
+
+    Of two classes only the scores of the second are counted: those of the first mirror them.
+    """
 
     loss: Tensor  # summed
     rows: Tensor
     confusion: Tensor  # [C, C], true × predicted; [0, 0] for regression
-    positive: Tensor  # [C, BINS] scores of rows of the class
-    negative: Tensor  # [C, BINS] scores of the other rows
+    positive: Tensor  # [C, bins] scores of rows of the class; [1, bins] for two classes
+    negative: Tensor  # [C, bins] scores of the other rows
+    moments: Tensor  # sums of the terms below
 
     def add(self, other: Counts) -> Counts:
         return Counts(*(a + b for a, b in zip(self, other)))
 
 
-def count(out: Tensor, y: Tensor, classes: int | None, curves: bool = True) -> Counts:
+# the terms of a row: its log loss ℓ and Brier score b; the error e of a regression and its target y
+CLASS_MOMENTS = ("ℓ²", "b", "b²")
+REGRESSION_MOMENTS = ("|e|", "e⁴", "y", "y²", "y³", "y⁴", "e²y", "e²y²")
+
+
+def count(
+    out: Tensor,
+    y: Tensor,
+    classes: int | None,
+    curves: bool = True,
+    threshold: float | None = None,
+    bins: int = BINS,
+) -> Counts:
     """The counts of the outputs for some rows.
 
     If a row has a label for each of its tokens, tokens are counted, without curves: with so many classes
-    they would take ten times as long as the rest.
+    they would take ten times as long as the rest. Of two classes, the second is predicted from the
+    probability `threshold` on (None: if it is the more probable one).
     """
     if y.dim() > 1:
         is_labeled = y >= 0
         out, y, curves = out[is_labeled], y[is_labeled], False
+    rows = torch.tensor(float(len(y)), device=out.device)
+    empty = torch.zeros(0, 0)
     if classes is None:
-        empty = torch.zeros(0, 0)
-        return Counts(
-            ((out.reshape(y.shape) - y) ** 2).double().sum(), torch.tensor(float(len(y))), empty, empty, empty
-        )
+        target = y.double()
+        e = out.double().reshape(y.shape) - target
+        ee, yy = e**2, target**2
+        terms = (e.abs(), ee**2, target, yy, yy * target, yy**2, ee * target, ee * yy)
+        moments = torch.stack([t.sum() for t in terms])
+        return Counts(ee.sum(), rows, empty, empty, empty, moments)
     losses = F.cross_entropy(out, y, reduction="none").double()
+    share = torch.softmax(out.float(), -1)
+    guess = predict_classes(out, threshold)
     confusion = (
-        torch.bincount(y * classes + out.argmax(-1), minlength=classes * classes)
-        .view(classes, classes)
-        .double()
+        torch.bincount(y * classes + guess, minlength=classes * classes).view(classes, classes).double()
     )
-    positive = negative = torch.zeros(0, 0)
+    off = share.double() - F.one_hot(y, classes)
+    brier = off.square().sum(-1) / (2 if classes == 2 else 1)  # of two classes, (p − y)²
+    moments = torch.stack([losses.square().sum(), brier.sum(), brier.square().sum()])
+    positive = negative = empty
     if curves:
-        # [N, C]; the scores of a diverged model are 0
-        score = (torch.softmax(out.float(), -1).nan_to_num(0.0) * BINS).long().clamp(max=BINS - 1)
-        place = score + torch.arange(classes, device=out.device) * BINS
-        is_class = F.one_hot(y, classes).bool()
-        positive = torch.bincount(place[is_class], minlength=classes * BINS).view(classes, BINS).double()
-        negative = torch.bincount(place[~is_class], minlength=classes * BINS).view(classes, BINS).double()
-    return Counts(losses.sum(), torch.tensor(float(len(y)), device=out.device), confusion, positive, negative)
+        first = 1 if classes == 2 else 0  # the first class whose scores are counted
+        kinds = classes - first
+        # [N, kinds]; the scores of a diverged model are 0
+        score = (share[:, first:].nan_to_num(0.0) * bins).long().clamp(max=bins - 1)
+        place = score + torch.arange(kinds, device=out.device) * bins
+        is_class = F.one_hot(y, classes)[:, first:].bool()
+        positive = torch.bincount(place[is_class], minlength=kinds * bins).view(kinds, bins).double()
+        negative = torch.bincount(place[~is_class], minlength=kinds * bins).view(kinds, bins).double()
+    return Counts(losses.sum(), rows, confusion, positive, negative, moments)
+
+
+def predict_classes(out: Tensor, threshold: float | None = None) -> Tensor:
+    """The class predicted for each row or token: the most probable, or of two by the threshold."""
+    if threshold is None or out.shape[-1] != 2:
+        return out.argmax(-1)
+    return (torch.softmax(out.float(), -1)[..., 1] >= threshold).long()
 
 
 def measure(counts: Counts) -> dict[str, float]:
@@ -91,12 +148,47 @@ def measure(counts: Counts) -> dict[str, float]:
     return result
 
 
+def measure_all(counts: Counts, scale: float = 1.0) -> dict[str, float]:
+    """Every metric that these counts give: those of `measure`, and
+
+    - of classes: `average_precision` with its binning error (of the second of two classes, else the mean
+      over classes), `brier`, and `majority`, the accuracy of always predicting the largest class;
+    - of a regression: `r2`, `mae` and `rmse`, the latter two in units of `scale`.
+    """
+    metrics, n = measure(counts), float(counts.rows)
+    if not metrics:
+        return {}
+    sums = counts.moments.cpu().tolist()
+    if not counts.confusion.numel():
+        return metrics | _regression(float(counts.loss), n, sums, scale)
+    metrics["majority"] = float(counts.confusion.sum(1).max()) / n
+    is_finite = math.isfinite(metrics["loss"])
+    metrics["brier"] = sums[1] / n if is_finite else math.nan
+    if "auc" in metrics:
+        metrics |= _average_precision(counts.positive.cpu(), counts.negative.cpu())
+    return metrics
+
+
 def measure_regression(out: Tensor, y: Tensor) -> dict[str, float]:
-    """The mean absolute error and R², for whoever has the rows; parties do not send the sums they need."""
+    """The mean absolute error and R² of these rows."""
     y = y.double()
     off = out.double().reshape(y.shape) - y
     spread = float((y - y.mean()).square().mean())
     return {"mae": float(off.abs().mean()), "r2": 1 - float(off.square().mean()) / spread if spread else 0.0}
+
+
+def _regression(squares: float, n: float, sums: list[float], scale: float) -> dict[str, float]:
+    if not math.isfinite(squares):
+        return dict.fromkeys(("r2", "mae", "rmse"), math.nan)
+    absolute, _, y, yy, *_ = sums
+    spread = yy - y * y / n
+    # targets that are all equal leave nothing to explain; what remains then is rounding
+    is_constant = spread <= 1e-12 * yy
+    return {
+        "r2": 0.0 if is_constant else 1 - squares / spread,
+        "mae": scale * absolute / n,
+        "rmse": scale * math.sqrt(squares / n),
+    }
 
 
 def _auc(positive: Tensor, negative: Tensor) -> tuple[float | None, float]:
@@ -108,3 +200,83 @@ def _auc(positive: Tensor, negative: Tensor) -> tuple[float | None, float]:
     tied = (positive * negative).sum(1)
     area = ((positive * below).sum(1) + tied / 2) / pairs.clamp(min=1)
     return float(area[both].mean()), float((tied / 2 / pairs.clamp(min=1))[both].mean())
+
+
+def average_precision(positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """[C] each: the average precision with the rows of a bin as ties, and bounds for any order in a bin.
+
+    AP = Σ (R_i − R_{i−1})·P_i over thresholds. With T positives and F negatives in higher bins, the a
+    positives of a bin with b negatives add at most a·(T + a)/(T + a + F), if they come first as one tie, and
+    at least Σ_{i=1..a} (T + i)/(T + i + F + b), if they come last and one by one.
+    """
+    up, down = positive.flip(1), negative.flip(1)
+    t, f = up.cumsum(1), down.cumsum(1)  # T + a and F + b
+    value = up * t / (t + f).clamp(min=1)
+    high = up * t / (t + f - down).clamp(min=1)
+    # Σ (T + i)/(T + i + c) = a − c·(ψ(T + a + c + 1) − ψ(T + c + 1)), c = F + b
+    low = up - f * (torch.digamma(t + f + 1) - torch.digamma(t - up + f + 1))
+    n = positive.sum(1).clamp(min=1)
+    return value.sum(1) / n, low.sum(1) / n, high.sum(1) / n
+
+
+def _average_precision(positive: Tensor, negative: Tensor) -> dict[str, float]:
+    there = positive.sum(1) > 0
+    if not there.any():
+        return {}
+    value, low, high = average_precision(positive[there], negative[there])
+    error = torch.maximum(high - value, value - low)
+    return {"average_precision": float(value.mean()), "average_precision_error": float(error.mean())}
+
+
+CURVE = 16  # bins of a calibration curve and points of a ROC curve: each is 64 bins of the histograms
+MOST_CLASSES = 20  # of a confusion matrix that is shown
+
+
+def describe(counts: Counts, min_rows: int = 1) -> dict[str, Any]:
+    """What is drawn: the confusion matrix and, of two classes, the calibration and the ROC curve.
+
+    - `confusion`: rows by true and predicted class, for up to 20 classes;
+    - `calibration`: [mean predicted probability, share observed, rows] of each sixteenth of probability. The
+      mean is exact up to 1/2048, half a bin;
+    - `curve`: [threshold, true positive rate, false positive rate, precision] at the same bounds.
+
+    Neighboring sixteenths are merged until each has at least `min_rows` rows.
+    """
+    matrix = counts.confusion.cpu()
+    if not 0 < len(matrix) <= MOST_CLASSES or not math.isfinite(float(counts.loss)) or not float(counts.rows):
+        return {}
+    found: dict[str, Any] = {"confusion": matrix.long().tolist()}
+    if len(counts.positive) != 1:
+        return found
+    up, down = counts.positive.cpu()[0], counts.negative.cpu()[0]
+    bounds = _bounds((up + down).view(CURVE, -1).sum(1).tolist(), min_rows)
+    width = len(up) // CURVE
+    middle = (torch.arange(len(up)) + 0.5) / len(up)
+    calibration, curve = [], [[1.0, 0.0, 0.0, 1.0]]
+    for first, last in itertools.pairwise(bounds):
+        part = slice(first * width, last * width)
+        rows = float((up + down)[part].sum())
+        if rows:
+            score = float(((up + down) * middle)[part].sum())
+            calibration.append([score / rows, float(up[part].sum()) / rows, rows])
+    m, n = max(float(up.sum()), 1.0), max(float(down.sum()), 1.0)
+    for k in reversed(bounds[:-1]):
+        hits, false = float(up[k * width :].sum()), float(down[k * width :].sum())
+        curve.append([k / CURVE, hits / m, false / n, hits / (hits + false) if hits + false else 1.0])
+    return found | {"calibration": calibration, "curve": curve}
+
+
+def _bounds(rows: Sequence[float], least: int) -> list[int]:
+    """Where to cut a histogram so that every part has no rows or at least `least`."""
+    bounds, held = [0], 0.0
+    for i, n in enumerate(rows, 1):
+        held += n
+        if held >= least or not held:
+            bounds.append(i)
+            held = 0.0
+    if held:  # the last part has too few: it joins the one before it
+        while len(bounds) > 1 and held < least:
+            bounds.pop()
+            held = sum(rows[bounds[-1] :])
+        bounds.append(len(rows))
+    return bounds

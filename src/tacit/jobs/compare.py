@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -16,6 +17,7 @@ from ..config.signature import with_options
 from ..config.train import take_algorithm, take_rule
 from ..data.federation import Federation
 from ..engine import evaluation
+from ..engine.metrics import LOWER_IS_BETTER, judged_by
 from ..errors import BadData, BadParameter, BadRun
 from ..guard import Stage, as_stages
 from ..numbers import mean_error
@@ -348,7 +350,7 @@ def _own(runs: list[Result], k: int) -> float | None:
 
 def _summarize(plans: list[Plan], results: list[Result], directory: Path | None) -> dict[str, Any]:
     """Return the content of compare.json: the table, each party's gain, distances and the verdict."""
-    score = "accuracy" if "accuracy" in results[0].metrics else "loss"
+    score = judged_by(results[0].metrics, plans[0].metric)
     labels, skews = list(dict.fromkeys(p.label for p in plans)), list(dict.fromkeys(p.skew for p in plans))
     by: dict[tuple[str, str, int], list[int]] = {}
     for i, p in enumerate(plans):
@@ -357,7 +359,8 @@ def _summarize(plans: list[Plan], results: list[Result], directory: Path | None)
     for (label, skew, seed), group in by.items():
         metrics = {
             k: float(np.mean([results[i].metrics[k] for i in group if k in results[i].metrics]))
-            for k in results[group[0]].metrics
+            for k, v in results[group[0]].metrics.items()
+            if isinstance(v, int | float)
         }
         if any(results[i].ledger.spent for i in group):
             metrics["epsilon"] = max(s.epsilon for i in group for s in results[i].ledger.spent)
@@ -365,18 +368,22 @@ def _summarize(plans: list[Plan], results: list[Result], directory: Path | None)
         rows.append({"label": label, "skew": skew, "seed": seed, "run": run, "metrics": metrics})
     cells = [
         [
-            mean_error([r["metrics"][score] for r in rows if (r["label"], r["skew"]) == (label, skew)])
+            mean_error(
+                [r["metrics"].get(score, math.nan) for r in rows if (r["label"], r["skew"]) == (label, skew)]
+            )
             for skew in skews
         ]
         for label in labels
     ]
     seeds = sorted({p.seed for p in plans})
     gain, distance = [], []
-    behind = 1 if score == "accuracy" else -1  # P − P̂ above 0 always means that federating lost something
+    behind = (
+        -1 if score in LOWER_IS_BETTER else 1
+    )  # P − P̂ above 0 always means that federating lost something
     for skew in skews:
         fed = next(p.fed for p in plans if p.skew == skew and p.label not in (CENTRAL, ALONE))
         alone = [
-            float(np.mean([results[by[ALONE, skew, s][k]].metrics[score] for s in seeds]))
+            float(np.mean([results[by[ALONE, skew, s][k]].metrics.get(score, math.nan) for s in seeds]))
             for k in range(len(fed))
         ]
         alone_own = [_own([results[by[ALONE, skew, s][k]] for s in seeds], k) for k in range(len(fed))]

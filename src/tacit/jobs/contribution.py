@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,10 @@ import torch
 
 from ..algorithms import FedAvg, FedProx, LocalSGD, ParallelSGD
 from ..audit import contribution as game
+from ..config.train import METRICS
+from ..data.federation import Rows
+from ..engine import evaluation
+from ..engine.metrics import LOWER_IS_BETTER, Counts, count, measure_all
 from ..errors import BadParameter
 from ..parameters import bad, refuse
 from ..parties.ledger import Ledger
@@ -25,6 +31,8 @@ if TYPE_CHECKING:
     import pandas
 
 SIDE_BY_SIDE = 64  # coalitions in one stack
+AT_ONCE = 4096  # rows that a model is evaluated on together
+GROUPS = 50  # of test rows, left out one after the other: Student's t with 49 degrees is close to the normal
 METHODS = ("auto", "leave_one_out", "shapley", "sampled", "reconstructed")
 
 
@@ -52,7 +60,8 @@ class Contribution(JobResult):
     def table(self) -> pandas.DataFrame:
         """Return one row per party, the largest value first.
 
-        `share` is its part of the sum of all values; `rows` is the number of its training rows.
+        `low` and `high` are the ends of its interval; `share` is its part of the sum of all significant
+        values; `rows` is the number of its training rows.
         """
         import pandas
 
@@ -61,14 +70,17 @@ class Contribution(JobResult):
             "value": v.value,
             "low": v.low,
             "high": v.high,
-            "share": game.payout(v.value, 1.0),
+            "share": game.payout(v.significant, 1.0),
             "rows": fed.train.sizes.numpy(),
         }
         return pandas.DataFrame(columns, index=list(self.parties)).sort_values("value", ascending=False)
 
     def payout(self, total: float) -> dict[str, float]:
-        """Divide `total` in proportion to the contributions; negative ones count as 0."""
-        return dict(zip(self.parties, game.payout(self.values.value, total).tolist()))
+        """Divide `total` in proportion to the contributions.
+
+        Those that are not significantly above 0 (their interval contains it) are paid nothing.
+        """
+        return dict(zip(self.parties, game.payout(self.values.significant, total).tolist()))
 
     def free_riders(self, share: float = 0.1) -> list[str]:
         """Return the parties whose interval ends below `share` of an equal part of the total gain."""
@@ -105,19 +117,23 @@ def contribution(
     run: Result,
     *,
     method: str = "auto",
-    metric: str = "accuracy",
+    metric: str | None = None,
     permutations: int = 50,
     tolerance: float = 0.005,
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Contribution:
-    """Estimate what each party added to the test `metric` of a run's model.
+    """Estimate what each party added to the test `metric` of a run's model, by default the run's own.
 
     "leave_one_out" trains without each party; "shapley" trains every coalition, up to 12 parties; "sampled"
     trains random orders of joining, with confidence intervals; "reconstructed" trains once and reconstructs
     the models of coalitions from the updates, which is fast but only possible for FedAvg and its variants.
     "auto" is "shapley" up to 6 parties, else "reconstructed" if possible, else "sampled". Coalitions train
     side by side, from the run's own seed.
+
+    Values of "leave_one_out" and "shapley" have intervals for the choice of the test rows: 95% by default,
+    from a bootstrap of the test rows that all models share. A value whose interval contains 0 is not
+    significant, and is paid nothing.
     """
     p = getattr(run, "origin", None)
     if not isinstance(p, Plan):
@@ -128,18 +144,19 @@ def contribution(
             "what tacit.train returned in this process",
             "A run that was read from disk has no rows.",
         )
+    metric = run.metric if metric is None else metric
     refuse(
         (
             method not in METHODS,
             bad("contribution", "method", method, "one of " + ", ".join(map(repr, METHODS))),
         ),
         (
-            metric not in run.metrics,
+            metric not in run.metrics or metric not in METRICS,
             bad(
                 "contribution",
                 "metric",
                 metric,
-                "one of " + ", ".join(k for k, v in run.metrics.items() if isinstance(v, float)),
+                "one of " + ", ".join(m for m in METRICS if m in run.metrics),
             ),
         ),
         (
@@ -172,9 +189,9 @@ def contribution(
         )
     utility = _Reconstructed(p, metric) if method == "reconstructed" else _Trained(p, metric)
     if method == "leave_one_out":
-        values = game.leave_one_out(utility, n)
+        values = game.leave_one_out(utility, n, confidence)
     elif method == "shapley" or (method == "reconstructed" and n <= game.EXACT):
-        values = game.shapley(utility, n)
+        values = game.shapley(utility, n, confidence)
     else:
         values = game.sample_shapley(utility, n, permutations, tolerance, confidence, seed)
     return Contribution(p.fed.parties, metric, method, values, run)
@@ -190,17 +207,57 @@ def _flat(model: Any, task: Any) -> torch.Tensor:
     return torch.cat([q.detach().reshape(-1).float() for q in model.parameters()]).to(task.x.device)
 
 
+class _Judge:
+    """The utility of models: their metric on the test rows, and its jackknife replicates.
+
+    A metric of which less is better counts negatively, so that a contribution above 0 is an improvement.
+    """
+
+    def __init__(self, p: Plan, metric: str):
+        self.plan, self.metric, self.task = p, metric, make_task(p)
+        test = p.fed.test_at(p.rounds)
+        if len(test.y):
+            self.rows = test
+        else:
+            rows, index = p.fed.at(p.rounds), evaluation.reported_rows(p.fed, p.min_rows, p.sums_only)
+            self.rows = Rows(rows.x[index], rows.y[index])
+        groups = min(GROUPS, len(self.rows.y))
+        order = np.random.default_rng(p.seed).permutation(len(self.rows.y))
+        self.parts = [torch.from_numpy(part) for part in np.array_split(order, groups)]
+
+    def __call__(self, w: torch.Tensor, buffers: torch.Tensor | None) -> np.ndarray:
+        return self.score(self.task.predict(w, self.rows.x.to(w.device), buffers).cpu())
+
+    def score_module(self, model: torch.nn.Module) -> np.ndarray:
+        """Return the utility of a trained model, which is on the CPU."""
+        with torch.no_grad():
+            return self.score(torch.cat([model(x) for x in self.rows.x.split(AT_ONCE)]))
+
+    def score(self, out: torch.Tensor) -> np.ndarray:
+        """Return the metric of these outputs, and without each group of rows."""
+        rules = self.plan.rules
+        counts = [
+            count(out[part], self.rows.y[part], rules.classes, threshold=rules.threshold)
+            for part in self.parts
+        ]
+        whole = functools.reduce(Counts.add, counts)
+        rest = [Counts(*(a - b for a, b in zip(whole, part))) for part in counts]
+        sign = -1.0 if self.metric in LOWER_IS_BETTER else 1.0
+        values = [measure_all(c, rules.scale).get(self.metric, math.nan) for c in (whole, *rest)]
+        return sign * np.array(values)
+
+
 class _Trained:
     """The utility of coalitions, by training each."""
 
     def __init__(self, p: Plan, metric: str):
-        self.plan, self.metric = (
-            dataclasses.replace(p, landscape=False, evaluate_every=0, runtime="cohort", through=None),
-            metric,
+        self.plan = dataclasses.replace(
+            p, landscape=False, evaluate_every=0, runtime="cohort", through=None, patience=None
         )
+        self.judge = _Judge(self.plan, metric)
 
-    def __call__(self, coalitions: Sequence[game.Coalition]) -> list[float]:
-        out: dict[game.Coalition, float] = {s: self._untrained() for s in coalitions if not s}
+    def __call__(self, coalitions: Sequence[game.Coalition]) -> list[np.ndarray]:
+        out: dict[game.Coalition, np.ndarray] = {s: self._untrained() for s in coalitions if not s}
         todo = [s for s in coalitions if s]
         for i in range(0, len(todo), SIDE_BY_SIDE):
             some = todo[i : i + SIDE_BY_SIDE]
@@ -211,19 +268,21 @@ class _Trained:
                 for s in some
             ]
             for s, result in zip(some, train_side_by_side(plans, [None] * len(some))):
-                out[s] = result.metrics[self.metric]
+                out[s] = self.judge.score_module(result.model)
         return [out[s] for s in coalitions]
 
-    def _untrained(self) -> float:
-        return _score(self.plan, [make_task(self.plan).initial()], self.metric)[0]
+    def _untrained(self) -> np.ndarray:
+        start = self.judge.task.initial()
+        return self.judge(start["w"], start.get("buffers"))
 
 
 class _Reconstructed:
     """The utility of coalitions, from one run: every round's mean is taken over the coalition's members."""
 
     def __init__(self, p: Plan, metric: str):
-        self.plan, self.metric = dataclasses.replace(p, runtime="cohort", through=None), metric
-        task = make_task(p)
+        self.plan = dataclasses.replace(p, runtime="cohort", through=None)
+        self.judge = _Judge(self.plan, metric)
+        task = self.judge.task
         self.start = task.initial()
         cohort = Cohort(task, [self.start], [self.plan.run()], p.engine)
         self.rounds: list[tuple[np.ndarray, torch.Tensor, torch.Tensor]] = []
@@ -239,8 +298,8 @@ class _Reconstructed:
                 self.rounds.append((np.concatenate(who), torch.cat(weights), torch.cat(deltas)))
             uploads.clear()
 
-    def __call__(self, coalitions: Sequence[game.Coalition]) -> list[float]:
-        return _score(self.plan, [{**self.start, "w": self._model(s)} for s in coalitions], self.metric)
+    def __call__(self, coalitions: Sequence[game.Coalition]) -> list[np.ndarray]:
+        return [self.judge(self._model(s), self.start.get("buffers")) for s in coalitions]
 
     def _model(self, s: game.Coalition) -> torch.Tensor:
         w, step = self.start["w"].clone(), self.plan.algorithm.server_lr
@@ -249,20 +308,3 @@ class _Reconstructed:
             if mine.any():
                 w += step * (weights * mine / (weights * mine).sum()) @ deltas
         return w
-
-
-def _score(p: Plan, models: list[dict[str, torch.Tensor]], metric: str) -> list[float]:
-    from ..engine import evaluation
-
-    task, test = make_task(p), p.fed.test_at(p.rounds)
-    held = evaluation.held_out(p.fed, p.fed.at(p.rounds), p.min_rows, p.sums_only)
-    buffers = torch.stack([m["buffers"] for m in models]) if "buffers" in models[0] else None
-    metrics = evaluation.evaluate(
-        task,
-        torch.stack([m["w"] for m in models]),
-        buffers,
-        [test] * len(models),
-        [held] * len(models),
-        [p.fed.classes] * len(models),
-    )
-    return [m[metric] for m in metrics]

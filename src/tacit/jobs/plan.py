@@ -32,7 +32,7 @@ from .train.elsewhere import Elsewhere
 from .train.figures import fit_figures, warn
 from .train.plan import Plan, make_plan, prepare
 from .train.simulated import tested_reveals, upload_reveals
-from .train.traffic import guarded_sizes, look_sizes, score_sizes, test_sizes
+from .train.traffic import evaluation_sizes, guarded_sizes, look_sizes, score_sizes
 
 if TYPE_CHECKING:
     from ..config.types import TrainOptions
@@ -308,9 +308,13 @@ def _sees(p: Plan, guard: Guard | None, start: State) -> list[dict[str, str]]:
             }
         )
     elif len(p.fed.held.index) or (isinstance(p.fed, Elsewhere) and p.reports):
-        _, tested = test_sizes(start, p.fed.classes)
+        tested = evaluation_sizes(p, guard, start)[1] // len(p.fed)
+        at_most = "at most " if isinstance(p.fed, Elsewhere) else ""  # it follows from their numbers of rows
         seen.append(
-            {"party": "the server", "what": f"{tested_reveals(p)} ({size(tested)} each time it asks)"}
+            {
+                "party": "the server",
+                "what": f"{tested_reveals(p)} ({at_most}{size(tested)} each time it asks)",
+            }
         )
     seen.append(
         {"party": "every party", "what": Down.reveals + ("; its noise is in it" if noise is not None else "")}

@@ -120,7 +120,12 @@ def compute_metrics(family: str, opened: Tensor, y: Tensor, scale: float) -> dic
     empty = torch.zeros(0, 0)
     metrics = measure(
         Counts(
-            torch.tensor(sums[0] * unit, dtype=torch.float64), torch.tensor(float(n)), confusion, empty, empty
+            torch.tensor(sums[0] * unit, dtype=torch.float64),
+            torch.tensor(float(n)),
+            confusion,
+            empty,
+            empty,
+            torch.zeros(0),
         )
     )
     pairs = positives * (n - positives)

@@ -24,6 +24,14 @@ labels and weights are not sent (in a relay, clients exchange their part). Activ
 encrypted: guards at the cut (splitnn_guards.py) limit what they reveal, and attacks (audit/) measure it.
 Parties follow the protocol (semi-honest).
 
+In a left join the label holder also has rows of people that the other party does not hold. They are at the
+end of the order, the other party sends the same activations for each (those of missing values), and the label
+holder sends back zeros: the other party learns neither their ids nor anything about their labels.
+
+With `patience`, the label holder says after every epoch whether the loss on its validation rows (a part of
+the training rows) was the lowest so far, and whether training ends (`EpochEnd`); all parties keep the weights
+of the best epoch.
+
 The result equals that of one network in one place (`ideal`): the same operations in the same order.
 """
 
@@ -31,6 +39,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -42,18 +51,34 @@ from torch import Tensor, nn
 from ..errors import BadData, ProtocolError
 from ..parameters import bad
 from ..parties.party import Party
-from .splitnn_terms import Agreed, HandedOn, Route, SplitInputs, SplitTerms, compute_loss, fingerprint
+from .splitnn_terms import (
+    LESS,
+    Agreed,
+    EpochEnd,
+    HandedOn,
+    Route,
+    SplitInputs,
+    SplitTerms,
+    compute_loss,
+    fingerprint,
+)
 from .splitnn_worker import SplitWorker
 
 __all__ = ["Route", "SplitInputs", "SplitTerms", "agree", "fingerprint", "ideal", "party", "predict"]
 
 
 async def party(me: Party, terms: SplitTerms, mine: SplitInputs) -> dict[str, Any]:
-    """Run any party; return {"history": one row per epoch, if it has labels; "state": its weights}."""
+    """Run any party; return {"history", "state": its weights, "metrics", "best_epoch"}.
+
+    The history has one row per epoch at parties with labels. With patience, the weights and metrics are those
+    of the best epoch.
+    """
     worker = SplitWorker(me, terms, mine)
     await agree(me, terms, mine)
     clients = [route.sources[0] for route in terms.routes] if len(terms.routes) > 1 else []
-    history = []
+    history: list[dict[str, Any]] = []
+    metrics: dict[str, float] = {}
+    watch = EarlyStop(worker) if terms.patience else None
     for epoch in range(terms.epochs):
         start, loss_sum, row_count = time.perf_counter(), 0.0, 0
         for turn, route in enumerate(terms.routes):
@@ -67,24 +92,84 @@ async def party(me: Party, terms: SplitTerms, mine: SplitInputs) -> dict[str, An
                 await _hand_on(worker, clients, turn)
         if me.name in clients and terms.clients == "average":
             await _average(worker, clients)
+        has_labels = any(route.stops[-1] == me.name for route in terms.routes)
+        loss = loss_sum / max(row_count, 1)
+        if has_labels and not np.isfinite(loss):
+            raise BadData(
+                f"the loss is {loss} in epoch {epoch + 1}: the network diverges. Use a smaller "
+                "learning rate, or scale the columns."
+            )
+        ends = watch is not None and await watch.after(epoch, loss)
         seconds = time.perf_counter() - start
         metrics = {}
-        if (terms.every and (epoch + 1) % terms.every == 0) or epoch + 1 == terms.epochs:
+        if (terms.every and (epoch + 1) % terms.every == 0) or epoch + 1 == terms.epochs or ends:
             metrics = await _test(worker)
-        if any(route.stops[-1] == me.name for route in terms.routes):
-            loss = loss_sum / max(row_count, 1)
-            if not np.isfinite(loss):
-                raise BadData(
-                    f"the loss is {loss} in epoch {epoch + 1}: the network diverges. Use a smaller "
-                    "learning rate, or scale the columns."
-                )
-            history.append({"epoch": epoch + 1, "train_loss": loss, **metrics, "seconds": seconds})
+        if has_labels:
+            validation = {} if watch is None or watch.loss is None else {"validation_loss": watch.loss}
+            row = {"epoch": epoch + 1, "train_loss": loss, **validation, **metrics, "seconds": seconds}
+            history.append(row)
             if mine.watch is not None:
-                mine.watch(history[-1])
+                mine.watch(row)
+        if ends:
+            break
+    best = len(history)
+    if watch is not None and watch.restore():
+        best = watch.best_epoch
+        metrics = await _test(worker)
     return {
         "history": history,
         "state": {k: v.detach().clone() for k, v in worker.parts.state_dict().items()},
+        "metrics": metrics,
+        "best_epoch": best,
     }
+
+
+class EarlyStop:
+    """Stops training when the loss on validation rows has not fallen for `patience` epochs.
+
+    The label holder has the loss and tells the others after every epoch; each party keeps its weights of the
+    best epoch. A label holder that lies can end the training, or keep the weights of another epoch.
+    """
+
+    def __init__(self, worker: SplitWorker):
+        self.worker, self.terms = worker, worker.terms
+        self.rows = self.terms.validation()
+        self.loss: float | None = None  # of the last epoch, if this party has it and there are rows
+        self.lowest, self.best_epoch, self.stale = math.inf, 0, 0
+        self.state: dict[str, Tensor] = {}
+
+    async def after(self, epoch: int, train_loss: float) -> bool:
+        """Decide, or hear, whether training ends after this epoch."""
+        worker, route = self.worker, self.terms.routes[0]
+        if len(self.rows):
+            x = worker.mine.x.get(0)
+            out = await worker.forward_rows(0, len(self.rows), None if x is None else x[self.rows])
+            if out is not None:
+                self.loss = float(compute_loss(self.terms.loss, out, worker.mine.y[0][self.rows]))
+        holder, me = route.stops[-1], worker.me
+        if me.name == holder:
+            loss = train_loss if self.loss is None else self.loss
+            is_best = loss < self.lowest - LESS * abs(self.lowest) if self.best_epoch else True
+            self.stale = 0 if is_best else self.stale + 1
+            self.lowest = loss if is_best else self.lowest
+            verdict = EpochEnd(epoch, is_best, self.stale >= self.terms.patience)
+            await me.send([name for name in route.parties if name != holder], verdict)
+        else:
+            verdict = await me.recv(holder, EpochEnd, within=worker.mine.within)
+            if verdict.epoch != epoch:
+                raise ProtocolError(
+                    f"{holder!r} ended epoch {verdict.epoch + 1}; {me.name!r} is in epoch {epoch + 1}."
+                )
+        if verdict.is_best:
+            self.best_epoch = epoch + 1
+            self.state = {k: v.detach().clone() for k, v in worker.parts.state_dict().items()}
+        return verdict.ends
+
+    def restore(self) -> bool:
+        """Load the weights of the best epoch; return whether there is one."""
+        if self.best_epoch:
+            self.worker.parts.load_state_dict(self.state)
+        return bool(self.best_epoch)
 
 
 async def agree(me: Party, terms: SplitTerms, mine: SplitInputs) -> None:

@@ -14,10 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..parameters import choice, whole
+from ..parameters import bad, choice, whole
 from ..parties.message import Message
 
 LOSSES = ("cross_entropy", "bce", "mse")
+VALIDATION = 0.15  # share of the training rows that decide when to stop
+FEWEST = 20  # validation rows; with fewer the training loss decides
+VALIDATING = 7  # the random stream that draws them
+LESS = 1e-3  # a loss is lower if it is lower by this share: rounding is no progress
 
 
 class Agreed(
@@ -50,6 +54,16 @@ class CutGradients(
 ):
     step: int
     values: Tensor
+
+
+class EpochEnd(
+    Message,
+    reveals="whether the loss on the label holder's validation rows was the lowest so far, and whether "
+    "training ends",
+):
+    epoch: int
+    is_best: bool
+    ends: bool
 
 
 class HandedOn(
@@ -102,13 +116,43 @@ class SplitTerms:
         doc="relay: weights are handed from client to client, or averaged after every epoch",
     )
     every: int = whole(1, least=0, doc="epochs between evaluations on the held-out rows; 0: only at the end")
+    patience: int = whole(
+        0,
+        least=0,
+        doc="epochs without a lower loss on validation rows after which training stops; the weights of the "
+        "best epoch are kept; 0: all epochs",
+    )
+
+    join: str = choice("inner", ("inner", "left"), doc="left: rows that only the label holder has are kept")
+
+    def check(self) -> None:
+        if self.patience and len(self.routes) > 1:
+            raise bad(
+                "splitnn",
+                "patience",
+                self.patience,
+                "0 in a relay",
+                "Its clients have no common validation rows.",
+            )
 
     def text(self) -> str:
         return json.dumps(dataclasses.asdict(self), sort_keys=True)
 
+    def validation(self) -> Tensor:
+        """Return the training rows that are left out of the batches to decide when to stop.
+
+        They follow from the seed and the number of rows. Without patience, or with so few rows that their
+        loss would be mostly noise, there are none.
+        """
+        count = round(VALIDATION * self.rows[0]) if self.patience else 0
+        order = np.random.default_rng([self.seed, len(self.rows), VALIDATING]).permutation(self.rows[0])
+        return torch.from_numpy(order[: count if count >= FEWEST else 0]).sort().values
+
     def batches(self, epoch: int, turn: int) -> list[Tensor]:
-        order = np.random.default_rng([self.seed, epoch, turn]).permutation(self.rows[turn])
-        return list(torch.split(torch.from_numpy(order), self.batch_size))
+        order = torch.from_numpy(np.random.default_rng([self.seed, epoch, turn]).permutation(self.rows[turn]))
+        if self.patience:
+            order = order[~torch.isin(order, self.validation())]
+        return list(torch.split(order, self.batch_size))
 
 
 class Segment(nn.Module):
@@ -134,6 +178,7 @@ class SplitInputs:
     y: dict[int, Tensor] = field(default_factory=dict)
     test_x: dict[int, Tensor] = field(default_factory=dict)
     test_y: dict[int, Tensor] = field(default_factory=dict)
+    absent: dict[int, Tensor] = field(default_factory=dict)  # training rows that only the label holder has
     guards: Sequence[Any] = ()
     protect: Any = None
     peek: Callable[[Tensor, Tensor], Tensor] | None = None

@@ -124,7 +124,10 @@ class SplitWorker:
         torch.autograd.backward(loss * share if share != 1 else loss)
         return inputs, out, float(loss.detach()) * share
 
-    async def send_gradient(self, to: str, step: int, gradient: Tensor | None, y: Tensor | None) -> None:
+    async def send_gradient(
+        self, to: str, step: int, gradient: Tensor | None, y: Tensor | None, absent: Tensor | None = None
+    ) -> None:
+        """Send the gradient; it is 0 for rows the receiver does not hold, so it learns nothing about them."""
         if gradient is None:
             raise ProtocolError(
                 f"the output of {self.me.name!r} does not depend on the activations of {to!r}, so there is "
@@ -132,6 +135,8 @@ class SplitWorker:
             )
         if self.mine.protect is not None and y is not None:
             gradient = self.mine.protect.out(gradient, y, self.me.secret)
+        if absent is not None:
+            gradient = gradient * (~absent).to(gradient.dtype).reshape(-1, *[1] * (gradient.dim() - 1))
         await self.send_message(to, CutGradients(step, gradient))
 
     async def train_batch(self, turn: int, step: int, rows: Tensor) -> float:
@@ -164,7 +169,8 @@ class SplitWorker:
                 stop_outputs.setdefault(depth, []).append(out)
                 total += loss
                 if depth == last:
-                    await self._send_gradients(route, depth, step, inputs, y)
+                    absent = mine.absent[turn][piece] if turn in mine.absent else None
+                    await self._send_gradients(route, depth, step, inputs, y, absent)
                 else:
                     await self.send_message(route.stops[depth + 1], Activations(step, out.detach(), []))
         for depth in sorted(stop_inputs, reverse=True):
@@ -196,11 +202,17 @@ class SplitWorker:
         ]
 
     async def _send_gradients(
-        self, route: Route, depth: int, step: int, inputs: list[Tensor], y: Tensor | None
+        self,
+        route: Route,
+        depth: int,
+        step: int,
+        inputs: list[Tensor],
+        y: Tensor | None,
+        absent: Tensor | None = None,
     ) -> None:
         for name, value in zip(route.senders(depth), inputs):
             if not (name == self.me.name and depth == 0):  # the own source reads it directly
-                await self.send_gradient(name, step, value.grad, y)
+                await self.send_gradient(name, step, value.grad, y, absent)
 
     @staticmethod
     def _backward(z: Tensor, extra: Tensor | None, gradient: Tensor | None, share: float) -> None:

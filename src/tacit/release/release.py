@@ -57,9 +57,21 @@ class Release:
     metadata: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, model: Any, fed: Federation | Dataset, pipeline: Pipeline | None, **metadata: Any) -> Release:
-        """Describe how to use a model that is trained on a federation or on one holder's rows."""
+    def of(
+        cls,
+        model: Any,
+        fed: Federation | Dataset,
+        pipeline: Pipeline | None,
+        threshold: float | None = None,
+        **metadata: Any,
+    ) -> Release:
+        """Describe how to use a model that is trained on a federation or on one holder's rows.
+
+        `threshold` replaces that of the pipeline, if it is given.
+        """
         classes = fed.classes
+        if pipeline is not None and threshold is not None:
+            pipeline = dataclasses.replace(pipeline, threshold=threshold)
         labels = fed.labels or tuple(str(c) for c in range(classes or 0))
         return cls(
             models.name_of(model),

@@ -191,10 +191,14 @@ def _subgroups(record: RunRecord) -> list[Part]:
     for column, values in groups.items():
         names = [m for m in METRICS if any(m in row for row in values.values())]
         rows = [
-            [str(value), *(_with_interval(row, name) for name in names)]
+            [
+                str(value),
+                _count(int(row["rows"])) if "rows" in row else "",
+                *(_with_interval(row, name) for name in names),
+            ]
             for value, row in list(values.items())[:MOST_VALUES]
         ]
-        tables.append(Table([str(column), *(METRICS[m] for m in names)], rows))
+        tables.append(Table([str(column), "rows", *(METRICS[m] for m in names)], rows))
     return [Part("Subgroups", tables=tables)]
 
 

@@ -13,10 +13,13 @@ from typing import Any, NamedTuple
 from .maps import heat, plane
 from .markup import plain
 from .numbers import (
+    SHARES,
     count,
     format_metric,
     is_finite,
     mean_error,
+    metric_name,
+    metric_title,
     names,
     percent,
     plus_minus,
@@ -59,7 +62,19 @@ def form_whole(value: float, step: float) -> str:
 def metric_axis(metric: str, values: Sequence[Any]) -> Axis:
     known = [v for v in values if is_finite(v)]
     wide = bool(known) and min(known) > 0 and max(known) / min(known) > 30
-    return Axis(metric, form=form_share) if metric == "accuracy" else Axis(metric, log=wide)
+    name = metric_name(metric)
+    return Axis(name, form=form_share) if metric in SHARES else Axis(name, log=wide)
+
+
+def judged_by(runs: Sequence[RunRecord]) -> str:
+    """The metric that these runs are judged by: the same for all."""
+    return next((r.metric for r in runs if r.metrics), "accuracy")
+
+
+def _share_of(runs: Sequence[RunRecord]) -> str:
+    """The metric that is drawn against a cost: a share, of which more is better."""
+    metric = judged_by(runs)
+    return metric if metric in SHARES else "accuracy"
 
 
 def _thin(items: Sequence[Any], most: int = MOST_POINTS) -> list[Any]:
@@ -264,37 +279,38 @@ def _curve(
 def curves(
     runs: Sequence[RunRecord], *, title: str = "", colors: Mapping[str, str] | None = None
 ) -> Figure | None:
-    """Draw accuracy and loss on the global test set by round, with a band over seeds."""
-    after = f": {title}" if title else ""
+    """Draw the runs' metric and the loss on the global test set by round, with a band over seeds."""
+    after, judged = f": {title}" if title else "", judged_by(runs)
     both = (
-        _curve(runs, metric, f"{metric.capitalize()} by round{after}", colors)
-        for metric in ("accuracy", "loss")
+        _curve(runs, metric, f"{metric_title(metric)} by round{after}", colors)
+        for metric in dict.fromkeys((judged, "loss"))
     )
     panels = [panel for panel in both if panel]
-    return combine(f"Accuracy and loss by round{after}", panels) if panels else None
+    head = "Loss" if judged == "loss" else f"{metric_title(judged)} and loss"
+    return combine(f"{head} by round{after}", panels) if panels else None
 
 
 def accuracy_against_bytes(
     runs: Sequence[RunRecord], *, title: str = "", colors: Mapping[str, str] | None = None
 ) -> Figure | None:
-    """Draw accuracy against the bytes sent so far, up and down, by all parties."""
-    series, rules, measured = [], [], []
+    """Draw the runs' metric against the bytes sent so far, up and down, by all parties."""
+    series, rules, measured, metric = [], [], [], _share_of(runs)
     for name, style, group in group_runs(runs, colors):
         paths: dict[int, list[tuple[float, float]]] = {}
         for run in group:
             sent = 0.0
             for event in run.rounds:
                 sent += sum(event[k] for k in ("bytes_up", "bytes_down") if is_finite(event.get(k)))
-                if is_finite(event.get("accuracy")):
-                    paths.setdefault(event["round"], []).append((sent, event["accuracy"]))
+                if is_finite(event.get(metric)):
+                    paths.setdefault(event["round"], []).append((sent, event[metric]))
         points = [
             (math.fsum(b for b, _ in path) / len(path), *mean_error(a for _, a in path))
             for _, path in sorted(paths.items())
         ]
         if points and points[-1][0] > 0:
-            series.append(band(name, style, "accuracy", points))
+            series.append(band(name, style, metric, points))
             measured.append((name, points))
-        elif is_finite(level := mean_error(r.metrics.get("accuracy") for r in group)[0]):
+        elif is_finite(level := mean_error(r.metrics.get(metric) for r in group)[0]):
             rules.append(Rule(name, level, style))
     if not series:
         return None
@@ -310,18 +326,18 @@ def accuracy_against_bytes(
         for (name, points), best in zip(measured, bests)
     ]
     return plot(
-        f"Accuracy vs. bytes sent{': ' if title else ''}{title}",
+        f"{metric_title(metric)} vs. bytes sent{': ' if title else ''}{title}",
         series,
         Axis("bytes sent so far, all parties", log=max(ends) / min(ends) > 20, form=lambda v, step: size(v)),
-        Axis("accuracy", form=form_share),
+        Axis(metric_name(metric), form=form_share),
         rules=rules,
-        caption="Uploads and downloads of all parties."
+        caption="Uploads and downloads of all parties, without those of evaluations."
         + (" Baselines, which send no messages, are dashed lines." if rules else ""),
         table=Table(
             (
                 "algorithm",
                 "total sent",
-                "final accuracy",
+                f"final {metric_name(metric)}",
                 "sent to reach 95% of its best",
                 f"sent to reach {percent(level)}",
             ),
@@ -333,17 +349,17 @@ def accuracy_against_bytes(
 def accuracy_against_epsilon(
     runs: Sequence[RunRecord], *, title: str = "", colors: Mapping[str, str] | None = None
 ) -> Figure | None:
-    """Draw accuracy against the ε spent so far."""
-    series, rows = [], []
+    """Draw the runs' metric against the ε spent so far."""
+    series, rows, metric = [], [], _share_of(runs)
     for name, style, group in group_runs(runs, colors):
         paths: dict[float, list[float]] = {}
         for run in group:
             for event in run.rounds:
-                if is_finite(event.get("epsilon")) and is_finite(event.get("accuracy")):
-                    paths.setdefault(event["epsilon"], []).append(event["accuracy"])
+                if is_finite(event.get("epsilon")) and is_finite(event.get(metric)):
+                    paths.setdefault(event["epsilon"], []).append(event[metric])
         points = [(spent, *mean_error(path)) for spent, path in sorted(paths.items())]
         if points:
-            series.append(band(name, style, "accuracy", points))
+            series.append(band(name, style, metric, points))
             best = max(points, key=lambda p: p[1])
             rows.append(
                 (
@@ -356,12 +372,14 @@ def accuracy_against_epsilon(
     if not series:
         return None
     return plot(
-        f"Accuracy vs. ε{': ' if title else ''}{title}",
+        f"{metric_title(metric)} vs. ε{': ' if title else ''}{title}",
         series,
         Axis("ε spent so far", form=lambda v, step: significant(v)),
-        Axis("accuracy", form=form_share),
+        Axis(metric_name(metric), form=form_share),
         caption="The ledger below states δ, what ε protects, and against whom.",
-        table=Table(("algorithm", "total ε", "final accuracy", "best accuracy"), rows),
+        table=Table(
+            ("algorithm", "total ε", f"final {metric_name(metric)}", f"best {metric_name(metric)}"), rows
+        ),
     )
 
 

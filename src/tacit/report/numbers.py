@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ..numbers import NONE, WORDS, is_finite, mean_error, size
+from ..numbers import LOWER_IS_BETTER, NONE, WORDS, is_finite, mean_error, size
 
 __all__ = [
     "LOWER_IS_BETTER",
@@ -19,6 +19,8 @@ __all__ = [
     "gap",
     "is_finite",
     "mean_error",
+    "metric_name",
+    "metric_title",
     "names",
     "percent",
     "plus_minus",
@@ -28,8 +30,38 @@ __all__ = [
     "worst_decile",
 ]
 
-SHARES = {"accuracy", "f1", "precision", "recall", "auc", "balanced_accuracy", "best_accuracy"}
-LOWER_IS_BETTER = {"loss", "mse", "mae", "rmse"}
+SHARES = {
+    "accuracy",
+    "f1",
+    "precision",
+    "recall",
+    "auc",
+    "average_precision",
+    "balanced_accuracy",
+    "majority",
+    "best_accuracy",
+}
+NAMES = {
+    "auc": "AUC",
+    "average_precision": "average precision",
+    "brier": "Brier score",
+    "f1": "F1",
+    "loss": "loss",
+    "mae": "mean absolute error",
+    "r2": "R²",
+    "rmse": "root mean squared error",
+}
+
+
+def metric_name(metric: str) -> str:
+    """Return the name of a metric in a sentence."""
+    return NAMES.get(metric, metric.replace("_", " "))
+
+
+def metric_title(metric: str) -> str:
+    """Return the name of a metric at the beginning of a line."""
+    name = metric_name(metric)
+    return name[0].upper() + name[1:]
 
 
 def percent(value: Any, digits: int = 1) -> str:

@@ -16,12 +16,31 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadRun
+from ..numbers import is_better, judged_by
 from .numbers import is_finite, mean_error
 
 CENTRAL, ALONE = BASELINES = (
     "central",
     "local only",
 )  # what a comparison calls them, in its runs and in compare.json
+SCORES = (  # how the names of metrics begin
+    "loss",
+    "accuracy",
+    "precision",
+    "recall",
+    "f1",
+    "auc",
+    "average_precision",
+    "brier",
+    "majority",
+    "mae",
+    "r2",
+    "rmse",
+    "confusion",
+    "calibration",
+    "curve",
+    "subgroups",
+)
 INCOMPLETE = (
     "The last line of events.jsonl (line {}) is incomplete, as after a run that was killed while writing; "
     "it was left out."
@@ -121,18 +140,29 @@ class RunRecord:
         measured = [e for e in self.rounds if "loss" in e or "accuracy" in e]
         if not measured:
             return {}
-        metrics = {
-            k: v
-            for k, v in measured[-1].items()
-            if k in ("loss", "loss_error", "accuracy", "accuracy_error", "f1", "mae", "r2")
-        }
+        metrics = {k: v for k, v in measured[-1].items() if k.startswith(SCORES)}
+        metric = judged_by(metrics, self.asked_metric)
         scored = [
-            e for e in measured if is_finite(e.get("accuracy")) and "accuracy_error" not in e
+            e for e in measured if is_finite(e.get(metric)) and "accuracy_error" not in e
         ]  # the best of several noisy values is the luckiest
         if scored:
-            best = max(scored, key=lambda e: e["accuracy"])
-            metrics |= {"best_accuracy": best["accuracy"], "best_round": best["round"]}
+            best = scored[0]
+            for e in scored[1:]:
+                best = e if is_better(metric, e[metric], best[metric]) else best
+            metrics |= {f"best_{metric}": best[metric], "best_round": best["round"]}
         return metrics
+
+    @property
+    def asked_metric(self) -> str | None:
+        """The metric that the job asks for."""
+        train = self.job.get("train")
+        asked = train.get("metric") if isinstance(train, Mapping) else None
+        return asked if isinstance(asked, str) else None
+
+    @property
+    def metric(self) -> str:
+        """The metric that the run is judged by."""
+        return judged_by(self.metrics, self.asked_metric)
 
     @cached_property
     def by_party(self) -> Mapping[str, Any]:
@@ -221,11 +251,10 @@ def read(directory: str | Path) -> tuple[list[RunRecord], dict[str, Any] | None]
     return runs, comparison
 
 
-def tabulate(runs: Iterable[RunRecord], metric: str = "accuracy") -> dict[str, Any]:
-    """Make the rows and the table of a comparison from its runs alone."""
+def tabulate(runs: Iterable[RunRecord], metric: str | None = None) -> dict[str, Any]:
+    """Make the rows and the table of a comparison from its runs alone, by `metric` or their own."""
     runs = list(runs)
-    if not any(metric in run.metrics for run in runs):
-        metric = "loss"
+    metric = metric or next((run.metric for run in runs if run.metrics), "loss")
     rows = [
         {
             "label": r.label,

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from . import clusters, figures, nodes, timing, verdict
+from . import clusters, figures, judging, nodes, timing, verdict
 from .card import card
 from .layout import Page, Section, figure, folding, grid, per_skew, table, tile
 from .markup import Safe, join, plain, tag
 from .numbers import (
     LOWER_IS_BETTER,
     count,
+    format_metric,
     format_seconds,
     gap,
     is_finite,
+    metric_title,
     names,
     percent,
     plus_minus,
@@ -37,8 +39,9 @@ def summary(page: Page) -> Section:
             page.comparison
         )
         tiles = _comparison_tiles(page.comparison)
-        if any("best_accuracy" in (row.get("metrics") or {}) for row in page.comparison.get("rows") or []):
-            sentences.append(f"Results are from the last round. {verdict.BEST_CAVEAT}")
+        score = page.comparison.get("metric", "accuracy")
+        if any(f"best_{score}" in (row.get("metrics") or {}) for row in page.comparison.get("rows") or []):
+            sentences.append(f"Results are from the last round. {verdict.caveat(score)}")
         diverged = [r for r in page.records if r.diverged is not None]
         if diverged:
             which = names(
@@ -92,11 +95,21 @@ def _run_tiles(run: RunRecord) -> list[Safe]:
     if "accuracy_error" in metrics:
         accuracy = plus_minus("accuracy", metrics.get("accuracy"), metrics["accuracy_error"])
         result = tile("Accuracy (last round)", accuracy, f"loss {loss}, both with privacy noise")
-    elif "accuracy" in metrics:
-        result = tile("Accuracy (last round)", percent(metrics["accuracy"]), f"loss {loss}")
     else:
-        fit = "R² {}, absolute error {}".format(*(significant(metrics.get(k)) for k in ("r2", "mae")))
-        result = tile("Loss (last round)", loss, fit if "r2" in metrics else "")
+        metric = run.metric
+        within = judging.interval(metrics, metric)
+        base = metrics.get("majority")
+        more = [
+            f"95% interval {within}" if within else "",
+            f"accuracy {percent(metrics.get('accuracy'))}"
+            if metric != "accuracy" and is_finite(base)
+            else "",
+            f"largest class {percent(base)}" if is_finite(base) else "",
+            f"absolute error {significant(metrics.get('mae'))}" if metric == "r2" else "",
+            f"loss {loss}" if metric != "loss" else "",
+        ]
+        value = loss if metric == "loss" else format_metric(metric, metrics.get(metric))
+        result = tile(f"{metric_title(metric)} (last round)", value, ", ".join(filter(None, more)))
     took = format_seconds(run.last("end").get("seconds")) if run.is_finished else "not finished"
     sizes = fed.get("sizes") or []  # a server does not know the rows of real parties
     rows = f"{count(sum(sizes))} rows in total" if sizes else "row counts not recorded"
@@ -499,6 +512,7 @@ def notes(page: Page) -> Section | None:
 ALL = (
     summary,
     results,
+    judging.judging,
     charts("curves", "Learning curves", figures.curves),
     charts("time", "Accuracy vs. time", timing.against_time, timing.ages),
     charts("bytes", "Accuracy vs. communication", figures.accuracy_against_bytes),

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from .figures import band, group_runs, metric_axis
+from .figures import band, group_runs, judged_by, metric_axis
 from .numbers import LOWER_IS_BETTER, count, format_metric, format_seconds, is_finite, mean_error, percent
 from .records import RunRecord
 from .svg import Axis, Figure, Table, bars, combine, plot
@@ -17,7 +17,8 @@ MOST_AGES = 12  # bars; older updates share the last
 
 
 def metric_of(runs: Sequence[RunRecord]) -> str:
-    return "accuracy" if any("accuracy" in e for r in runs for e in r.rounds) else "loss"
+    metric = judged_by(runs)
+    return metric if any(metric in e for r in runs for e in r.rounds) else "loss"
 
 
 def _points(runs: Sequence[RunRecord], metric: str) -> list[tuple[float, float, float | None]]:

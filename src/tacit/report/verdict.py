@@ -14,6 +14,8 @@ from .numbers import (
     gap,
     is_finite,
     mean_error,
+    metric_name,
+    metric_title,
     names,
     percent,
     plus_minus,
@@ -23,10 +25,15 @@ from .numbers import (
 )
 from .records import BASELINES, CENTRAL, RunRecord
 
-BEST_CAVEAT = (
-    "The best round is selected on the test set, so its accuracy is optimistic; compare algorithms by their "
-    "last round."
-)
+
+def caveat(metric: str = "accuracy") -> str:
+    """Return why the best round is not the one to compare."""
+    return (
+        f"The best round is selected on the test set, so its {metric_name(metric)} is optimistic; compare "
+        "algorithms by their last round."
+    )
+
+
 NOTHING = 5e-4  # a difference that rounds to 0.0 points
 
 
@@ -81,6 +88,13 @@ def _cost(metric: str, distances: Sequence[float]) -> str:
         else f"{gap(metric, low).split()[0]} to {gap(metric, high)}"
     )
     return f" Compared with one central model, federated training costs {figures}."
+
+
+def _interval(metric: str, metrics: Mapping[str, Any]) -> str:
+    low, high = metrics.get(f"{metric}_low"), metrics.get(f"{metric}_high")
+    if not (is_finite(low) and is_finite(high)):
+        return ""
+    return f" (95% interval {format_metric(metric, low)} to {format_metric(metric, high)})"
 
 
 def winner(
@@ -174,8 +188,10 @@ def _under(
     metric = data.get("metric", "accuracy")
     sentences = (
         f"{skew}: {label} reaches "
-        f"{plus_minus(metric, mean, error)}{_against_central(metric, to_central(data, label, skew))}."
+        f"{_named(metric, plus_minus(metric, mean, error))}"
+        f"{_against_central(metric, to_central(data, label, skew))}."
     )
+    sentences += _not_above_baseline(data, skew, label)
     if second:
         lead = abs(mean - second[1])
         if lead < NOTHING:
@@ -212,6 +228,54 @@ def _under(
         + f" On the global test set, {count(len(yes))} of {count(len(yes) + len(no))} parties benefited from "
         f"federated training; {worse}.{at_home}"
     )
+
+
+def _named(metric: str, value: str) -> str:
+    """Return '91.3%' for an accuracy, 'an AUC of 75.0%' for other metrics."""
+    return value if metric == "accuracy" else f"{article(metric)} {metric_name(metric)} of {value}"
+
+
+def article(metric: str) -> str:
+    return "an" if metric_name(metric)[0] in "aeiouAFR" else "a"  # an AUC, an F1, an R²
+
+
+def _not_above_baseline(data: Mapping[str, Any], skew: str, label: str) -> str:
+    """Say that an algorithm is no better than a constant prediction, if that is so."""
+    runs = [
+        row.get("metrics") or {}
+        for row in data.get("rows") or []
+        if (row.get("label"), row.get("skew")) == (label, skew)
+    ]
+    means = {k: mean_error(m.get(k) for m in runs)[0] for k in ("accuracy", "majority", "auc", "r2")}
+    return " " + said if (said := baseline(data.get("metric", "accuracy"), means)) else ""
+
+
+def baseline(metric: str, metrics: Mapping[str, Any]) -> str:
+    """Say that a model does not beat a constant prediction, if it does not.
+
+    That is the mean of the target for a regression, and the largest class for a classification.
+    """
+    accuracy, majority, auc, r2 = (metrics.get(k) for k in ("accuracy", "majority", "auc", "r2"))
+    if is_finite(r2) and not is_finite(accuracy):
+        return "" if r2 > 0 else "It does not beat always predicting the mean of the target."
+    if not (is_finite(accuracy) and is_finite(majority)):
+        return ""
+    if accuracy <= majority:
+        said = (
+            f"Its accuracy, {percent(accuracy)}, does not beat always predicting the largest class, "
+            f"{percent(majority)}"
+        )
+        ranks = is_finite(auc) and auc > 0.5
+        if metric in ("auc", "average_precision", "brier", "loss") and ranks:
+            return f"{said}: its scores rank rows, but at its threshold it does not find the smaller class."
+        return f"{said}."
+    low = metrics.get("accuracy_low")
+    if is_finite(low) and low <= majority:
+        return (
+            f"Its accuracy, {percent(accuracy)}, is not clearly above always predicting the largest class, "
+            f"{percent(majority)}: the 95% interval begins at {percent(low)}."
+        )
+    return ""
 
 
 def _against_central(metric: str, distance: float | None) -> str:
@@ -252,14 +316,15 @@ def _diverged(data: Mapping[str, Any]) -> list[str]:
 def run(record: RunRecord) -> list[str]:
     """Return the sentences for a single run; the first is the headline."""
     metrics, parties = record.metrics, record.federation.get("parties") or []
-    metric = "accuracy" if "accuracy" in metrics else "loss"
+    metric = record.metric
     rounds = f"{count(record.done)} round{'' if record.done == 1 else 's'}"
     if not metrics:
         return [
             f"{record.label} has no result yet: {count(record.done)} of {count(record.planned)} rounds are "
             "complete."
         ]
-    error = metrics.get(f"{metric}_error")
+    # of privacy noise; the AUC's error is that of its bins
+    error = metrics.get(f"{metric}_error") if metric in ("accuracy", "loss") else None
     is_too_noisy = metric == "accuracy" and error is not None and error >= 0.5  # a guess is as accurate
     reached = (
         format_metric(metric, metrics.get(metric))
@@ -272,9 +337,16 @@ def run(record: RunRecord) -> list[str]:
         else f"{record.label} ran {rounds}. Its accuracy cannot be reported: its privacy noise has a "
         f"standard error of {percent(error)}."
         if is_too_noisy
-        else f"{record.label} reaches {'an' if metric == 'accuracy' else 'a'} {metric} of {reached} after "
-        f"{rounds}."
+        else f"{record.label} reaches {article(metric)} {metric_name(metric)} of {reached} after {rounds}"
+        f"{_interval(metric, metrics)}."
     ]
+    if record.diverged is None and not is_too_noisy and (said := baseline(metric, metrics)):
+        sentences.append(said)
+    if record.diverged is None and metric == "auc" and is_finite(metrics.get("average_precision")):
+        sentences.append(
+            f"Its average precision is {percent(metrics['average_precision'])}, its accuracy "
+            f"{percent(metrics.get('accuracy'))}."
+        )
     if is_too_noisy:
         sentences.append(
             "The metrics are covered by ε. More parties, a larger ε or evaluate_every=0 reduce their noise."
@@ -288,10 +360,11 @@ def run(record: RunRecord) -> list[str]:
         )
     if record.diverged is not None:
         sentences.append("Results after that round are meaningless. Try a smaller learning rate first.")
-    if is_finite(metrics.get("best_accuracy")):
-        best = f"{percent(metrics['best_accuracy'])} in the best round ({metrics.get('best_round', '?')})"
+    if is_finite(metrics.get(f"best_{metric}")):
+        best = format_metric(metric, metrics[f"best_{metric}"])
         sentences.append(
-            f"Accuracy is {percent(metrics.get('accuracy'))} in the last round and {best}. {BEST_CAVEAT}"
+            f"{metric_title(metric)} is {format_metric(metric, metrics.get(metric))} in the last round and "
+            f"{best} in the best round ({metrics.get('best_round', '?')}). {caveat(metric)}"
         )
     values = record.party_accuracy
     worst = worst_decile(values)
@@ -303,7 +376,13 @@ def run(record: RunRecord) -> list[str]:
             f"and the worst decile ({who}) {percent(mean_error(values[i] for i in worst)[0])}."
         )
     if total := record.total("bytes_up") + record.total("bytes_down"):
-        sentences.append(f"{size(total)} of models and updates were sent in total.")
+        tested = record.total("bytes_evaluation")
+        both = f"{size(total)} of models and updates were sent in total"
+        sentences.append(
+            f"{both}, and {size(tested)} to evaluate models ({size(total + tested)})."
+            if tested
+            else f"{both}."
+        )
     if record.label not in BASELINES and len(parties) != 1:
         sentences.append(
             "A single run has no baselines. Use tacit compare to compare it with one central model and with "

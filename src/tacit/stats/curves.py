@@ -50,7 +50,7 @@ def log_log_interval(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The interval of S from the variance of log S; 1 where nobody had an event."""
     z = normal_quantile(level)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         v = np.log(survival)
         half = z * np.sqrt(variance) / v
         low = np.exp(-np.exp(np.log(-v) - half))

@@ -24,7 +24,7 @@ import torch
 
 from ..crypto import exact
 from ..errors import BadData
-from ..protocols.sum_program import Down
+from ..protocols.sum_steps import Down
 from . import design, risk_sets
 from .lifetimes import COUNT_BOUND, _codes, count_powers, read_events, read_times, to_cells
 from .newton import INTERCEPT, Scaling, upper

@@ -12,7 +12,7 @@ import torch
 
 from ..crypto import exact
 from ..errors import BadData
-from ..protocols.sum_program import Down
+from ..protocols.sum_steps import Down
 from . import design, risk_sets
 from .ascent import NEARLY, Ascent
 from .families import load_scipy

@@ -20,7 +20,7 @@ import torch
 
 from ..errors import BadData
 from ..parameters import bad
-from ..protocols.sum_program import Down
+from ..protocols.sum_steps import Down
 from . import design
 from .recall import recall
 

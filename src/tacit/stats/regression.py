@@ -22,7 +22,7 @@ import torch
 
 from ..crypto import exact
 from ..errors import BadData
-from ..protocols.sum_program import Down
+from ..protocols.sum_steps import Down
 from . import design, families
 from .ascent import Ascent
 from .glm_sums import Pieces, count_third, firth_pieces, newton_pieces

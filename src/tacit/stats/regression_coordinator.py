@@ -10,7 +10,7 @@ import torch
 
 from ..crypto import exact
 from ..errors import BadData
-from ..protocols.sum_program import Down
+from ..protocols.sum_steps import Down
 from . import design
 from .ascent import NEARLY, Ascent
 from .glm_sums import NewtonSums, count_third, read_third

@@ -15,7 +15,7 @@ import pandas as pd
 
 from ..crypto import exact
 from ..errors import BadData
-from ..protocols.sum_program import Down
+from ..protocols.sum_steps import Down
 from . import curves, design
 from .lifetimes import read_events, read_times
 from .newton import symmetric, upper

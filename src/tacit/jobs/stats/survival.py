@@ -37,6 +37,7 @@ def kaplan_meier(
     levels: Mapping[str, Sequence[Any]] | None = None,
     missing: str = "drop",
     epsilon: float | None = None,
+    delta: float = 1e-6,
     runtime: Any = "cohort",
     guard: Any = None,
 ) -> Curves:
@@ -47,16 +48,16 @@ def kaplan_meier(
     (default 1, one unit of time), or the times it lists. With `epsilon`, the counts are noisy, and `grid`
     must list the times.
     """
+    check_level("kaplan_meier", level)
     if epsilon is not None:
         from .private_survival import private_kaplan_meier
 
         return private_kaplan_meier(
-            fed, time, event, by, entry, grid, level, levels, missing, epsilon, runtime, guard
+            fed, time, event, by, entry, grid, level, levels, missing, epsilon, delta, runtime, guard
         )
     counts, ledger, notes = count_lifetimes(
         "kaplan_meier", fed, time, event, by, (), entry, grid, (1,), levels, missing, runtime, guard
     )
-    check_level("kaplan_meier", level)
     tables, medians = [], {}
     for k, group in enumerate(counts.groups):
         table = curves.survival_table(

@@ -305,6 +305,12 @@ class Limits:
                 f"{self.min_rows} is asked for, because counts "
                 f"on few rows show them. {AGREE}"
             )
+        if train["subgroups"]:
+            raise NotAgreed(
+                "the server's job asks for counts by subgroup ("
+                f"{', '.join(map(str, train['subgroups']))[:80]}); without an agreed job none are sent, "
+                f"because a narrow subgroup is a single person. {AGREE}"
+            )
         with torch.device("meta"):  # nothing is allocated
             module = models.build(
                 p.model, tuple(contract.tables["features"]), contract.tables["classes"] or 1, p.seed

@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ...algorithms.types import State
+from ...crypto import exact
 from ...crypto.agree import SIGNATURE, Identity
-from ...engine.metrics import Counts
+from ...engine.subgroups import Tally
 from ...errors import BadParameter
 from ...guard import Guard
 from ...guard.encrypt import Encrypt
@@ -24,10 +26,12 @@ from ...parties.party import Party
 from ...protocols import encrypted, lightsecagg, secagg
 from ...protocols.consent import Commitment
 from ...protocols.rounds import SESSION, SESSION_BYTES
+from .counts import unpack_tally
 from .plan import Plan
 from .traffic import MessageSizes, round_sizes
 
-FINE = 1 << 16  # a summed loss is sent in units of 1/FINE
+LARGEST = 1e33  # of a sum: `exact` encodes up to 5e33
+HALF = 16  # bits of half a limb of an exact sum: then counts and limbs fit a ring of 32 bits
 
 
 class HiddenSum:
@@ -85,21 +89,21 @@ class HiddenSum:
 
 
 class HiddenCounts:
-    """The counts of an evaluation as a hidden sum over all parties: secure aggregation in a ring of 64 bits.
+    """The counts of an evaluation as a hidden sum over all parties: secure aggregation in a ring of 32 bits.
 
     It is over all parties or none: counts hardly change with the model, so two sums over different parties
     would differ by one party's counts.
 
-    `blank` are the counts of no rows; their shapes give the vector's layout. Counts are whole numbers; the
-    summed loss is rounded to 1/FINE. A loss that is not finite, or too large, is counted as such in a number
-    of its own, and the sum's loss is then infinite.
+    `blank` are the counts of no rows; their shapes give the vector's layout. Counts are whole numbers; losses
+    and moments are summed exactly (crypto/exact.py), in limbs of 16 bits. A party with a sum that is not
+    finite, or too large, says so in a number of its own, and the total's sums are then infinite.
     """
 
     def __init__(
         self,
         guard: Guard,
         parties: int,
-        blank: Counts,
+        blank: Tally,
         federation: str,
         identities: Mapping[str, Any] | None = None,
     ):
@@ -116,11 +120,12 @@ class HiddenCounts:
 
     @property
     def bound(self) -> int:
-        return (1 << 62) // self.parties
+        """The most rows of a party: their sum fits 31 bits. With many parties, half a limb must fit."""
+        return max((1 << 31) // (2 * self.parties), 1 << HALF)
 
     def terms(self, sent: bytes = b"") -> secagg.SecAggTerms:
         stage = self.guard.hiding
-        length = 3 + sum(math.prod(v.shape) for v in self.blank[2:])
+        length = 1 + 2 * exact.LIMBS * len(self.blank.sums) + len(self.blank.numbers)
         active = isinstance(stage, SecAgg) and stage.adversary == "active"
         return check(
             secagg.SecAggTerms(
@@ -137,25 +142,25 @@ class HiddenCounts:
     def traffic(self, names: Sequence[str]) -> tuple[int, int]:
         return _mean_traffic(secagg, self.terms(), self.guard, names)
 
-    def encode(self, counts: Mapping[str, Tensor]) -> Tensor:
+    def encode(self, sent: Mapping[str, Tensor]) -> Tensor:
         """Return one party's counts as integers; zeros if it reports none."""
-        mine = Counts(**counts) if counts else self.blank
-        loss = float(mine.loss) * FINE
-        finite = math.isfinite(loss) and abs(loss) <= self.bound
-        head = torch.tensor(
-            [0 if finite else 1, round(loss) if finite else 0, round(float(mine.rows))], dtype=torch.int64
-        )
-        return torch.cat([head, *(v.reshape(-1).round().to(torch.int64) for v in mine[2:])])
+        mine = unpack_tally(sent, self.blank) if sent else self.blank
+        sums = mine.sums.numpy()
+        fits = np.abs(sums) < LARGEST  # not so the loss of a diverged model
+        limbs, bad = exact.encode(np.where(fits, sums, 0.0)), int(not fits.all())
+        sign, size = np.sign(limbs), np.abs(limbs)
+        low, high = sign * (size & ((1 << HALF) - 1)), sign * (size >> HALF)
+        halves = torch.from_numpy(np.concatenate([low, high]))
+        return torch.cat([torch.tensor([bad]), halves, mine.numbers])
 
-    def decode(self, total: Tensor) -> Counts:
-        bad, loss, rows = (int(v) for v in total[:3])
-        rest = total[3:].split([math.prod(v.shape) for v in self.blank[2:]])
-        parts = [v.to(torch.float64).view(like.shape) for v, like in zip(rest, self.blank[2:])]
-        return Counts(
-            torch.tensor(math.inf if bad else loss / FINE, dtype=torch.float64),
-            torch.tensor(float(rows)),
-            *parts,
-        )
+    def decode(self, total: Tensor) -> Tally:
+        n = exact.LIMBS * len(self.blank.sums)
+        low, high, numbers = total[1:].split([n, n, len(self.blank.numbers)])
+        sums = torch.from_numpy(exact.decode((low + (high << HALF)).numpy()))
+        tally = self.blank.fill(sums, numbers)
+        if not int(total[0]):
+            return tally
+        return Tally(*(c._replace(loss=torch.full_like(c.loss, math.inf)) for c in tally.parts))
 
     async def server(
         self, me: Party, r: int, names: Sequence[str], within: float | None, sent: bytes

@@ -8,10 +8,12 @@ import torch
 from ...algorithms.plan import identify, plan
 from ...algorithms.types import Algorithm, Batches, State, fresh
 from ...data.federation import Federation
-from ...engine.metrics import count
+from ...engine.evaluation import Rules, tally_party
+from ...engine.subgroups import Tally
 from ...engine.task import Task
 from ...guard import Guard
 from ..devices import placed
+from .counts import pack_tally
 from .local_dp import PrivateTask
 from .plan import MIN_ROWS
 
@@ -30,9 +32,10 @@ class Member:
         batch_size: int | None,
         local_steps: int | None,
         guard: Guard | None = None,
-        min_rows: int = MIN_ROWS,
+        rules: Rules | None = None,
     ):
-        self.guard, self.min_rows = guard, min_rows
+        self.guard = guard
+        self.rules = Rules(fed.classes, MIN_ROWS) if rules is None else rules
         self.name, self.fed, self.task, self.algorithm = name, fed, task, algorithm
         self.seed, self.epochs, self.batch_size, self.local_steps = seed, epochs, batch_size, local_steps
 
@@ -88,13 +91,17 @@ class Member:
 
         They are empty for fewer than `min_rows` rows, unless `summed`: the server sees a hidden sum only.
         """
-        if not summed and int(self.fed.held.sizes[0]) < self.min_rows:
-            return {}
+        tally = self.tally(r, down, mine, summed)
+        return {} if tally is None else pack_tally(tally)
+
+    def tally(self, r: int, down: State, mine: State | None = None, summed: bool = False) -> Tally | None:
+        """Return what `test` sends, before it is packed."""
+        if not summed and int(self.fed.held.sizes[0]) < self.rules.min_rows:
+            return None
         if mine and self.algorithm.personalizes:
             down = placed(self.task.x.device, down)
             down |= self.algorithm.personal(self.task, down, mine)
-        rows = self.fed.at(r + 1)
-        x, y = rows.x[self.fed.held.index].to(self.task.x.device), rows.y[self.fed.held.index]
-        return count(
-            self.task.predict(down["w"], x, down.get("buffers")).cpu(), y, self.fed.classes
-        )._asdict()
+        rows, index = self.fed.at(r + 1), self.fed.held.index
+        out = self.task.predict(down["w"], rows.x[index].to(self.task.x.device), down.get("buffers")).cpu()
+        groups = None if self.fed.subgroups is None else self.fed.subgroups.select(index)
+        return tally_party(out, rows.y[index], self.rules._replace(sums_only=summed), groups)

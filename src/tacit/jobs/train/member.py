@@ -33,10 +33,10 @@ from ...protocols.consent import Commitment
 from ...runtimes.nursery import find_program
 from . import guards
 from .contract import Agreement, Contract, Limits, NotAgreed
+from .counts import blank_tally
 from .figures import add_noise, fit_figures
 from .hidden_sums import HiddenCounts, HiddenSum
 from .local import Member
-from .messages import blank_counts
 from .party_rows import load_rows, read_rows
 from .plan import Plan
 from .record import Record
@@ -195,7 +195,9 @@ class ClientWork:
         fed = (
             load_rows(Path(self.data["folder"]))
             if "folder" in self.data
-            else read_rows(self.name, self.data["table"], terms["data"], p.seed, p.private is not None)
+            else read_rows(
+                self.name, self.data["table"], terms["data"], p.seed, p.private is not None, p.subgroups
+            )
         )
         shape, classes = list(fed.rows.x.shape[1:]), fed.classes or 0
         if shape != terms["features"] or classes != terms["classes"]:
@@ -259,7 +261,12 @@ class ClientWork:
         if guard is not None and guard.hiding is not None:
             self.hidden = HiddenSum(guard, contract.digest)
             self.counted = (
-                HiddenCounts(guard, len(p.fed), blank_counts(task, fed.classes), contract.digest)
+                HiddenCounts(
+                    guard,
+                    len(p.fed),
+                    blank_tally(replace(p, fed=fed)),
+                    contract.digest,
+                )
                 if self.figures is None
                 else HiddenSum(self.figures, contract.digest)
             )
@@ -270,7 +277,7 @@ class ClientWork:
             p.batch_size,
             p.local_steps,
             guard,
-            p.min_rows,
+            p.rules,
         )
         self.mine = Member(self.name, fed, task, *settings)
         # a paced client tests while it trains: two threads must not share a module
@@ -522,7 +529,9 @@ class ClientWork:
         if r in self.record.figures:
             return self._pack_figures(r)  # the same numbers reveal nothing more
         assert mine.fed.classes is not None
-        sent = add_noise(self.figures, self.name, r, self.tester.test(r, down, memory), mine.fed.classes)
+        tally = self.tester.tally(r, down, memory)
+        counts = {} if tally is None else tally.total._asdict()
+        sent = add_noise(self.figures, self.name, r, counts, mine.fed.classes)
         if self.counted is not None or self.account is None:
             return sent  # a hidden answer is paid for when it is sent; the server pays for noise of its own
         self._pay_test(r)

@@ -19,7 +19,7 @@ from ... import selection
 from ...aggregate.mean import combine_with_memory
 from ...algorithms.types import Algorithm, State, fresh
 from ...engine import evaluation
-from ...engine.metrics import Counts, count
+from ...engine.subgroups import Tally
 from ...engine.task import Task
 from ...pace.scheduler import under
 from ...parties.ledger import Ledger
@@ -33,13 +33,14 @@ from ...runtimes.inprocess import InProcess
 from ...runtimes.streaming import Emitter
 from ...selection import LossesNeeded, PartyInfo
 from ..devices import placed
+from .counts import blank_tally, unpack_tally
 from .figures import estimate, fit_figures, warn
 from .guards import chosen, fit
 from .hidden_sums import HiddenCounts, HiddenSum, hidden_sizes, signing_keys
 from .local import Member
 from .plan import Plan, seconds_of
 from .simulated import SimulatedTrainer, rule_for, tested_reveals, upload_reveals
-from .traffic import MessageSizes, look_sizes, round_sizes
+from .traffic import MessageSizes, look_sizes, round_sizes, wire_size
 from .trainer import Records, RoundRecord, RunContext, Trainer, evaluates, make_record
 
 SERVER = "server"
@@ -77,7 +78,7 @@ class MessageTrainer(Trainer):
             keys, binding = signing_keys(p, self.guard), self.binding()
             self.hidden = HiddenSum(self.guard, binding, keys)
             self.counted = (
-                HiddenCounts(self.guard, len(p.fed), blank_counts(task, p.fed.classes), binding, keys)
+                HiddenCounts(self.guard, len(p.fed), blank_tally(p), binding, keys)
                 if self.figures is None
                 else HiddenSum(self.figures, binding, keys)
             )
@@ -89,6 +90,8 @@ class MessageTrainer(Trainer):
         self.facts: dict[str, Any] = {}  # of the current round
         self.dropped = {} if context.pending is None else dict(context.pending.dropped)
         self.sizes = MessageSizes()  # of the last round
+        self.tested_bytes = 0  # bytes of counts that had reached the server before this evaluation
+        self.hidden_test_bytes = 0  # bytes of the hidden sum of the last evaluation
         self.hidden_bytes = 0  # bytes of hidden sums that had reached the server before this round
         self.memory: State = {}  # what the aggregation rule remembers of earlier rounds
         self.server = starts[0] | p.algorithm.server_state(starts[0]["w"])
@@ -189,8 +192,8 @@ class MessageTrainer(Trainer):
             return self.test_models()
 
         async def tested(r: int, answers: dict[str, State] | protocol.SumResult | None) -> None:
-            if isinstance(answers, protocol.SumResult):
-                self._count_hidden_bytes()  # those bytes belong to no update
+            if self.counted is not None:
+                self.hidden_test_bytes = self._count_hidden_bytes()  # those bytes belong to no update
             await self.finish_round(emitter, record, {} if answers is None else self._metrics(r + 1, answers))
 
         return protocol.server(
@@ -249,7 +252,9 @@ class MessageTrainer(Trainer):
         self, emitter: Emitter[list[RoundRecord]], record: RoundRecord, metrics: dict[str, Any]
     ) -> None:
         dropped, self.dropped = self.dropped, {}
-        await emitter.emit([dataclasses.replace(record, metrics=metrics, dropped=dropped, is_complete=True)])
+        size = self._count_evaluation_bytes(record.round) if record.tested else 0
+        record = dataclasses.replace(record, bytes_evaluation=size, is_complete=True)
+        await emitter.emit([dataclasses.replace(record, metrics=metrics, dropped=dropped)])
 
     def drop(self, r: int, reasons: Mapping[str, str]) -> None:
         """Keep why parties are left out of the current round; the first reason of each counts."""
@@ -331,7 +336,7 @@ class MessageTrainer(Trainer):
             p.batch_size,
             p.local_steps,
             self.guard,
-            p.min_rows,
+            p.rules,
         )
 
     def client(self, k: int, member: Member) -> Callable[[Party], Any]:
@@ -434,6 +439,21 @@ class MessageTrainer(Trainer):
         before, self.hidden_bytes = self.hidden_bytes, sum(s.bytes for s in seen if s.kind not in others)
         return self.hidden_bytes - before
 
+    def _count_evaluation_bytes(self, r: int) -> int:
+        """Return the bytes by which the model after round r was evaluated: models down, counts up."""
+        p, model = self.plan, self.test_models()
+        if isinstance(model, protocol.ModelAssignment):
+            down = sum(wire_size(protocol.Test(r - 1, model.models[model.of[n]])) for n in p.fed.parties)
+        else:
+            down = len(p.fed) * wire_size(protocol.Test(r - 1, model))
+        if self.counted is not None:
+            up, self.hidden_test_bytes = self.hidden_test_bytes, 0
+            return down + up + len(p.fed) * self.counted.traffic(p.fed.parties)[1]
+        before = self.tested_bytes
+        seen = self.parties[SERVER].ledger.seen
+        self.tested_bytes = sum(s.bytes for s in seen if s.kind == protocol.Tested.kind)
+        return down + self.tested_bytes - before
+
     def _metrics(self, r: int, answers: dict[str, State] | protocol.SumResult) -> dict[str, Any]:
         p = self.plan
         if self.figures is not None:
@@ -448,26 +468,29 @@ class MessageTrainer(Trainer):
             assert p.fed.classes is not None
             return estimate(self.figures, mean, p.fed.classes, p.algorithm.personalizes)
         is_sum = isinstance(answers, protocol.SumResult)
-        counts: list[Counts | None]
+        counts: dict[str, Tally | None]
         if isinstance(answers, protocol.SumResult):
             assert isinstance(self.counted, HiddenCounts)
-            names, counts = [], [self.counted.decode(answers.total)]
+            counts = {"": self.counted.decode(answers.total)}
         else:
-            names = [name for name in p.fed.parties if name in answers]
-            counts = [Counts(**answers[name]) if answers[name] else None for name in names]
+            blank = blank_tally(p)
+            counts = {
+                name: unpack_tally(answers[name], blank) if answers[name] else None
+                for name in p.fed.parties
+                if name in answers
+            }
         metrics = evaluation.gather(
             self.task,
             self.server["w"],
             self.server.get("buffers"),
             p.fed.test_at(r),
             counts,
-            p.fed.classes,
-            p.min_rows,
-            is_sum or p.sums_only,
+            p.rules._replace(sums_only=is_sum or p.sums_only),
+            p.fed.subgroups,
             p.algorithm.personalizes,
         )
         if "parties" in metrics:
-            each = dict(zip(names, metrics["parties"]["accuracy"]))
+            each = dict(zip(counts, metrics["parties"]["accuracy"]))
             metrics["parties"] = {"accuracy": [each.get(name) for name in p.fed.parties]}
         return metrics
 
@@ -531,13 +554,3 @@ def server_step(algorithm: Algorithm, server: State, mean: State, fraction: floa
     state = {k: v for k, v in server.items() if k not in ("w", "buffers")}
     w, state = algorithm.merge(server["w"], state, mean, torch.tensor(fraction))
     return {"w": w, **buffers, **state}
-
-
-def blank_counts(task: Task, classes: int | None) -> Counts:
-    """Return the counts of no rows, whose shapes are those of every party."""
-    labels = tuple(task.y.shape[1:])  # one a row, or one a token
-    return count(
-        torch.zeros(0, *labels, classes or 1),
-        torch.zeros(0, *labels, dtype=torch.int64 if classes else torch.float32),
-        classes,
-    )

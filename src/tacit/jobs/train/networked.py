@@ -31,9 +31,10 @@ from ...runtimes.streaming import Emitter
 from ...selection import PartyInfo
 from ..devices import placed
 from .contract import Contract
+from .counts import blank_tally, unpack_tally
 from .elsewhere import Deployed, Elsewhere
 from .member import member, model_spec, run_alongside
-from .messages import SERVER, MessageTrainer, blank_counts
+from .messages import SERVER, MessageTrainer
 from .party_rows import save_rows
 from .plan import Plan
 from .trainer import Records, RoundRecord, RunContext
@@ -182,18 +183,15 @@ class NetworkedTrainer(MessageTrainer):
         if isinstance(answer, protocol.Tested):
             if self.figures is not None:
                 return self._unreadable(self.figures, answer.counts, self.round)
-            if not answer.counts:
-                return None  # it holds back fewer than min_rows rows
-            got, expected = answer.counts, self._counts()
-        else:
-            assert isinstance(answer, protocol.Upload | buffered.Answer)
-            got, expected = answer.vectors, self._uploads()
-            if not 0 < answer.weight < float("inf"):
-                return f"its update has the weight {answer.weight}; it must be a number above 0"
-            if self.guard is not None:
-                return self._guarded(
-                    name, got, answer.number if isinstance(answer, buffered.Answer) else self.round
-                )
+            return self._wrong_counts(answer.counts)
+        assert isinstance(answer, protocol.Upload | buffered.Answer)
+        got, expected = answer.vectors, self._uploads()
+        if not 0 < answer.weight < float("inf"):
+            return f"its update has the weight {answer.weight}; it must be a number above 0"
+        if self.guard is not None:
+            return self._guarded(
+                name, got, answer.number if isinstance(answer, buffered.Answer) else self.round
+            )
         for key in (*expected, *got):
             if key not in got or key not in expected:
                 return f"its answer has {'no' if key in expected else 'an unexpected'} vector {key!r:.40}"
@@ -203,7 +201,7 @@ class NetworkedTrainer(MessageTrainer):
                     f"its vector {key!r} has the shape {tuple(got[key].shape)} and {got[key].dtype}; it "
                     f"must be {shape} and {dtype}"
                 )
-            if not isinstance(answer, protocol.Tested) and not torch.isfinite(got[key]).all():
+            if not torch.isfinite(got[key]).all():
                 return f"its vector {key!r} contains NaN or infinity"
         return None
 
@@ -241,11 +239,13 @@ class NetworkedTrainer(MessageTrainer):
             self.shapes = {k: (tuple(v.shape), v.dtype) for k, v in upload.vectors.items()}
         return self.shapes
 
-    def _counts(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        return {
-            k: (tuple(v.shape), v.dtype)
-            for k, v in blank_counts(self.task, self.plan.fed.classes)._asdict().items()
-        }
+    def _wrong_counts(self, sent: State) -> str | None:
+        try:
+            if sent:  # nothing: it holds back fewer than min_rows rows
+                unpack_tally(sent, blank_tally(self.plan))
+        except ProtocolError as error:
+            return str(error).rstrip(".")
+        return None
 
     # --- the programs ---------------------------------------------------------------------------------------
 

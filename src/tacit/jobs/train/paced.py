@@ -22,7 +22,7 @@ from ..devices import placed
 from .guards import layout_of, reveals
 from .plan import Plan
 from .simulated import SimulatedTrainer, all_parties, tested_reveals
-from .traffic import MessageSizes, test_sizes, tested_bytes, wire_size
+from .traffic import MessageSizes, wire_size
 from .trainer import Records, RoundRecord, RunContext, evaluates, make_record
 
 WAY = "delta"  # the one vector that is an update of `w`, and so can become a model again
@@ -182,14 +182,15 @@ class PacedTrainer(SimulatedTrainer):
 
     def _record(self, version: int, last: int) -> RoundRecord:
         (p,), merger = self.plans, self.merger
+        is_due = evaluates(p, version, last)
         return make_record(
             p,
             merger.guard,
             version,
             last,
             merger.participants,
-            merger.sizes(),
-            metrics=self.evaluate(version)[0] if evaluates(p, version, last) else {},
+            merger.sizes()._replace(evaluation=sum(self.evaluation_sizes(0)) if is_due else 0),
+            metrics=self.evaluate(version)[0] if is_due else {},
             facts=merger.facts,
             orders=merger.new_orders,
             clock=self.clocks[0] if version else None,
@@ -242,7 +243,8 @@ class PacedTrainer(SimulatedTrainer):
         """Return the messages that real parties would have exchanged, one line per kind."""
         ledger, p = Ledger(), self.plans[i]
         tests = sum(e["tested"] for e in events)
-        test, tested = test_sizes(self._model(i), p.fed.classes)
+        test, tested = self.evaluation_sizes(i)
+        evaluations = sum(bool(e["tested"]) for e in events)
         answers, up = sum(e["sampled"] for e in events), sum(e["bytes_up"] for e in events)
         down = sum(e["bytes_down"] for e in events)
         to_server, to_all = ("server", all_parties(p)), (all_parties(p), "server")
@@ -253,9 +255,9 @@ class PacedTrainer(SimulatedTrainer):
             Tested,
             tested_reveals(p),
             count=tests,
-            bytes=tested_bytes(events, tested),
+            bytes=evaluations * tested,
             how="ideal",
         )
         ledger.record(*to_all, buffered.Order, count=self.merger.scheduler.serial, bytes=down, how="ideal")
-        ledger.record(*to_all, Test, count=tests, bytes=tests * test, how="ideal")
+        ledger.record(*to_all, Test, count=tests, bytes=evaluations * test, how="ideal")
         return ledger

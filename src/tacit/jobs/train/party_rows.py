@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from ... import data as datasets
 from ...data import tables
 from ...data.federation import Federation, Holdings, Rows
 from ...data.recipe import Recipe
+from ...data.subgroups import Subgroups
 from ...data.table_files import check_encoding, read_table
 from ...errors import BadData, BadJob
 from ...files import write_atomic
@@ -151,6 +152,7 @@ def save_rows(fed: Federation, k: int, folder: Path) -> None:
                 "y": mine.rows.y.contiguous(),
                 "train": mine.train.index.contiguous(),
                 "held": mine.held.index.contiguous(),
+                **({} if mine.subgroups is None else {"subgroups": mine.subgroups.codes.contiguous()}),
             }
         ),
     )
@@ -165,6 +167,9 @@ def save_rows(fed: Federation, k: int, folder: Path) -> None:
                 "skew": None if mine.skew is None else to_table(mine.skew),
                 "columns": mine.columns,
                 "labels": mine.labels,
+                "subgroups": None
+                if mine.subgroups is None
+                else [mine.subgroups.columns, mine.subgroups.values, mine.subgroups.parties],
             }
         ),
     )
@@ -175,7 +180,11 @@ def load_rows(folder: Path) -> Federation:
 
     t, metadata = load_file(folder / "rows.safetensors"), json.loads((folder / "rows.json").read_text())
     skew = None if metadata["skew"] is None else from_table(metadata["skew"], datasets.SKEWS, "skew")
-    rows = Rows(t["x"], t["y"])
+    rows, groups = Rows(t["x"], t["y"]), None
+    if metadata["subgroups"] is not None:
+        columns, values, parties = metadata["subgroups"]
+        codes = t["subgroups"]
+        groups = Subgroups(tuple(columns), tuple(map(tuple, values)), codes, codes[:0], parties)
     return Federation(
         metadata["name"],
         rows,
@@ -188,6 +197,7 @@ def load_rows(folder: Path) -> Federation:
         metadata["seed"],
         tuple(metadata["columns"]),
         tuple(metadata["labels"]),
+        subgroups=groups,
     )
 
 
@@ -197,12 +207,14 @@ def read_rows(
     layout: Mapping[str, Any] | None,
     seed: int,
     one_by_one: bool = False,
+    subgroups: Sequence[str] = (),
 ) -> Federation:
     """Read a party's own file, encoded as all parties agreed.
 
     Columns, categories and labels are the job's. Means and standard deviations are the job's if it declares
     them, and the party's own otherwise. With `one_by_one` each row is held out by itself, whatever the other
-    rows are: where an ε is claimed for a row, its presence must not move others.
+    rows are: where an ε is claimed for a row, its presence must not move others. `subgroups` are those of
+    the job.
     """
     if layout is None:
         raise BadJob(
@@ -240,6 +252,9 @@ def read_rows(
                 outside=f"its label {label!r} has a value that this job does not know",
             )
         y = torch.tensor([place[str(v)] for v in values.tolist()], dtype=torch.int64)
+    groups = Subgroups.without_rows(subgroups, recipe.categories, recipe.numbers)
+    if groups is not None:
+        groups = groups._replace(codes=groups.encode(subgroups, frame))
     held, train = _hold_out(len(y), fraction, seed, one_by_one)
     if not len(train):
         raise BadData(f"{file}: all of its {len(y)} rows are held out, and there is none to train on.")
@@ -256,6 +271,7 @@ def read_rows(
         seed,
         recipe.columns,
         tuple(labels or ()),
+        subgroups=groups,
     )
 
 

@@ -19,6 +19,8 @@ from ...config import conflicts
 from ...config.train import MIN_ROWS as MIN_ROWS
 from ...config.train import TrainConfig, to_tables
 from ...data.federation import Federation, check_one_label
+from ...data.subgroups import Subgroups, attach
+from ...engine.evaluation import Rules
 from ...engine.losses import Objective
 from ...engine.task import Task
 from ...errors import BadData, BadParameter
@@ -81,6 +83,14 @@ class Plan(TrainConfig):
             if self.public_sizes is None
             else np.array(self.public_sizes, dtype=np.int64)
         )
+
+    @property
+    def rules(self) -> Rules:
+        """What is reported of held-out rows."""
+        pipeline = self.fed.pipeline
+        threshold = self.threshold if self.threshold is not None or pipeline is None else pipeline.threshold
+        scale = 1.0 if pipeline is None or self.fed.classes is not None else pipeline.target[1]
+        return Rules(self.fed.classes, self.min_rows, self.sums_only, threshold, scale)
 
     @property
     def talks(self) -> bool:
@@ -299,8 +309,12 @@ def make_plan(fed: Federation, *, label: str = "", skew: str = "", **options: An
 def _complete(p: Plan) -> Plan:
     """Fill in what follows from the data: class weights, malicious rows, public sizes, hidden weights."""
     changes: dict[str, Any] = {"guard": _with_max_rows(p), "class_weight": weigh_classes(p)}
+    fed = _with_subgroups(p)
+    if p.threshold is not None and fed.pipeline is not None:  # predictions use it, too
+        fed = dataclasses.replace(fed, pipeline=dataclasses.replace(fed.pipeline, threshold=p.threshold))
     if p.adversaries is not None:
-        changes["fed"] = p.adversaries.rows(p.fed)
+        fed = p.adversaries.rows(fed)
+    changes["fed"] = fed
     if p.private is not None:
         from .local_dp import public_sizes
 
@@ -308,6 +322,18 @@ def _complete(p: Plan) -> Plan:
         changes["public_sizes"] = public_sizes(p.private, p.fed, p.insecure_seed)
         changes["engine"] = "each"
     return dataclasses.replace(p, **changes)
+
+
+def _with_subgroups(p: Plan) -> Federation:
+    if p.runtime != "parties":
+        return attach(p.fed, p.subgroups)
+    if not p.subgroups or not p.through.layout:  # processes of one machine get theirs with their rows
+        return p.fed
+    from .party_rows import read_layout
+
+    recipe = read_layout(p.through.layout)[0]
+    groups = Subgroups.without_rows(p.subgroups, recipe.categories, recipe.numbers)
+    return dataclasses.replace(p.fed, subgroups=groups)
 
 
 def _per_round(config: TrainConfig, parties: int) -> int:

@@ -24,7 +24,7 @@ from ...runtimes.cohort import Cohort
 from ...selection import PartyInfo
 from .guards import fit, reveals
 from .plan import Plan, seconds_of
-from .traffic import MessageSizes, guarded_sizes, look_sizes, score_bytes, test_sizes, tested_bytes
+from .traffic import MessageSizes, evaluation_sizes, guarded_sizes, look_sizes, score_bytes
 from .trainer import Records, RoundRecord, RunContext, Trainer, evaluates, make_record
 
 # under private.DPSGD
@@ -67,6 +67,7 @@ class SimulatedTrainer(Trainer):
         self.clocks = [context.clock] * len(plans)  # virtual clocks, where there is a speed
         self.last = plans[0].rounds  # the last round of `run`
         self.facts: list[dict[str, Any]] = [{} for _ in plans]  # of the current round
+        self._evaluation_sizes: dict[Any, tuple[int, int]] = {}
         self.look_sizes = 0, 0  # of one Look and one Loss, where losses decide who takes part
 
     @property
@@ -109,6 +110,7 @@ class SimulatedTrainer(Trainer):
         if evaluates(self.plans[0], r, last):
             metrics = self.evaluate(r)
         sizes = self.sizes(r)
+        is_due = evaluates(self.plans[0], r, last)
         return [
             make_record(
                 p,
@@ -116,7 +118,7 @@ class SimulatedTrainer(Trainer):
                 r,
                 last,
                 [p.fed.parties[k] for k in chosen[i]],
-                sizes,
+                sizes._replace(evaluation=sum(self.evaluation_sizes(i)) if is_due else 0),
                 metrics=metrics[i],
                 facts=self.facts[i],
                 clock=self.clocks[i] if r and self.seconds[i] is not None else None,
@@ -159,22 +161,18 @@ class SimulatedTrainer(Trainer):
         """Return the metrics of every run's model after round r (counted from 1)."""
         weights, buffers = self.weights, self.buffers
         tests = [p.fed.test_at(r) for p in self.plans]
-        parties = {
-            (id(p.fed), p.min_rows, p.sums_only): p for p in self.plans
-        }  # once for the runs that share a federation
-        held_by = {
-            key: evaluation.held_out(p.fed, p.fed.at(r), p.min_rows, p.sums_only)
-            for key, p in parties.items()
-        }
-        held = [held_by[id(p.fed), p.min_rows, p.sums_only] for p in self.plans]
+        # once for the runs that share a federation
+        parties = {(id(p.fed), p.rules): p for p in self.plans}
+        held_by = {key: evaluation.held_out(p.fed, p.fed.at(r), p.rules) for key, p in parties.items()}
+        held = [held_by[id(p.fed), p.rules] for p in self.plans]
         metrics = evaluation.evaluate(
             self.task,
             weights,
             buffers,
             tests,
             held,
-            [p.fed.classes for p in self.plans],
             stacked=self.cohort.engine == "stack" and weights.device.type == "cuda",
+            test_subgroups=[p.fed.subgroups for p in self.plans],
         )
         for i, p in enumerate(self.plans):
             if p.algorithm.personalizes and len(held[i].rows.y):
@@ -192,7 +190,7 @@ class SimulatedTrainer(Trainer):
             x = held.rows.x[held.owner == k].to(self.weights.device)
             outs.append(self.task.predict(model["w"], x, model.get("buffers")).cpu())
         # rows are ordered by owner
-        return evaluation.measure_own_models(torch.cat(outs), held, self.plans[i].fed.classes)
+        return evaluation.measure_own_models(torch.cat(outs), held)
 
     def save(self, i: int) -> State:
         return self.cohort.save(i)
@@ -214,6 +212,17 @@ class SimulatedTrainer(Trainer):
             )
         look, loss = self.look_sizes
         return guarded_sizes(self.message_plan, guard, r, *self._blank)._replace(look=look, loss=loss)
+
+    def evaluation_sizes(self, i: int) -> tuple[int, int]:
+        """Return the bytes of all Test and all Tested of one evaluation of run i."""
+        p = self.plans[i]
+        if not p.talks:
+            return 0, 0
+        key = id(p.fed), p.rules  # once for the runs that share a federation
+        if key not in self._evaluation_sizes:
+            guard = self.guards[i] if self.guards else None
+            self._evaluation_sizes[key] = evaluation_sizes(p, guard, self._model(i))
+        return self._evaluation_sizes[key]
 
     @property
     def message_plan(self) -> Plan:
@@ -252,7 +261,8 @@ class SimulatedTrainer(Trainer):
             return ledger
         everyone = all_parties(p)
         downs, tests = sum(e["sampled"] for e in events), sum(e["tested"] for e in events)
-        test, tested = test_sizes(self._model(i), p.fed.classes)
+        test, tested = self.evaluation_sizes(i)
+        evaluations = sum(bool(e["tested"]) for e in events)
         looked, (look, loss) = sum(e.get("looked", 0) for e in events), look_sizes(self._model(i))
         scored, picks, scores = score_bytes(events)
         models = sum(e["uploaded"] if "uploaded" in e else e["sampled"] for e in events)
@@ -262,11 +272,11 @@ class SimulatedTrainer(Trainer):
             (Upload, upload_reveals(p, self.guards[i] if self.guards else None), models, up),
             (Score, None, scored, scores),
             (Loss, None, looked, looked * loss),
-            (Tested, tested_reveals(p), tests, tested_bytes(events, tested)),
+            (Tested, tested_reveals(p), tests, evaluations * tested),
             (Down, None, downs, down),
             (Pick, None, scored, picks),
             (Look, None, looked, looked * look),
-            (Test, None, tests, tests * test),
+            (Test, None, tests, evaluations * test),
         ]
         for kind, what, count, size in lines:
             if count or kind in (Upload, Tested, Down, Test):
@@ -320,4 +330,7 @@ def tested_reveals(p: Plan) -> str:
         if p.sums_only
         else f"one party's counts on at least {p.min_rows} held-out rows"
     )
-    return f"{whose}: confusion matrix, summed loss, score histograms"
+    by = f", and the same by {', '.join(p.subgroups)}" if p.subgroups and not len(p.fed.test.y) else ""
+    if p.fed.classes is None:
+        return f"{whose}: sums of errors, targets and their powers{by}"
+    return f"{whose}: confusion matrix, summed loss and Brier score, score histograms{by}"

@@ -14,22 +14,11 @@ from typing import Any
 import torch
 
 from ...algorithms.types import State
+from ...engine.metrics import is_better, judged_by
 from ...runs import Event
 from .plan import Plan
 
-LOWER_IS_BETTER = ("loss", "brier", "mae", "rmse")
-# a majority class of this share makes accuracy a poor guide: a model that never finds the other class has it
-SKEWED = 0.65
 BEST = "best."  # prefix of the best model's tensors in a saved state
-
-
-def metric_of(p: Plan, event: Mapping[str, Any]) -> str:
-    """Return the metric a run is judged by: the option, or the rule for the figures of an evaluation."""
-    if p.metric is not None:
-        return p.metric
-    if p.fed.classes is None:
-        return "r2" if "r2" in event else "loss"
-    return "auc" if event.get("majority", 0.0) > SKEWED and "auc" in event else "accuracy"
 
 
 class EarlyStopping:
@@ -60,17 +49,14 @@ class EarlyStopping:
         """Read the figures of a round; return whether its model is the best so far, and then keep it."""
         if self.patience is None or not event["round"] or "loss" not in event:
             return False
-        self.metric = self.metric or metric_of(self.plan, event)
+        self.metric = self.metric or judged_by(event, self.plan.metric)
         value = event.get(self.metric, math.nan)
-        if not math.isfinite(value) or (self.round and not self._is_better(value)):
+        if not math.isfinite(value) or (self.round and not is_better(self.metric, value, self.value)):
             self.waited += 1
             return False
         self.round, self.value, self.waited = int(event["round"]), float(value), 0
         self.state = {k: torch.clone(v) for k, v in model().items()}
         return True
-
-    def _is_better(self, value: float) -> bool:
-        return value < self.value if self.metric in LOWER_IS_BETTER else value > self.value
 
     def explain(self, r: int) -> str:
         """Return the note of a run that ends after round r."""

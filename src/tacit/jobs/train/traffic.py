@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
-
 from ...algorithms.types import State
-from ...engine.metrics import count
 from ...guard import Guard
 from ...parties.message import Message
 from ...protocols.picking import Pick, Score
 from ...protocols.rounds import Down, Look, Loss, Test, Tested, Upload
 from ...runs import Event
+from .counts import blank_tally, sized_tally, tally_sizes
 from .plan import Plan
 
 
@@ -23,6 +21,7 @@ class MessageSizes(NamedTuple):
     up: int = 0
     look: int = 0
     loss: int = 0
+    evaluation: int = 0  # of all messages of one evaluation, from and to all parties
 
 
 def wire_size(message: Message, otherwise: int = 0) -> int:
@@ -74,12 +73,26 @@ def score_sizes(r: int) -> tuple[int, int]:
     return wire_size(Pick(r - 1, 0, True), 9), wire_size(Score(0.0), 8)
 
 
-def test_sizes(model: State, classes: int | None) -> tuple[int, int]:
-    """Return the sizes of one Test and one Tested."""
-    counts = count(
-        torch.zeros(0, classes or 1), torch.zeros(0, dtype=torch.int64 if classes else torch.float32), classes
+def evaluation_sizes(p: Plan, guard: Guard | None, model: State) -> tuple[int, int]:
+    """Return the bytes of all Test and of all Tested of one evaluation, or of the hidden sum in their place.
+
+    A party with too few held-out rows sends a Tested without counts.
+    """
+    blank, parties = blank_tally(p), len(p.fed)
+    test = parties * wire_size(Test(0, _on_cpu(model)), _numbers(model))
+    if guard is not None and guard.hiding is not None:
+        try:
+            from .hidden_sums import HiddenCounts
+        except ImportError:  # msgpack is missing
+            return test, 0
+        up, down = HiddenCounts(guard, parties, blank, p.fed.name).traffic(p.fed.parties)
+        return test + parties * down, parties * up
+    columns = 0 if p.fed.subgroups is None or len(p.fed.test.y) else len(p.fed.subgroups.columns)
+    tested = sum(
+        n * wire_size(Tested(sized_tally(rows, blank, columns) if rows else {}))
+        for rows, n in tally_sizes(p).items()
     )
-    return wire_size(Test(0, _on_cpu(model))), wire_size(Tested(counts._asdict()))
+    return test, tested
 
 
 def count_bytes(
@@ -101,15 +114,6 @@ def count_bytes(
     silence = wire_size(Upload(1.0, {})) if skipped else 0
     up = sizes.up * (uploads - skipped) + silence * skipped + sizes.loss * looked + score * scored
     return up, sizes.down * downs + sizes.look * looked + pick * scored
-
-
-def tested_bytes(events: list[Event], size: int) -> int:
-    """Return the bytes of all Tested of these rounds, if one with counts takes `size`.
-
-    A party with too few held-out rows sends one without counts.
-    """
-    without = sum(e.get("untested", 0) for e in events)
-    return (sum(e["tested"] for e in events) - without) * size + without * wire_size(Tested({}))
 
 
 def score_bytes(events: list[Event]) -> tuple[int, int, int]:

@@ -21,6 +21,7 @@ from ...config import conflicts
 from ...config.signature import with_options
 from ...config.train import OPTIONS
 from ...data.federation import Federation
+from ...engine.metrics import is_better, judged_by
 from ...errors import BadRun, BudgetSpent
 from ...guard import Guard, Noise
 from ...parameters import bad
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
 
 # with more parties than this, each party's accuracy is kept for the last round only, to save memory
 EACH = 1000
+# entries of an evaluation that are kept for the model of the run only
+DETAILS = ("confusion", "calibration", "curve", "subgroups")
 
 
 @with_options(OPTIONS)
@@ -213,6 +216,7 @@ class _Training:
                 runtime=self.trainer.name,
                 device=p.device,
                 rounds=p.rounds,
+                **({} if p.metric is None else {"metric": p.metric}),
                 effective_update=p.effective_update,
                 fingerprints=fingerprints(p, self.starts[i])
                 if self.directories[i] is not None and p.private is None
@@ -288,6 +292,8 @@ class _Training:
         event = record.event()
         if len(p.fed) > EACH and r != self.last:
             event.pop("parties", None)
+        if r != self.last and p.patience is None:  # with early stopping, any round may be the best
+            event = {k: v for k, v in event.items() if k not in DETAILS}
         if account is not None and r:
             event["epsilon"] = account.epsilon()
         journal.event("round", **event, seconds=seconds)
@@ -369,7 +375,7 @@ class _Training:
     def _finish_run(self, i: int) -> Result:
         trainer, p, journal = self.trainer, self.plans[i], self.journals[i]
         stopping, last = self.stopping[i], self._last_round(i)
-        metrics, ledger = _last_metrics(journal.events, stopping.round), self._ledger(i)
+        metrics, ledger = _last_metrics(journal.events, p.metric, stopping.round), self._ledger(i)
         if not any(e["kind"] == "end" for e in journal.events):
             if stopping.round:
                 journal.event(
@@ -413,7 +419,7 @@ class _Training:
         """Return how the model of run i is used: what pipeline.json holds."""
         p = self.plans[i]
         pipeline = p.fed.pipeline if self.trainer.pipeline is None else self.trainer.pipeline
-        return Release.of(p.model, p.fed, pipeline, versions=versions(__version__))
+        return Release.of(p.model, p.fed, pipeline, p.threshold, versions=versions(__version__))
 
     def _ledger(self, i: int) -> Ledger:
         """Return who saw what in run i, and what privacy it spent."""
@@ -432,8 +438,8 @@ class _Training:
         return ledger
 
 
-def _last_metrics(events: list[Event], best_round: int = 0) -> dict[str, Any]:
-    """Return the metrics of the last model that was evaluated, and the best accuracy of all.
+def _last_metrics(events: list[Event], asked: str | None, best_round: int = 0) -> dict[str, Any]:
+    """Return the metrics of the last model that was evaluated, and the best value of the run's metric.
 
     With early stopping the model is that of `best_round`.
     """
@@ -442,12 +448,15 @@ def _last_metrics(events: list[Event], best_round: int = 0) -> dict[str, Any]:
         return {}  # nobody held any rows back
     last = next(e for e in reversed(tested) if best_round in (0, e["round"]))
     metrics = {k: v for k, v in last.items() if isinstance(v, float) and k not in ("seconds", "clock")}
+    metric = judged_by(metrics, asked)
     # a diverged model has no accuracy; the best of several noisy ones would be the luckiest
-    scored = [e for e in tested if math.isfinite(e.get("accuracy", math.nan)) and "accuracy_error" not in e]
+    scored = [e for e in tested if math.isfinite(e.get(metric, math.nan)) and "accuracy_error" not in e]
     if scored:
-        best = max(scored, key=lambda e: e["accuracy"])
-        metrics |= {"best_accuracy": best["accuracy"], "best_round": best_round or best["round"]}
-    return metrics
+        best = scored[0]
+        for e in scored[1:]:
+            best = e if is_better(metric, e[metric], best[metric]) else best
+        metrics |= {f"best_{metric}": best[metric], "best_round": best_round or best["round"]}
+    return metrics | {k: last[k] for k in DETAILS if k in last}
 
 
 @contextmanager

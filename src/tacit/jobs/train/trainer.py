@@ -37,6 +37,7 @@ class RoundRecord:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     bytes_up: int = 0  # of all parties together
     bytes_down: int = 0
+    bytes_evaluation: int = 0  # of the messages by which the model was evaluated, both ways
     dropped: Mapping[str, str] = field(default_factory=dict)  # {party: why the round continued without it}
     clock: float | None = None  # seconds on the virtual clock, or on the real one where training is paced
     facts: Mapping[str, Any] = field(default_factory=dict)  # what else the round's event carries
@@ -56,6 +57,7 @@ class RoundRecord:
             "tested": self.tested,
             "bytes_up": self.bytes_up,
             "bytes_down": self.bytes_down,
+            **({"bytes_evaluation": self.bytes_evaluation} if self.bytes_evaluation else {}),
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -219,6 +221,7 @@ def make_record(
         metrics or {},
         up * p.talks,
         down * p.talks,
+        sizes.evaluation * p.talks,
         dict(dropped or {}),
         clock,
         {**of_guard, **facts},

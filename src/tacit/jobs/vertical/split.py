@@ -14,10 +14,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ...config.vertical import SplitSettings
+from ...config.vertical import PATIENCE, RELAY_EPOCHS, SplitSettings
 from ...data.federation import Dataset
 from ...data.vertical import Columns
 from ...errors import BadData, MissingFiles
@@ -26,10 +27,12 @@ from ...parties.ledger import Ledger
 from ...protocols import splitnn as protocol
 from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ...protocols.splitnn_terms import Route, SplitTerms
+from ...protocols.splitnn_worker import CHUNK
 from ...results import JobResult
 from ...runs import check_empty
 from ...runtimes.choose import SyncRuntime, choose_runtime
 from ...runtimes.inprocess import InProcess
+from ..threads import is_small, one_thread_if
 from . import split_parts as parts
 from .split_layout import SplitRows, align_tables, arrange_rows, build_network
 from .split_parts import SplitShare
@@ -78,8 +81,9 @@ class SplitResult(PartsResult):
     ) -> Tensor:
         """Predict jointly: return class probabilities, or numbers.
 
-        `rows` by party: tensors in the same order, as the bottoms accept them, or tables with ids
-        (`data.from_csv(…, id=…)`), which are aligned and encoded as in training.
+        `rows` by party: tables with ids (`data.from_csv(…, id=…)`), which are aligned and encoded as in
+        training; or data frames with the same people in the same order; or tensors, as the bottoms accept
+        them. Missing cells and new categories are handled as the parts' recipes say.
         """
         return predict(self.shares, rows, runtime, ledger)[0]
 
@@ -102,11 +106,7 @@ class SplitResult(PartsResult):
         sample: int = 500,
         seed: int = 0,
     ) -> Audit:
-        """Attack what crosses the cuts.
-
-        Measures the leakage of `rows` in activations; with `y`, of labels in gradients; with the attacker's
-        `own` rows, reconstructs rows. Everything runs in one place, as a study of one's own network.
-        """
+        """Attack what crosses the cuts."""
         from .split_audit import audit
 
         return audit(self, rows, y, own, sample, seed)
@@ -134,15 +134,17 @@ def splitnn(
     configuration: str = "vertical",
     merge: str = "concat",
     width: int = 16,
-    epochs: int = 10,
+    epochs: int | None = None,
+    patience: int | None = None,
     batch_size: int = 64,
-    lr: float = 0.1,
-    optimizer: str = "sgd",
+    lr: float | None = None,
+    optimizer: str = "adam",
     momentum: float = 0.0,
     weight_decay: float = 0.0,
     loss: str | None = None,
     test: Any = None,
     test_fraction: float = 0.2,
+    join: str = "inner",
     guard: Sequence[Any] = (),
     protect: Any = None,
     nopeek: float = 0.0,
@@ -161,6 +163,14 @@ def splitnn(
     parts (modules, or functions that build them; `tacit.cut` cuts a network); by default small ones of this
     `width`.
 
+    `join`: "inner" trains on people that all parties hold. "left", for two tables with ids, keeps all rows of
+    the label holder; the other party's columns are missing in rows of people that it does not hold. It learns
+    no more than with "inner": it sends the same activations for each of these rows and gets zeros back.
+
+    Training stops when the loss on 15% of the training rows has not fallen for `patience` epochs (default
+    10; 0: never), or after `epochs` (default 100), and the weights of the best epoch are kept. `lr` is 0.01
+    for `optimizer` "adam" and 0.1 for "sgd", unless given. A relay has no early stopping and 10 epochs.
+
     `configuration`: "vanilla" (columns and labels at two parties), "u" (both at one party, the middle
     elsewhere), "vertical" (several parties with columns), "relay" (clients take turns; `clients` "hand on"
     weights or "average" them). `merge`: "concat", "sum" or "gated". `guard` is applied to activations,
@@ -170,6 +180,9 @@ def splitnn(
     """
     parts.check_unused(out)
     ledger = Ledger()
+    relay = configuration == "relay"
+    epochs = (RELAY_EPOCHS if relay else SplitSettings().epochs) if epochs is None else epochs
+    patience = (0 if relay else PATIENCE) if patience is None else patience
     checked = SplitSettings(
         optimizer=optimizer, lr=lr, momentum=momentum, weight_decay=weight_decay, nopeek=nopeek, slices=slices
     )
@@ -177,7 +190,7 @@ def splitnn(
     guards = check_cut_guards("splitnn", guard, protect)
     if isinstance(width, bool) or not isinstance(width, int) or width < 1:
         raise bad("splitnn", "width", width, "a whole number of at least 1")
-    rows = arrange_rows(parties, labels, configuration, test, test_fraction, seed, runtime, ledger)
+    rows = arrange_rows(parties, labels, configuration, test, test_fraction, seed, runtime, ledger, join)
     net = build_network(rows, configuration, bottoms, middles, top, merge, width, loss, seed)
     terms = check(
         SplitTerms(
@@ -191,6 +204,8 @@ def splitnn(
             net.loss,
             clients,
             every,
+            patience,
+            join,
         ),
         "splitnn",
     )
@@ -221,7 +236,9 @@ def splitnn(
                 "",
                 net.makers.get(name, {}),
             )
-    results = _run(shares, _rows_of(rows, terms), runtime, ledger, "seat")
+    modules = [*net.bottoms.values(), *(stop.body for stop in net.stops)]
+    with one_thread_if(is_small(modules, batch_size)):
+        results = _run(shares, _rows_of(rows, terms), runtime, ledger, "seat")
     for name, share in shares.items():
         share.state = results[name]["state"]
     history = _history(
@@ -231,7 +248,7 @@ def splitnn(
             for name in dict.fromkeys(rows.label_at)
         ],
     )
-    metrics = {k: v for k, v in (history[-1] if history else {}).items() if k not in ("epoch", "seconds")}
+    metrics = final_metrics(history, results[rows.label_at[0]] if len(set(rows.label_at)) == 1 else {})
     config = {
         "configuration": configuration,
         "merge": merge,
@@ -243,10 +260,39 @@ def splitnn(
         **{k: v for k, v in asdict(terms).items() if k != "routes"},
         "routes": [asdict(r) for r in terms.routes],
     }
-    run = SplitResult(metrics, history, ledger, config, shares, tuple(rows.notes))
+    notes = (*rows.notes, *describe_convergence(history, terms))
+    run = SplitResult(metrics, history, ledger, config, shares, notes)
     if out is not None:
         run._write(Path(out))
     return run
+
+
+def final_metrics(history: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> dict[str, float]:
+    """Return the metrics of the weights that were kept: those of the best epoch, or of the last one."""
+    if not history:
+        return {}
+    best = history[result.get("best_epoch", len(history)) - 1]
+    losses = {k: v for k, v in best.items() if k not in ("epoch", "seconds")}
+    return {**losses, **result.get("metrics", {})}
+
+
+FALLING = 0.01  # a loss that fell by this share in the last fifth of the epochs was still falling
+
+
+def describe_convergence(history: Sequence[Mapping[str, Any]], terms: SplitTerms) -> list[str]:
+    """Return a note if training reached its last epoch while the loss was still falling."""
+    losses = [row.get("validation_loss", row["train_loss"]) for row in history]
+    last = max(len(losses) // 5, 1)
+    if len(losses) < max(terms.epochs, 2) or not min(losses[:-last]) > 0:
+        return []
+    before, after = min(losses[:-last]), min(losses[-last:])
+    if after >= before * (1 - FALLING):
+        return []
+    which = "loss on validation rows" if "validation_loss" in history[-1] else "training loss"
+    return [
+        f"The {which} was still falling when training ended after {len(losses)} epochs: from {before:.3g} to "
+        f"{after:.3g} in the last {last}. Train longer (epochs), or use a larger learning rate (lr)."
+    ]
 
 
 def check_cut_guards(owner: str, guard: Any, protect: Any) -> tuple[Any, ...]:
@@ -278,6 +324,8 @@ def _rows_of(rows: SplitRows, terms: SplitTerms) -> dict[str, dict[str, dict[int
             own["x"][turn], own["test_x"][turn] = rows.x[turn][name], rows.test_x[turn][name]
         own = by_party.setdefault(route.stops[-1], {k: {} for k in parts.KEYS})
         own["y"][turn], own["test_y"][turn] = rows.y[turn], rows.test_y[turn]
+        if rows.absent is not None:
+            own["absent"][turn] = rows.absent
     return by_party
 
 
@@ -339,19 +387,47 @@ def _history(all_rows: list[list[dict[str, Any]]], weights: list[int]) -> list[d
     return history
 
 
-def encode_rows(share: SplitShare, table: Columns, raw: Any = None) -> Tensor:
-    """Encode new rows of a party's table as in training."""
-    if share.recipe is None or share.recipe.mean is None:
-        return table.x
-    if table.columns != share.columns:
-        absent = next((c for c in share.columns if c not in table.columns), None)
+def encode_rows(share: SplitShare, rows: Any, verb: str = "predict") -> Tensor:
+    """Encode new rows of a party as in training: a table, a data frame, or numbers that are encoded already.
+
+    Missing cells and categories that were not seen in training are handled as the part's recipe says.
+    """
+    if isinstance(rows, Dataset):
+        rows = Columns.of(rows)
+    frame = rows.frame if isinstance(rows, Columns) else rows if _is_frame(rows) else None
+    if frame is None:
+        return _to_encoded(share, rows.x if isinstance(rows, Columns) else rows, verb)
+    if share.recipe is None:
         raise BadData(
-            f"the new rows of {share.party!r} have the columns {', '.join(table.columns[:8])}; the part was "
-            f"trained on {', '.join(share.columns[:8])}"
-            + (f", so {absent!r} is missing" if absent else "")
-            + ". Read them with the recipe of the part: fit=share.recipe."
+            f"{verb}: the part of {share.party!r} was trained on numbers without a table, so it cannot "
+            "encode a table. Give its rows as numbers, as in training."
         )
-    return share.recipe.standardize(table.x)
+    try:
+        return share.recipe.transform(frame)
+    except BadData as error:
+        raise BadData(f"{verb}: the rows of {share.party!r}: {error}") from None
+
+
+def _is_frame(rows: Any) -> bool:
+    return type(rows).__module__.partition(".")[0] == "pandas" and rows.ndim == 2
+
+
+def _to_encoded(share: SplitShare, rows: Any, verb: str) -> Tensor:
+    """Return rows that are numbers, if they fit the part's columns."""
+    expects = f"{len(share.columns)} columns" if share.columns else "as many columns as in training"
+    values = rows if isinstance(rows, Tensor) else np.array(rows)
+    if not isinstance(values, Tensor) and values.dtype.kind not in "biuf":
+        raise BadData(
+            f"{verb}: the rows of {share.party!r} contain non-numeric values. Give a data frame or a table "
+            f"(data.from_csv(…, id=…)), or encoded numbers of shape (rows, {expects})."
+        )
+    x = torch.as_tensor(values)
+    x = x.float() if x.dtype in (torch.float64, torch.float16, torch.uint8, torch.bool) else x
+    if x.dim() < 2 or (share.columns and x.shape[1] != len(share.columns)):
+        raise BadData(
+            f"{verb}: the rows of {share.party!r} have shape {tuple(x.shape)}; expected (rows, {expects})."
+        )
+    return x
 
 
 def predict(
@@ -365,16 +441,14 @@ def predict(
     route, book = route_of(terms, rows, "predict"), Ledger() if ledger is None else ledger
     ids: Any = None
     if all(isinstance(rows[name], Columns | Dataset) for name in route.sources):
-        tables = {
-            name: Columns.of(r) if isinstance(r, Dataset) else r
-            for name, r in rows.items()
-            if name in route.sources
-        }
-        tables, _ = align_tables(tables, runtime, book)
+        names = [n for n in route.sources if n == route.stops[-1]]
+        names += [n for n in route.sources if n not in names]  # a left join keeps the first table's rows
+        tables = {n: Columns.of(rows[n]) if isinstance(rows[n], Dataset) else rows[n] for n in names}
+        tables, _, _ = align_tables(tables, runtime, book, terms.join)
         ids = next(iter(tables.values())).ids
-        x = {name: encode_rows(shares[name], t) for name, t in tables.items()}
+        x = {name: encode_rows(shares[name], tables[name]) for name in route.sources}
     else:
-        x = {name: torch.as_tensor(rows[name]) for name in route.sources}
+        x = {name: encode_rows(shares[name], rows[name]) for name in route.sources}
     counts = {len(v) for v in x.values()}
     if len(counts) != 1 or not min(counts):
         raise BadData(
@@ -385,7 +459,10 @@ def predict(
     predictors = {
         name: replace(shares[name], terms=prediction_terms, fingerprint=b"") for name in route.parties
     }
-    results = _run(predictors, {name: {"test_x": {0: v}} for name, v in x.items()}, runtime, book, "predict")
+    inputs = {name: {"test_x": {0: v}} for name, v in x.items()}
+    modules = [part for share in predictors.values() for part in share.modules()]
+    with one_thread_if(is_small(modules, min(prediction_terms.tests[0], CHUNK))):
+        results = _run(predictors, inputs, runtime, book, "predict")
     return to_predictions(terms.loss, results[route.stops[-1]]), ids
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from ...protocols.splitnn_terms import Route, compute_loss
 from ...report.layout import Section, table
 from ...report.markup import Safe, join, tag
 from ...report.page import assemble, write_page
-from .split import route_of
+from .split import encode_rows, route_of
 
 if TYPE_CHECKING:
     import pandas
@@ -135,18 +136,28 @@ def audit(
     sample: int = 500,
     seed: int = 0,
 ) -> Audit:
-    """Attack the cuts of a trained network on `rows` by party, as their bottoms accept them.
+    """Attack the cuts of a trained network on `rows` by party: data frames, tables or encoded numbers.
 
-    With `y`, attack labels as well; with the attacker's `own` rows, reconstruct rows. Everything runs in one
-    place: a study of one's own network, with rows one may see.
+    The rows of all parties, and `y`, are of the same people in the same order. With `y`, attack labels as
+    well; with the attacker's `own` rows, reconstruct rows. Everything runs in one place: a study of one's own
+    network, with rows one may see.
     """
     shares = run.shares
     terms = next(iter(shares.values())).terms
     route = route_of(terms, rows, "audit")
-    x = {who: torch.as_tensor(rows[who]).float() for who in route.sources}
+    x = {who: encode_rows(shares[who], rows[who], "audit").float() for who in route.sources}
+    attacker = {who: encode_rows(shares[who], v, "audit").float() for who, v in (own or {}).items()}
     parts = {who: _guarded_bottom(shares[who]) for who in route.sources}
     z = {who: parts[who](v).detach() for who, v in x.items()}
-    label = None if y is None else torch.as_tensor(y)
+    counts = {f"rows of {who!r}": len(v) for who, v in x.items()}
+    label = None if y is None else _to_labels(y, shares[route.stops[-1]])
+    if label is not None:
+        counts["labels"] = len(label)
+    if len(set(counts.values())) != 1:
+        raise BadData(
+            f"audit: {', '.join(f'{n} {what}' for what, n in counts.items())}; they must be of the same "
+            "people in the same order."
+        )
     classes = label if label is not None and terms.loss != "mse" else None
     measures = {
         who: leakage.report(v, z[who], classes, sample, seed) for who, v in x.items() if who != route.stops[0]
@@ -158,10 +169,26 @@ def audit(
             label_attacks[who] = labels.attack(g, classes == kinds[counts.argmin()])
     rebuilt = {
         who: reconstruction.train_decoder(parts[who], v, x[who], seed=seed)
-        for who, v in (own or {}).items()
+        for who, v in attacker.items()
         if who in measures
     }
     return Audit(measures, label_attacks, rebuilt)
+
+
+def _to_labels(y: Any, holder: SplitShare) -> Tensor:
+    """Return labels as the loss takes them: numbers of classes also where they are given by name."""
+    values = y if isinstance(y, Tensor) else np.array(y)
+    if not isinstance(values, Tensor) and values.dtype.kind not in "biuf":
+        names = {name: k for k, name in enumerate(holder.labels)}
+        unknown = sorted({str(v) for v in values} - set(names))
+        if unknown:
+            raise BadData(
+                f"audit: the label {unknown[0]!r} is not among those of training: "
+                f"{', '.join(names) or 'numbers'}."
+            )
+        values = np.array([names[str(v)] for v in values])
+    label = torch.as_tensor(values)
+    return label.float() if holder.terms.loss == "mse" else label.long()
 
 
 def _gradients(

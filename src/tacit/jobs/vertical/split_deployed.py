@@ -1,4 +1,4 @@
-"""`tacit split` and `tacit predict`: split learning between organizations with one job file.
+"""`tacit split`: split learning between organizations with one job file.
 
     [split]                                       [parties.bank]            [parties.shop]
     labels = "bank"                               file = "bank.csv"         file = "shop.csv"
@@ -15,22 +15,18 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import nn
 
 from ...config.vertical import SplitParty, SplitSettings, read_parties
 from ...data.identifiers import normal
-from ...data.table_files import check_table_name, write_table
-from ...data.tables import from_csv
 from ...data.vertical import Columns, drop_repeated_ids, split_rows
-from ...errors import BadData, BadJob, BadKit, BadRun, MissingFiles
-from ...files import check_new, write_atomic
-from ...parameters import check, from_table, nearest
+from ...errors import BadData, BadJob, BadKit, BadRun
+from ...files import write_atomic
+from ...parameters import check, from_table
 from ...parties.ledger import Ledger
 from ...parties.party import Party
 from ...protocols import splitnn
@@ -39,10 +35,12 @@ from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ...protocols.splitnn_terms import Asked, Route, SplitTerms
 from ...runtimes.choose import choose_runtime
 from ..kit_run import first_of_each, run_with_kit, telling
+from ..threads import SMALL, one_thread_if
 from . import split_parts as parts
+from .party_tables import table_of
 from .psi import align_rows
 from .query_log import read_policy
-from .split import folder_of, to_predictions
+from .split import describe_convergence, final_metrics, folder_of
 from .split_parts import SplitShare, StopPart, check_writable
 
 if TYPE_CHECKING:
@@ -79,17 +77,35 @@ def read(path: str | Path) -> dict[str, Any]:
             f"{file}, split: merge is {settings['merge']!r}, and the bottoms have output widths {cuts}. It "
             f"must be one of {', '.join(parts.MERGES)}; the last two need equal widths."
         )
+    if settings["join"] == "left" and (len(parties) != 2 or "bottom" not in parties[holders[0]]):
+        raise BadJob(
+            f"{file}, split: join = 'left' needs exactly two parties, both with a table, and a bottom at "
+            f"{holders[0]!r}, whose rows are kept."
+        )
     return {"split": settings, "parties": parties}
+
+
+# what each party decides about its own table
+LOCAL = (
+    "file",
+    "drop",
+    "duplicates",
+    "categories",
+    "missing",
+    "missing_codes",
+    "dates",
+    "scaling",
+    "winsorize",
+    "impute",
+    "unseen",
+)
 
 
 def job_digest(job: Mapping[str, Any]) -> str:
     """Return a digest of what must be equal in all parties' job files: everything but local file options."""
     plain = {
         **job,
-        "parties": {
-            n: {k: v for k, v in t.items() if k not in ("file", "drop", "categories", "duplicates")}
-            for n, t in job["parties"].items()
-        },
+        "parties": {n: {k: v for k, v in t.items() if k not in LOCAL} for n, t in job["parties"].items()},
     }
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
@@ -131,15 +147,19 @@ async def check_same_job(
 
 
 class Aligned(NamedTuple):
-    """`table`: my shared rows (None without a table). `shared`: their number. `mark`: keyed fingerprint."""
+    """`table`: my rows (None without a table). `rows`: their number. `mark`: keyed fingerprint.
+
+    `shared`: how many of the rows all parties hold; in a left join the others are at the end.
+    """
 
     table: Columns | None
-    shared: int
+    rows: int
     mark: bytes
     notes: list[str]
+    shared: int
 
 
-async def _align_parties(
+async def align_parties(
     me: Party,
     table: Columns | None,
     holders: tuple[str, ...],
@@ -148,19 +168,32 @@ async def _align_parties(
     kit: str,
     duplicates: str,
     wait: float | None,
+    join: str,
 ) -> Aligned:
-    """Align the parties; a party without a table learns the number of rows from the first holder."""
+    """Align the parties; a party without a table learns the number of rows from the first holder.
+
+    A left join keeps the rows of the first holder.
+    """
     without = [n for n in run_everyone if n not in holders]
     await check_same_job(me, run_everyone, digest, wait)
     if table is None:
-        return Aligned(None, (await me.recv(holders[0], Asked)).rows, b"", [])
-    order = b""
+        rows = (await me.recv(holders[0], Asked)).rows
+        return Aligned(None, rows, b"", [], rows)
+    order, shared = b"", len(table)
     notes: list[str] = []
     if len(holders) > 1:
         table, notes = drop_repeated_ids(table, f"the table of {me.name!r}", duplicates)
-        alignment = await align_rows(me, table.ids.tolist(), parties=list(holders), policy=policy_in(kit))
+        alignment = await align_rows(
+            me, table.ids.tolist(), parties=list(holders), policy=policy_in(kit), how=join
+        )
+        shared = alignment.shared
         table, notes = table.take(alignment.rows), [*notes, *alignment.notes]
-        order = splitnn.fingerprint([normal(str(i)) for i in table.ids], alignment.key)
+        order = splitnn.fingerprint([normal(str(i)) for i in table.ids[:shared]], alignment.key)
+        if join == "left":
+            notes.append(
+                f"{shared} of {len(table)} people of {holders[0]!r} are shared; the others are kept, with "
+                "missing values for the other party's columns."
+            )
     if not len(table):
         raise BadData(
             f"{me.name!r} has no ids in common with {', '.join(n for n in holders if n != me.name)}. Are "
@@ -168,21 +201,7 @@ async def _align_parties(
         )
     if me.name == holders[0]:
         await me.send(without, Asked(len(table), digest))
-    return Aligned(table, len(table), order, notes)
-
-
-def table_of(file: str | Path, entry: Mapping[str, Any], regression: bool = False) -> Columns:
-    """Read a party's table as its entry in the job file says."""
-    read_table: Any = from_csv
-    table = read_table(
-        file,
-        entry.get("label"),
-        id=entry["id"],
-        drop=entry.get("drop", []),
-        categories=entry.get("categories", []),
-        **({"regression": regression, "test_fraction": 0} if "label" in entry else {}),
-    )
-    return table if isinstance(table, Columns) else Columns.of(table)
+    return Aligned(table, len(table), order, notes, shared)
 
 
 async def run_party(
@@ -193,7 +212,10 @@ async def run_party(
     route = _route(job)
     holders = tuple(n for n, t in job["parties"].items() if "id" in t)
     table = table_of(file, entry, split["regression"]) if "id" in entry else None
-    table, count, mark, notes = await _align_parties(
+    if split["join"] == "left":
+        holders = (split["labels"], *(n for n in holders if n != split["labels"]))
+        table = table.allow_missing() if table is not None and me.name != holders[0] else table
+    table, count, mark, notes, shared = await align_parties(
         me,
         table,
         holders,
@@ -202,7 +224,13 @@ async def run_party(
         kit,
         entry.get("duplicates", "refuse"),
         wait,
+        split["join"],
     )
+    if not shared:
+        raise BadData(
+            f"{me.name!r} has no ids in common with {', '.join(n for n in holders if n != me.name)}. Are "
+            "the ids written in the same way?"
+        )
     train, test = split_rows(count, split["test_fraction"], split["seed"])
     loss = "mse" if split["regression"] else "cross_entropy"
     terms = check(
@@ -216,6 +244,8 @@ async def run_party(
             split["seed"],
             loss,
             every=split["every"],
+            patience=split["patience"],
+            join=split["join"],
         )
     )
     share = _share(me.name, job, terms, route, table)
@@ -230,11 +260,22 @@ async def run_party(
         assert table is not None
         assert table.y is not None
         inputs.y[0], inputs.test_y[0] = table.y[train], table.y[test]
+        if split["join"] == "left":
+            inputs.absent[0] = train >= shared
     result = await splitnn.party(me, terms, inputs)
     share.state = result["state"]
     folder = share.write(Path(out))
     write_atomic(folder / "ledger.json", json.dumps(me.ledger.to_dict(), indent=1))
-    return {"history": result["history"], "rows": count, "folder": str(folder), "notes": notes}
+    notes += describe_convergence(result["history"], terms) if result["history"] else []
+    metrics = final_metrics(result["history"], result)
+    return {
+        "history": result["history"],
+        "metrics": metrics,
+        "rows": count,
+        "shared": shared,
+        "folder": str(folder),
+        "notes": notes,
+    }
 
 
 def _share(
@@ -287,63 +328,6 @@ def _share(
     )
 
 
-async def run_prediction(
-    me: Party,
-    folder: str,
-    file: str,
-    out: str,
-    kit: str = "",
-    duplicates: str = "refuse",
-    wait: float | None = None,
-) -> dict[str, Any]:
-    """Run a party of a joint prediction with its saved part; the holder of the top writes to `out`."""
-    share = parts.read(folder)
-    route = share.terms.routes[0]
-    if share.party != me.name:
-        raise BadKit(
-            f"{folder} contains the part of {share.party!r}, and this party is {me.name!r}. Use its own part."
-        )
-    mark = hashlib.sha256(json.dumps([share.terms.text()]).encode()).hexdigest()
-    table = None
-    if me.name in route.sources:
-        if not file:
-            raise BadData(f"{me.name!r} has columns in this network; give the file with its rows.")
-        read_table: Any = from_csv
-        table = read_table(file, id=share.id, fit=share.recipe)
-    table, count, order, notes = await _align_parties(
-        me, table, route.sources, route.parties, mark, kit, duplicates, wait
-    )
-    share = replace(share, terms=replace(share.terms, rows=(0,), tests=(count,)), fingerprint=order)
-    inputs = share.inputs()
-    if table is not None:
-        assert share.recipe is not None
-        inputs.test_x[0] = share.recipe.standardize(table.x)
-    outputs = await splitnn.predict(me, share.terms, inputs)
-    if outputs is None:
-        return {"rows": count, "notes": notes}
-    write_predictions(
-        Path(out), to_predictions(share.terms.loss, outputs), None if table is None else table.ids, share
-    )
-    return {"rows": count, "out": out, "notes": notes}
-
-
-def write_predictions(out: Path, values: torch.Tensor, ids: np.ndarray | None, share: SplitShare) -> None:
-    """Write one row per id: the most likely class and class probabilities, or the number."""
-    import pandas
-
-    frame = pandas.DataFrame({share.id or "row": ids if ids is not None else np.arange(len(values))})
-    if share.terms.loss == "mse":
-        frame["prediction"] = values.numpy()
-    else:
-        chances = values if values.dim() == 2 else torch.stack([1 - values, values], 1)
-        names = list(share.labels) or [str(k) for k in range(chances.shape[1])]
-        frame["prediction"] = [names[k] for k in chances.argmax(1).tolist()]
-        for k, name in enumerate(names):
-            frame[f"chance of {name}"] = chances[:, k].numpy()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_table(frame, out)
-
-
 # --- started by an operator ---------------------------------------------------------------------------------
 
 
@@ -356,10 +340,20 @@ def run_here(
     holder = results[job["split"]["labels"]]
     return {
         "history": holder["history"],
+        "metrics": holder["metrics"],
         "rows": holder["rows"],
+        "shared": holder["shared"],
         "folder": str(out),
         "notes": [n for one in results.values() for n in one["notes"]],
     }
+
+
+def _is_small(job: Mapping[str, Any]) -> bool:
+    """Return whether a batch of the job's network takes one core a few milliseconds, by its widths."""
+    settings = job.get("split") or job["ftl"]
+    widths = [settings.get("width", 1), *settings.get("top", [])]
+    widths += [w for t in job["parties"].values() for w in (*t.get("bottom", []), *t.get("middle", []))]
+    return int(max(widths) ** 2 * settings["batch_size"]) <= SMALL
 
 
 def check_vacant(folder: Path) -> Path:
@@ -395,7 +389,8 @@ def run_everyone(
         programs[name] = functools.partial(
             program, job=job, file=str(Path(path).parent / entry.get("file", "")), out=str(folder)
         )
-    return dict(choose_runtime(verb, runtime, all_stay=True).run_sync(programs, ledger=ledger))
+    with one_thread_if(_is_small(job)):
+        return dict(choose_runtime(verb, runtime, all_stay=True).run_sync(programs, ledger=ledger))
 
 
 def take_part(
@@ -440,74 +435,9 @@ def run_with_party_kit(
     program = functools.partial(
         program, job=job, file=str(where), out=str(folder), kit=str(kit.directory or ""), wait=wait
     )
-    result, ledger = run_with_kit(verb, kit, program, patience, job["parties"])
+    with one_thread_if(_is_small(job)):
+        result, ledger = run_with_kit(verb, kit, program, patience, job["parties"])
     return {"party": kit.name, **result, "ledger": ledger.to_dict()}
-
-
-def predict_part(
-    kit: Kit,
-    folder: str | Path,
-    file: str | Path | None,
-    out: str | Path,
-    patience: float = 300.0,
-    force: bool = False,
-    duplicates: str = "refuse",
-    wait: float | None = None,
-) -> dict[str, Any]:
-    """Run one party of a joint prediction over the federation's hub."""
-    with telling(kit):
-        route = parts.read(folder).terms.routes[0]
-        if route.stops[-1] == kit.name:  # only this party writes predictions
-            check_writable(check_table_name(check_new(out, force), "predict: --out ").parent)
-    program = functools.partial(
-        run_prediction,
-        folder=str(folder),
-        file=str(file or ""),
-        out=str(out),
-        kit=str(kit.directory or ""),
-        duplicates=duplicates,
-        wait=wait,
-    )
-    result, ledger = run_with_kit("predict", kit, program, patience, route.parties)
-    return {"party": kit.name, **result, "ledger": ledger.to_dict()}
-
-
-def predict_here(
-    folder: str | Path,
-    files: Mapping[str, str],
-    out: str | Path,
-    runtime: Any = None,
-    ledger: Ledger | None = None,
-    force: bool = False,
-    duplicates: str = "refuse",
-) -> dict[str, Any]:
-    """Predict with all parts and files on this machine."""
-    places = {p.parent for p in Path(folder).glob("*/part.json")}
-    if not places:
-        raise MissingFiles(
-            f"there is no saved split network in {folder}. Give the folder that `tacit split --out` or "
-            "`tacit ftl --out` wrote."
-        )
-    check_writable(check_table_name(check_new(out, force), "predict: --out ").parent)
-    shares = {parts.read(p).party: p for p in sorted(places)}
-    for name in files:
-        if name not in shares:
-            raise BadData(f"there is no party {name!r} in {folder}. {nearest(name, list(shares))}")
-    names = [n for n, p in shares.items() if set(files) & set(parts.read(p).terms.routes[0].parties)] or list(
-        shares
-    )  # a folder may contain several predictors
-    programs = {
-        n: functools.partial(
-            run_prediction, folder=str(shares[n]), file=files.get(n, ""), out=str(out), duplicates=duplicates
-        )
-        for n in names
-    }
-    results = choose_runtime("predict", runtime, all_stay=True).run_sync(programs, ledger=ledger)
-    return {
-        "rows": next(iter(results.values()))["rows"],
-        "out": str(out),
-        "notes": [n for one in results.values() for n in one["notes"]],
-    }
 
 
 def policy_in(kit: str) -> PsiPolicy:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from ...parameters import bad, nearest, refuse
 from ...parties.ledger import Ledger
 from ...protocols.splitnn_parts import width_of
 from ...protocols.splitnn_terms import Route, fingerprint
-from .psi import align
+from .psi import JOINS, align, check_join
 from .split_parts import StopPart
 
 CONFIGURATIONS = ("vanilla", "u", "vertical", "relay")
@@ -44,6 +44,7 @@ class SplitRows:
     recipes: dict[str, Recipe | None] = field(default_factory=dict)
     fingerprint: bytes = b""
     notes: list[str] = field(default_factory=list)
+    absent: Tensor | None = None  # training rows that only the label holder has
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -59,6 +60,7 @@ def arrange_rows(
     seed: int,
     runtime: Any,
     ledger: Ledger,
+    join: str = "inner",
 ) -> SplitRows:
     if configuration not in CONFIGURATIONS:
         raise bad(
@@ -67,6 +69,11 @@ def arrange_rows(
             configuration,
             f"one of {', '.join(map(repr, CONFIGURATIONS))}",
             nearest(str(configuration), list(CONFIGURATIONS)),
+        )
+    tables = isinstance(parties, Mapping) and all(isinstance(c, Columns | Dataset) for c in parties.values())
+    if join not in JOINS or (join == "left" and not tables):
+        raise bad(
+            "splitnn", "join", join, "'inner', or 'left' with tables that have ids (data.from_csv(…, id=…))"
         )
     if configuration == "relay":
         return _rows_of_relay(parties, labels, fraction, seed)
@@ -93,42 +100,78 @@ def arrange_rows(
                 f"the party that holds them, one of {', '.join(map(repr, columns))}",
                 hint,
             )
-        aligned, notes = align_tables(columns, runtime, ledger)
-        rows = _rows_from_tables(Vertical.of(aligned, holder, fraction, seed), holder)
+        if join == "left":
+            columns = allow_left_join(columns, holder)
+        aligned, notes, shared = align_tables(columns, runtime, ledger, join)
+        whole = Vertical.of(aligned, holder, fraction, seed)
+        rows = _rows_from_tables(whole, holder)
         rows.notes += notes
+        if join == "left":
+            rows.absent = whole.train >= shared
         return rows
     return _rows_from_tensors(parties, labels, test, fraction, seed)
 
 
+def allow_left_join(columns: Mapping[str, Columns], holder: str) -> dict[str, Columns]:
+    """Return the tables for a left join: the label holder first, the other with missing indicators."""
+    check_join("splitnn", "join", "left", len(columns), True)
+    if not columns[holder].x.shape[1]:
+        raise bad(
+            "splitnn",
+            "join",
+            "left",
+            f"'inner' if {holder!r}, whose rows would be kept, has no columns of its own",
+        )
+    return {
+        holder: columns[holder],
+        **{name: c.allow_missing() for name, c in columns.items() if name != holder},
+    }
+
+
 def align_tables(
-    columns: Mapping[str, Columns], runtime: Any, ledger: Ledger
-) -> tuple[dict[str, Columns], list[str]]:
-    """Align tables by shared ids with private set intersection, unless they are aligned already."""
+    columns: Mapping[str, Columns], runtime: Any, ledger: Ledger, join: str = "inner"
+) -> tuple[dict[str, Columns], list[str], int]:
+    """Align tables by shared ids with private set intersection, unless they are aligned already.
+
+    Returns (tables, notes, number of shared ids). A left join keeps the first table's rows.
+    """
     first = next(iter(columns.values()))
     if all(len(c) == len(first) and (c.ids == first.ids).all() for c in columns.values()):
-        return dict(columns), []
+        return dict(columns), [], len(first)
     single = {name: drop_repeated_ids(c, f"the table of {name!r}") for name, c in columns.items()}
     columns = {name: c for name, (c, _) in single.items()}
-    shared = align({name: c.ids.tolist() for name, c in columns.items()}, runtime=runtime)
+    shared = align({name: c.ids.tolist() for name, c in columns.items()}, how=join, runtime=runtime)
     ledger.merge(shared.ledger)
     selected = {name: c.take(shared.rows[name]) for name, c in columns.items()}
     ids = next(iter(selected.values())).ids  # one spelling of each id from here on
-    aligned = {
-        name: Columns(c.name, ids, c.x, c.columns, c.recipe, c.y, c.classes, c.labels)
-        for name, c in selected.items()
-    }
+    aligned = {name: replace(c, ids=_spell(c.ids, ids)) for name, c in selected.items()}
     if not len(ids):
         raise BadData(
             "splitnn: the parties have no ids in common, so there is nothing to train on. Are the ids "
             "written in the same way?"
         )
     found_twice = [note for _, notes in single.values() for note in notes]
-    return aligned, [
-        f"{len(ids)} people are shared, of "
-        f"{', '.join(f'{len(c)} at {name}' for name, c in columns.items())}.",
-        *found_twice,
-        *shared.notes,
-    ]
+    kept = f"; {len(ids) - shared.size} more are kept by the left join" if join == "left" else ""
+    return (
+        aligned,
+        [
+            f"{shared.size} people are shared, of "
+            f"{', '.join(f'{len(c)} at {name}' for name, c in columns.items())}{kept}.",
+            *found_twice,
+            *shared.notes,
+        ],
+        shared.size,
+    )
+
+
+def _spell(own: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """Return `ids`, with None where a party has no row of its own."""
+    absent = [k for k, i in enumerate(own.tolist()) if i is None]
+    if not absent:
+        return ids
+    spelled = ids.astype(object)
+    spelled[absent] = None
+    return spelled
 
 
 def _rows_from_tables(data: Vertical, labels: Any) -> SplitRows:

@@ -91,6 +91,10 @@ class SplitShare:
                 raise BadData(f"the weights of {self.party!r} do not fit its part: {error}") from None
         return inputs
 
+    def modules(self) -> list[nn.Module]:
+        """Return the party's modules."""
+        return [*([] if self.bottom is None else [self.bottom]), *(stop.body for stop in self.stops.values())]
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything but weights and rows, for JSON."""
         return {
@@ -209,8 +213,7 @@ def read(folder: str | Path, makers: Mapping[str, Callable[[], nn.Module]] | Non
         }
         if any(s.merge not in MERGES for s in stops.values()) or content["optimizer"] not in OPTIMIZERS:
             raise BadData(f"{place}/part.json names an unknown merge or optimizer.")
-        r = content["recipe"]
-        recipe = None if r is None else Recipe.from_dict(r)
+        recipe = None if content["recipe"] is None else Recipe.from_dict(content["recipe"])
         return SplitShare(
             content["party"],
             terms,
@@ -264,7 +267,7 @@ def measure_outputs(loss: str, classes: int | None, out: Tensor, y: Tensor) -> d
 
 # --- another process ----------------------------------------------------------------------------------------
 
-KEYS = ("x", "y", "test_x", "test_y")
+KEYS = ("x", "y", "test_x", "test_y", "absent")
 
 
 def write_inputs(share: SplitShare, rows: Mapping[str, Mapping[int, Tensor]], folder: Path) -> dict[str, str]:

@@ -38,7 +38,7 @@ from ...protocols.splitnn_parts import build, describe, width_of
 from ...protocols.splitnn_terms import Route, SplitInputs, compute_loss, fingerprint
 from ...runtimes.choose import SyncRuntime, choose_runtime
 from .psi import align
-from .split import PartsResult, check_cut_guards, predict
+from .split import PartsResult, check_cut_guards, encode_rows, predict
 from .split_parts import SplitShare, StopPart, check_unused, measure_outputs
 
 HELPER = "helper"
@@ -436,11 +436,7 @@ def measure_unshared(
 def outputs(share: SplitShare, table: Columns) -> Tensor:
     """Return a party's scores for all rows of its table."""
     inputs = share.inputs()
-    x = (
-        (share.recipe.standardize(table.x) if share.recipe is not None else table.x)
-        .reshape(len(table), -1)
-        .float()
-    )
+    x = encode_rows(share, table).reshape(len(table), -1).float()
     assert inputs.bottom is not None
     with torch.no_grad():
         return inputs.stops[0]([inputs.bottom(x)])

@@ -32,6 +32,7 @@ from ...protocols.ftl import TransferTerms
 from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ...protocols.splitnn_terms import Asked, Route
 from . import transfer as job_of
+from .party_tables import table_of, write_predictions
 from .psi import align_rows
 from .split import to_predictions
 from .split_deployed import (
@@ -40,8 +41,6 @@ from .split_deployed import (
     policy_in,
     run_everyone,
     run_with_party_kit,
-    table_of,
-    write_predictions,
 )
 
 if TYPE_CHECKING:

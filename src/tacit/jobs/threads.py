@@ -1,0 +1,37 @@
+"""How many threads torch uses while a small network is trained.
+
+A layer of a few hundred rows takes microseconds. Shared between threads, it takes as long, and the threads
+spin while they wait for each other: on busy cores that multiplies the CPU time (`benchmarks/threads.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+# Multiplications of a batch up to which one thread is used: about 10 ms of one core.
+SMALL = 50_000_000
+
+
+def is_small(modules: Iterable[nn.Module], batch_size: int) -> bool:
+    """Return whether a batch takes one core a few milliseconds: no convolution and few weights."""
+    parts = list(modules)
+    layers = [layer for part in parts for layer in part.modules()]
+    if any(type(layer).__name__.startswith("Conv") for layer in layers):
+        return False
+    return batch_size * sum(p.numel() for part in parts for p in part.parameters()) <= SMALL
+
+
+@contextmanager
+def one_thread_if(small: bool) -> Iterator[None]:
+    """Let torch use one thread in this block, if `small`; afterwards as many as before."""
+    before = torch.get_num_threads()
+    if small:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,132 @@
+"""Regression and survival with an ε: noise of the declared size, intervals that include it, declared bounds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import tacit
+from tacit.accounting import discrete
+from tacit.errors import BadParameter
+from tacit.stats import noise_share
+from tacit.stats.noise_share import Block
+from tacit.stats.private_lifetimes import PrivateLifetimeProgram
+from tacit.stats.private_regression import PrivateGlmProgram
+
+
+def rows(n: int = 12_000) -> dict[str, pd.DataFrame]:
+    rng = np.random.default_rng(0)
+    d = pd.DataFrame({"age": rng.uniform(20, 90, n), "sex": rng.choice(["F", "M"], n)})
+    eta = -3 + 0.05 * d["age"] + 0.5 * (d["sex"] == "M")
+    d["y"] = (rng.random(n) < 1 / (1 + np.exp(-eta))).astype(int)
+    d["t"], d["c"] = eta + rng.normal(0, 1, n), rng.poisson(np.exp(eta / 2))
+    died, left = np.ceil(rng.exponential(200, n)), rng.integers(1, 700, n)
+    d["time"], d["event"] = np.minimum(died, left), (died <= left).astype(int)
+    return {k: d.iloc[i::3].reset_index(drop=True) for i, k in enumerate("abc")}
+
+
+DECLARED = {"bounds": {"age": (18, 100), "t": (-6, 6), "c": (0, 15)}, "levels": {"sex": ["F", "M"]}}
+
+
+@pytest.mark.parametrize(("outcome", "family"), [("y", "binomial"), ("t", "gaussian"), ("c", "poisson")])
+def test_noisy_coefficients_are_within_their_widened_errors(outcome, family):
+    """False alarm below 1e-6: 3 coefficients within 6 standard errors of the noise (normal tail 2e-9 each)."""
+    fed, formula = rows(), f"{outcome} ~ age + sex"
+    plain = tacit.stats.glm(fed, formula, family).summary()
+    private = tacit.stats.glm(fed, formula, family, epsilon=4.0, **DECLARED)
+    table = private.summary().loc[plain.index]
+    assert (np.abs(table["coef"] - plain["coef"]) < 6 * table["se"]).all()
+    assert (table["se"] > 0.9 * plain["se"]).all()
+    assert (table["coef"] != plain["coef"]).all()
+    spent = private.ledger.spent[-1]
+    assert (spent.epsilon, spent.delta, spent.unit) == (4.0, 1e-6, "row")
+    assert "include the noise" in private.notes[0]
+
+
+def test_a_private_curve_is_within_its_widened_intervals():
+    """False alarm below 1e-5: 20 points within 6 standard errors."""
+    fed, grid = rows(), list(range(35, 701, 35))
+    plain = tacit.stats.kaplan_meier(fed, time="time", event="event", grid=grid)
+    private = tacit.stats.kaplan_meier(fed, time="time", event="event", grid=grid, epsilon=1.0)
+    both = private.table.merge(plain.table, on="time", suffixes=("", "_plain"))
+    assert len(both) == len(grid)
+    assert (np.abs(both["survival"] - both["survival_plain"]) < 6 * both["se"] + 1e-9).all()
+    assert (both["se"] > both["se_plain"] * 0.8).all()
+    assert private.ledger.spent[0].epsilon == 1.0
+    groups = tacit.stats.kaplan_meier(
+        fed, time="time", event="event", by="sex", levels={"sex": ["F", "M"]}, grid=grid, epsilon=1.0
+    )
+    assert groups.groups == ["F", "M"]
+
+
+def test_one_row_changes_a_sum_by_no_more_than_the_declared_sensitivity(monkeypatch):
+    """The largest row of any kind, without noise: outside the bounds, with a formula that leaves its range."""
+    monkeypatch.setattr(discrete, "gaussian", lambda variance, n, source=None: np.zeros(n, dtype=np.int64))
+    wild = pd.DataFrame(
+        {
+            "age": [1e9, -1e9, 37.0],
+            "sex": ["M", "F", "M"],
+            "y": [1, 0, 1],
+            "c": [1e6, 0, 3],
+            "t": [9e9, -9e9, 0],
+        }
+    )
+    point = {"point": torch.tensor([3.0, -50.0, 20.0, 9.0], dtype=torch.float64)}
+    for outcome, family in (("y", "binomial"), ("t", "gaussian"), ("c", "poisson")):
+        bounds = {
+            "age": (18.0, 100.0),
+            outcome: {"y": (0.0, 1.0), "t": (-6.0, 6.0), "c": (0.0, 15.0)}[outcome],
+        }
+        program = PrivateGlmProgram(
+            f"{outcome} ~ age * sex", family, 3, 1.0, 1e-6, bounds, {"sex": ["F", "M"]}
+        )
+        blocks = program.blocks(0)
+        for k in range(len(wild)):
+            part = program.local(0, wild.iloc[[k]].reset_index(drop=True), point) / noise_share.SCALE
+            start = 0
+            for block in blocks:
+                size = float(np.linalg.norm(part[start : start + block.length]))
+                assert size <= block.sensitivity + np.sqrt(block.length) / noise_share.SCALE
+                start += block.length
+
+
+def test_shares_of_the_budget_add_up_to_it():
+    program = PrivateGlmProgram("y ~ age", "binomial", 5, 1.0, 1e-6, {"age": (0.0, 1.0), "y": (0.0, 1.0)}, {})
+    total = sum(block.share for step in range(program.max_steps) for block in program.blocks(step))
+    assert total == pytest.approx(1.0)
+    curve = PrivateLifetimeProgram("t", "e", (1.0, 2.0), 3, 1.0, 1e-6)
+    assert sum(block.share for block in curve.blocks) == 1.0
+    multiplier = 1 / np.sqrt(2 * discrete.rho_of(1.0, 1e-6))
+    assert program.release.multiplier == pytest.approx(multiplier)
+
+
+def test_noise_has_the_declared_variance():
+    """4,000 samples: the sample variance is within 15% (6.7 standard errors; false alarm below 1e-10)."""
+    block = Block(4000, 1.0, 1.0)
+    total = np.zeros(4000)
+    for _ in range(2):
+        total = total + noise_share.add_noise([np.zeros(4000)], [block], 1.0, 1e-6, 2) / noise_share.SCALE
+    expected = noise_share.total_variance(1.0, 1e-6, 2, block)
+    assert total.var() == pytest.approx(expected, rel=0.15)
+
+
+def test_bounds_and_levels_are_declared_not_inferred():
+    fed = rows(60)
+    for options, text in (
+        ({}, "the range of 'age'"),
+        ({"bounds": {"age": (18, 100)}}, "the range of 'sex'"),
+        ({"bounds": {"age": (100, 18)}}, "low < high"),
+        ({**DECLARED, "robust": "HC0"}, "robust"),
+        ({**DECLARED, "family": "gamma"}, "'gaussian', 'binomial', 'poisson' with epsilon"),
+        ({**DECLARED, "delta": 2.0}, "a probability"),
+    ):
+        with pytest.raises(BadParameter, match=text):
+            tacit.stats.glm(fed, "y ~ age + sex", epsilon=1.0, **options)
+    with pytest.raises(BadParameter, match="a number above 0"):
+        tacit.stats.glm(fed, "y ~ age + sex", epsilon=-1.0, **DECLARED)
+    with pytest.raises(BadParameter, match="the times themselves"):
+        tacit.stats.kaplan_meier(fed, time="time", event="event", epsilon=1.0)
+    with pytest.raises(BadParameter, match="the levels of 'sex'"):
+        tacit.stats.kaplan_meier(fed, time="time", event="event", by="sex", grid=[100, 700], epsilon=1.0)
