@@ -15,7 +15,7 @@ import tacit
 from tacit import algorithms, data, models, selection
 from tacit.config import job as config
 from tacit.config import types
-from tacit.config.train import OPTIONS, SETTINGS, TABLES
+from tacit.config.train import OPTIONS, SETTINGS, TABLES, TrainConfig
 from tacit.config.write_types import types_text
 from tacit.errors import BadJob, BadParameter, BadRun
 from tacit.parameters import check, to_table
@@ -86,7 +86,11 @@ def test_a_job_file_becomes_the_federation_and_the_arguments_it_describes(tmp_pa
 
 def test_without_other_tables_a_job_is_fedavg_with_an_mlp_on_evenly_partitioned_rows(tmp_path):
     job = config.load(written(tmp_path, DATA))
-    assert job.train()["algorithm"] == algorithms.FedAvg()
+    assert "algorithm" not in job.train()  # it follows the data: FedAvg, or what is chosen for tables
+    assert (
+        TrainConfig.of(**{k: v for k, v in job.train().items() if k != "data_job"}).algorithm
+        == algorithms.FedAvg()
+    )
     assert job.model == models.MLP()
     assert job.skews == (data.IID(),)
 

@@ -198,6 +198,13 @@ def test_rows_that_are_separated_perfectly_do_not_have_a_certain_auc() -> None:
     assert intervals(counts)["auc_low"] == pytest.approx(wilson(6, 6)[0])
 
 
+def test_shares_of_zero_and_one_do_not_have_certain_intervals() -> None:
+    y = torch.tensor([0] * 12 + [1] * 12)
+    got = intervals(count(torch.stack([torch.ones(24), torch.zeros(24)], 1), y, 2))  # always class 0
+    for name in ("recall", "precision", "f1"):
+        assert got[f"{name}_high"] - got[f"{name}_low"] > 0.05
+
+
 def test_a_diverged_model_has_no_interval() -> None:
     assert intervals(count(torch.full((6, 2), float("nan")), torch.tensor([0, 1] * 3), 2)) == {}
     assert np.isnan(measure_all(count(torch.full((6, 1), float("nan")), torch.zeros(6), None))["r2"])

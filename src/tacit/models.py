@@ -39,6 +39,14 @@ class Logistic:
 
 
 @dataclass(frozen=True)
+class Linear:
+    """Linear regression: one number for each row."""
+
+    def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), outputs))
+
+
+@dataclass(frozen=True)
 class MLP:
     """A multilayer perceptron with ReLU.
 
@@ -58,6 +66,69 @@ class MLP:
             layers += [nn.Linear(width, h), nn.ReLU()]
             width = h
         return nn.Sequential(*layers, nn.Linear(width, outputs))
+
+
+class _Embedded(nn.Module):
+    """A row whose one-hot blocks are replaced by embeddings; the other features stay as they are."""
+
+    def __init__(self, width: int, blocks: Sequence[tuple[int, int]], sizes: Sequence[int]):
+        super().__init__()
+        self.blocks = tuple(blocks)
+        inside = {i for start, stop in blocks for i in range(start, stop)}
+        self.rest = tuple(i for i in range(width) if i not in inside)
+        # a table of embeddings times a one-hot row: the same as a lookup, and all zeros for a missing value
+        tables = [nn.Linear(stop - start, size, bias=False) for (start, stop), size in zip(blocks, sizes)]
+        self.tables = nn.ModuleList(tables)
+        for table in tables:
+            nn.init.normal_(table.weight, std=0.1)  # small: a category that nobody has adds next to nothing
+        self.width = len(self.rest) + sum(sizes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.flatten(1)
+        parts = [table(rows[:, a:b]) for table, (a, b) in zip(self.tables, self.blocks)]
+        return torch.cat([rows[:, list(self.rest)], *parts], 1) if self.rest else torch.cat(parts, 1)
+
+
+@dataclass(frozen=True)
+class TableNetwork:
+    """A perceptron for tables, with embeddings of columns that have many categories, such as ICD codes.
+
+    C. Guo, F. Berkhahn: "Entity Embeddings of Categorical Variables", 2016. `starts` and `sizes` are the
+    first feature and the number of categories of the columns that are embedded; for a federation from a table
+    they are filled in: every column with more than `above` categories.
+    """
+
+    hidden: tuple[int, ...] = (64, 32)
+    above: int = whole(16, least=1, doc="columns with more categories than this are embedded")
+    dimension: int = whole(8, least=1, doc="the size of an embedding; at most half of the categories")
+    starts: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+
+    def with_blocks(self, blocks: Sequence[tuple[int, int]]) -> TableNetwork:
+        """The same for these one-hot blocks, as (first feature, categories) each."""
+        wide = [(start, size) for start, size in blocks if size > self.above]
+        return dataclasses.replace(
+            self, starts=tuple(start for start, _ in wide), sizes=tuple(size for _, size in wide)
+        )
+
+    def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+        width = math.prod(shape)
+        blocks = [(start, start + size) for start, size in zip(self.starts, self.sizes)]
+        ends = [0, *(end for block in blocks for end in block), width]
+        if len(self.starts) != len(self.sizes) or ends != sorted(ends) or any(a == b for a, b in blocks):
+            raise bad(
+                "TableNetwork",
+                "starts and sizes",
+                (self.starts, self.sizes),
+                f"the first feature and the number of categories of each embedded column, within {width} "
+                "features",
+                "Leave both out for a federation from a table.",
+            )
+        layers = MLP(self.hidden)
+        if not blocks:
+            return layers.build(shape, outputs)
+        front = _Embedded(width, blocks, [min(self.dimension, max(1, b - a) // 2 or 1) for a, b in blocks])
+        return nn.Sequential(front, *list(layers.build((front.width,), outputs).children())[1:])
 
 
 @dataclass(frozen=True)
@@ -304,8 +375,28 @@ class Pretrained:
         return module
 
 
-ALL: dict[str, type] = {"logistic": Logistic, "mlp": MLP, "cnn": CNN, "resnet8": ResNet8, "lstm": LSTM}
-Model = str | nn.Module | Callable[[], nn.Module] | Logistic | MLP | CNN | ResNet8 | LSTM | Pretrained
+ALL: dict[str, type] = {
+    "logistic": Logistic,
+    "linear": Linear,
+    "mlp": MLP,
+    "table_network": TableNetwork,
+    "cnn": CNN,
+    "resnet8": ResNet8,
+    "lstm": LSTM,
+}
+Model = (
+    str
+    | nn.Module
+    | Callable[[], nn.Module]
+    | Logistic
+    | Linear
+    | MLP
+    | TableNetwork
+    | CNN
+    | ResNet8
+    | LSTM
+    | Pretrained
+)
 
 
 def table_of(model: Any) -> dict[str, Any]:

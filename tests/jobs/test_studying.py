@@ -303,6 +303,18 @@ def test_figures_of_a_regression_are_refused(tmp_path: Path) -> None:
         study(load(str(file)), tmp_path / "out")
 
 
+@pytest.mark.parametrize("option", ['metric = "auc"', "threshold = 0.3", 'subgroups = ["party"]'])
+def test_a_study_refuses_what_it_would_not_show(tmp_path: Path, option: str) -> None:
+    (tmp_path / "t.csv").write_text("a,y\n" + "".join(f"{i},{'ny'[i % 2]}\n" for i in range(40)))
+    file = tmp_path / "t.toml"
+    file.write_text(
+        f'[data]\npath = "t.csv"\nlabel = "y"\nparties = 2\ntest_fraction = 0.0\n[train]\n{option}\n'
+        '[[tables]]\n[[tables.rows]]\nlabel = "FedAvg"\n'
+    )
+    with pytest.raises(BadJob, match="Leave out metric, threshold and subgroups"):
+        study(load(str(file)), tmp_path / "out")
+
+
 def test_a_setting_that_does_not_fit_names_its_row(tmp_path: Path) -> None:
     file = Path(small(tmp_path))
     file.write_text(

@@ -13,6 +13,7 @@ from .fedavg import FedAvg, LocalSGD, ParallelSGD
 from .fedavgm import FedAvgM
 from .fedbn import FedBN
 from .feddyn import FedDyn
+from .fedlbfgs import FedLBFGS
 from .fednag import FedNAG
 from .fednova import FedNova
 from .fedopt import FedAdagrad, FedAdam, FedYogi
@@ -34,6 +35,7 @@ from .types import Algorithm, Batch, Batches, LocalState, Solver, Upload
 ALL: dict[str, type[Algorithm]] = {
     "FedSGD": FedSGD,
     "FedAvg": FedAvg,
+    "FedLBFGS": FedLBFGS,
     "LocalSGD": LocalSGD,
     "ParallelSGD": ParallelSGD,
     "FedProx": FedProx,
@@ -84,6 +86,7 @@ __all__ = [
     "FedAvgM",
     "FedBN",
     "FedDyn",
+    "FedLBFGS",
     "FedNAG",
     "FedNova",
     "FedPA",

@@ -129,6 +129,8 @@ class Algorithm(ABC):
     divides: ClassVar[bool] = False
     # Whether clients move from the server's model; False if they only evaluate it, as in FedSGD.
     takes_steps: ClassVar[bool] = True
+    # Whether baselines (all rows in one place, a party alone) train by it, too; else by FedAvg's local steps.
+    is_own_baseline: ClassVar[bool] = False
     # Whether `personal` gives each party its own model.
     personalizes: ClassVar[bool] = False
     # Whether clients send a `score`, their loss, for a rule that selects the best.

@@ -22,7 +22,7 @@ from ..engine.task import Task
 from ..errors import BadParameter
 from ..guard import Noise, Quantize, Sparsify, Stage
 from ..guard.guard import Layout
-from ..models import Pretrained
+from ..models import Linear, Pretrained
 from ..pace import SAFA
 from ..selection import PowerOfChoice
 from ..topologies import Gossip, Hierarchy
@@ -506,6 +506,15 @@ def _objective(p: Plan) -> Iterator[Conflict]:
         )
 
 
+def _model_kind(p: Plan) -> Iterator[Conflict]:
+    """Linear regression is for numbers; `make_plan` takes it for them where 'logistic' is given."""
+    spec = p.model.spec if isinstance(p.model, Pretrained) else p.model
+    if p.fed.classes is not None and (spec == "linear" or isinstance(spec, Linear)):
+        yield Conflict(
+            "model", f"'linear' is a regression, and {p.fed.name} has classes", "Use model='logistic'."
+        )
+
+
 def _judging(p: Plan) -> Iterator[Conflict]:
     """Thresholds and subgroups that a run has no counts for."""
     if p.threshold is not None and p.fed.classes != 2:
@@ -654,6 +663,7 @@ ENTRIES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
     _hierarchy,
     _private,
     _objective,
+    _model_kind,
     _judging,
     _patience,
     _runtime,

@@ -208,8 +208,6 @@ def read_options(tables: Mapping[str, Any], file: Path) -> tuple[dict[str, Any],
         if name in tables:
             with toml.collect(problems):
                 options[name] = _take(name, tables[name], where)
-    if "algorithms" not in tables:
-        options.setdefault("algorithm", OPTIONS["algorithm"].metadata["take"](None, where))
     with toml.collect(problems):
         train = toml.table(where, "train", tables.get("train", {}))
         settings, comparison = read_settings(train, f"{where}, train")

@@ -59,8 +59,10 @@ def _of_classes(counts: Counts, metrics: dict[str, float]) -> dict[str, Interval
         "brier": _mean(brier, briers, n, (0.0, 1.0 if len(matrix) == 2 else 2.0)),
         "accuracy": wilson(float(matrix.diagonal().sum()), n),
     }
-    for name, slope in _slopes(matrix).items():  # the metrics do not change if all counts are doubled,
-        error = math.sqrt(float((matrix * slope**2).sum()))  # so the mean of the slopes is 0
+    # a row more of each class, spread over all predictions: shares of 0 and 1 are not certain
+    smooth = matrix + (matrix.sum(1, keepdim=True) > 0) / len(matrix)
+    for name, slope in _slopes(smooth).items():  # the metrics do not change if all counts are doubled,
+        error = math.sqrt(float((smooth * slope**2).sum()))  # so the mean of the slopes is 0
         ends[name] = _around(metrics[name], error, (0.0, 1.0))
     if "auc" in metrics:
         ends["auc"] = _auc(counts.positive.cpu(), counts.negative.cpu(), metrics)

@@ -14,7 +14,7 @@ import numpy as np
 from ..audit.poisoning import Attack, attacks, name_of
 from ..config.compare import CompareConfig
 from ..config.signature import with_options
-from ..config.train import take_algorithm, take_rule
+from ..config.train import TrainConfig, take_algorithm, take_rule
 from ..data.federation import Federation
 from ..engine import evaluation
 from ..engine.metrics import LOWER_IS_BETTER, judged_by
@@ -29,6 +29,7 @@ from ..runs import Event, encode_nonfinite, write_atomic
 from .stacks import alone_baselines, central_baseline, group_into_stacks
 from .train.plan import Plan, make_plan
 from .train.simulated import plain
+from .train.table_defaults import table_defaults
 from .train.train import train_side_by_side
 
 if TYPE_CHECKING:
@@ -68,6 +69,10 @@ def compare(
     common: dict[str, Any] = {name: v for name, v in options.items() if name in SHARED}
     adversaries = attacks(common.pop("adversaries", None))
     federations = _federations(feds)
+    if "algorithms" not in options and all(fed.pipeline is not None for fed in federations):
+        preset = table_defaults(TrainConfig.of("compare", **common), federations[0], common)
+        own = dataclasses.replace(own, algorithms=(preset.pop("algorithm", "FedAvg"),))
+        common |= preset
     if own.match not in (None, "effective_update"):
         raise bad("compare", "match", own.match, "None or 'effective_update'")
     rows, seeds, directory = _rows(own), _seeds(own.seeds), _directory(out, resume)

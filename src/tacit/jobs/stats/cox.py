@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...parameters import bad
+from ...parties.ledger import Ledger
 from ...stats.design import read_formula
 from ...stats.hazards import CoxProgram
+from ...stats.hazards_coordinator import CoxEstimate
 from ...stats.hazards_result import CoxModel
 from ...stats.lifetimes import check_grid
 from ...stats.tables import check_frames
@@ -52,14 +54,25 @@ def cox(
     "log"; with strata="site", "identity" (default) or "log".
     """
     if epsilon is not None:
-        raise bad(
-            "cox", "epsilon", epsilon, "None: a Cox model with an ε is not available",
-            "kaplan_meier takes epsilon=; glm with family='poisson' and exposure= and epsilon= is a "
-            "private model of rates.",
-        )  # fmt: skip
+        raise bad("cox", "epsilon", epsilon, "None: a Cox model with an ε is not available")
     frames = check_frames(fed, "cox")
     columns = (strata,) if isinstance(strata, str) else tuple(strata or ())
     by_site = columns == (SITE,) and not any(SITE in f.columns for f in frames.values())
+    words = " ".join([formula, *columns])
+    program = make_program(
+        formula, time, event, ties, () if by_site else columns, by_site, entry, grid, min_exits, l2,
+        ph_transform, with_sites(levels, frames, frames, words), missing, max_rounds,
+    )  # fmt: skip
+    found, ledger = run_sums(program, add_site(frames), runtime=runtime, guard=guard, owner="cox")
+    return conclude(program, found, ledger)
+
+
+def make_program(
+    formula: str, time: str, event: str, ties: str, strata: tuple[str, ...], by_site: bool, entry: str | None,
+    grid: Any, min_exits: int, l2: float, ph_transform: str | None, levels: Mapping[str, Sequence[Any]],
+    missing: str, max_rounds: int,
+) -> CoxProgram:  # fmt: skip
+    """Return the program of a model; raise BadParameter for options that are not allowed."""
     allowed = ("identity", "log") if by_site else ("km", "rank", "identity", "log")
     transform = ph_transform or allowed[0]
     _check("ties", ties, ("efron", "breslow"))
@@ -67,17 +80,21 @@ def cox(
     _check("missing", missing, ("drop", "error"))
     if isinstance(min_exits, bool) or not isinstance(min_exits, int) or min_exits < 1:
         raise bad("cox", "min_exits", min_exits, "a whole number of at least 1")
+    if isinstance(max_rounds, bool) or not isinstance(max_rounds, int) or not 1 <= max_rounds <= 200:
+        raise bad("cox", "max_rounds", max_rounds, "a whole number from 1 to 200")
     if not isinstance(l2, int | float) or not l2 >= 0:
         raise bad("cox", "l2", l2, "a number of at least 0")
     read_formula(formula, response=False)
-    words = " ".join([formula, *columns])
-    program = CoxProgram(
-        formula, time, event, ties, () if by_site else columns, by_site, entry, check_grid(grid, "cox"),
-        min_exits, float(l2), transform, with_sites(levels, frames, frames, words), missing, max_rounds,
+    return CoxProgram(
+        formula, time, event, ties, strata, by_site, entry, check_grid(grid, "cox"), min_exits, float(l2),
+        transform, levels, missing, max_rounds,
     )  # fmt: skip
-    found, ledger = run_sums(program, add_site(frames), runtime=runtime, guard=guard, owner="cox")
+
+
+def conclude(program: CoxProgram, found: CoxEstimate, ledger: Ledger) -> CoxModel:
+    """Return the result, and say in the ledger what was opened."""
     notes = []
-    if by_site:
+    if program.by_site:
         notes.append(
             "strata='site': no grid and no baseline hazard was opened; gradients and Hessians only as sums."
         )
@@ -88,14 +105,13 @@ def cox(
     else:
         ledger.stamp(
             f"cox opened sums over the risk sets of all parties together at {found.opened} points of the "
-            "grid: "
-            f"{found.grid}. Neighboring sums differ by at least {found.smallest} rows that left."
+            f"grid: {found.grid}. Neighboring sums differ by at least {found.smallest} rows that left."
         )
         if found.smallest < FEW:
             notes.append(
                 f"Between two opened grid points only {found.smallest} row{'s' * (found.smallest != 1)} "
-                "left, so their difference "
-                f"describes {'them' if found.smallest != 1 else 'it'}. min_exits={FEW}, a coarser grid= "
+                "left, so their difference describes "
+                f"{'them' if found.smallest != 1 else 'it'}. min_exits={FEW}, a coarser grid= "
                 "or strata='site' open less."
             )
             ledger.stamp(notes[-1])

@@ -8,9 +8,10 @@ from typing import Any
 import pandas as pd
 
 from ...parameters import bad
+from ...parties.ledger import Ledger
 from ...stats.design import read_formula
 from ...stats.families import make_family
-from ...stats.regression import GlmProgram
+from ...stats.regression import GlmEstimate, GlmProgram
 from ...stats.regression_result import Regression
 from ...stats.tables import check_frames
 from .run import run_sums
@@ -64,25 +65,42 @@ def glm(
     Raises BadData if columns are collinear, outcomes are separated, or there are as many coefficients as
     rows.
     """
-    frames = add_site(check_frames(fed, "glm"), formula)
-    rounds = (25 if firth else 10) if max_rounds is None else max_rounds
-    program = GlmProgram(
-        formula, make_family(family, link, alpha).name, link, alpha, weights, weight_kind, offset, exposure,
-        _check_penalty("l2", l2), _check_penalty("l1", l1), firth, robust,
-        with_sites(levels, frames, fed, formula), missing, rounds,
+    frames = add_site(check_frames(fed, "glm"))
+    program = make_program(
+        formula, family, link, alpha, weights, weight_kind, offset, exposure, l2, l1, firth, robust,
+        with_sites(levels, frames, fed, formula), missing, max_rounds,
     )  # fmt: skip
-    check_options(program)
     if epsilon is not None or delta is not None or bounds is not None:
         from .private_glm import fit_private
 
         return fit_private(program, frames, epsilon, delta, bounds, runtime, guard)
     found, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner="glm")
+    return conclude(program, found, ledger)
+
+
+def make_program(
+    formula: str, family: str, link: str | None, alpha: float | None, weights: str | None, weight_kind: str,
+    offset: str | None, exposure: str | None, l2: float, l1: float, firth: bool, robust: str | None,
+    levels: Mapping[str, Sequence[Any]], missing: str, max_rounds: int | None,
+) -> GlmProgram:  # fmt: skip
+    """Return the program of a model; raise BadParameter for options that are not allowed."""
+    rounds = (25 if firth else 10) if max_rounds is None else max_rounds
+    program = GlmProgram(
+        formula, make_family(family, link, alpha).name, link, alpha, weights, weight_kind, offset, exposure,
+        _check_penalty("l2", l2), _check_penalty("l1", l1), firth, robust, levels, missing, rounds,
+    )  # fmt: skip
+    check_options(program)
+    return program
+
+
+def conclude(program: GlmProgram, found: GlmEstimate, ledger: Ledger) -> Regression:
+    """Return the result, and say in the ledger what was opened."""
+    formula, robust, l1, l2, firth = program.formula, program.robust, program.l1, program.l2, program.firth
     notes = []
     if SITE in read_formula(formula, response=True).names:
         notes.append(
-            "C(site): the sums that belong to a site's coefficient are sums over that site alone: its "
-            "rows, its "
-            "outcomes and Σ w·x of its rows are opened."
+            "C(site): the sums that belong to a site's coefficient are sums over that site alone: its rows, "
+            "its outcomes and Σ w·x of its rows are opened."
         )
     if robust == "site":
         notes.append("robust='site' opened the sum of products of the sites' scores.")
@@ -98,12 +116,13 @@ def glm(
         method or "maximum likelihood",
         {None: "model-based", "site": "robust, clustered by site"}.get(robust, f"robust ({robust})"),
         found.scale, found.loglik, found.loglik_null, found.deviance, found.null_deviance, found.pearson,
-        found.total, found.alpha if found.alpha is not None else alpha, found.alpha_se, offset, exposure,
+        found.total, found.alpha if found.alpha is not None else program.alpha, found.alpha_se,
+        program.offset, program.exposure,
         notes=tuple(notes),
     )  # fmt: skip
 
 
-def add_site(frames: Mapping[str, pd.DataFrame], *formulas: str | None) -> dict[str, pd.DataFrame]:
+def add_site(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """Return new table objects, with the party's name as the column `site` if none has one."""
     if any(SITE in frame.columns for frame in frames.values()):
         return {name: frame.copy(deep=False) for name, frame in frames.items()}

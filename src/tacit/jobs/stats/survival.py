@@ -16,7 +16,7 @@ from ...parties.ledger import Ledger
 from ...stats import curves
 from ...stats.design import plain_level
 from ...stats.lifetimes import LifetimeCounts, LifetimeProgram, check_grid
-from ...stats.site_logrank import SiteLogrankProgram
+from ...stats.site_logrank import SiteLogrank, SiteLogrankProgram
 from ...stats.survival_result import Curves, LogRank
 from ...stats.tables import check_frames
 from .glm import SITE, add_site, with_sites
@@ -58,6 +58,10 @@ def kaplan_meier(
     counts, ledger, notes = count_lifetimes(
         "kaplan_meier", fed, time, event, by, (), entry, grid, (1,), levels, missing, runtime, guard
     )
+    return conclude_survival(counts, ledger, notes, level)
+
+
+def conclude_survival(counts: LifetimeCounts, ledger: Ledger, notes: tuple[str, ...], level: float) -> Curves:
     tables, medians = [], {}
     for k, group in enumerate(counts.groups):
         table = curves.survival_table(
@@ -167,14 +171,24 @@ def logrank(
     if columns == (SITE,) and not any(SITE in f.columns for f in frames.values()):
         program = SiteLogrankProgram(time, event, by, entry, weighting, dict(levels or {}), missing)
         found, ledger = run_sums(program, add_site(frames), runtime=runtime, guard=guard, owner="logrank")
-        ledger.stamp("logrank opened sums over all parties: observed, expected and covariances by group.")
-        return _logrank(
-            found.difference, found.covariance, found.groups, found.both, weighting,
-            "none: every party used its own times", found.rows, found.dropped, found.parties, ledger, (),
-        )  # fmt: skip
+        return conclude_by_site(found, ledger, weighting)
     counts, ledger, notes = count_lifetimes(
         "logrank", fed, time, event, by, columns, entry, grid, (1,), levels, missing, runtime, guard
     )
+    return conclude_logrank(counts, ledger, notes, weighting)
+
+
+def conclude_by_site(found: SiteLogrank, ledger: Ledger, weighting: str) -> LogRank:
+    ledger.stamp("logrank opened sums over all parties: observed, expected and covariances by group.")
+    return _logrank(
+        found.difference, found.covariance, found.groups, found.both, weighting,
+        "none: every party used its own times", found.rows, found.dropped, found.parties, ledger, (),
+    )  # fmt: skip
+
+
+def conclude_logrank(
+    counts: LifetimeCounts, ledger: Ledger, notes: tuple[str, ...], weighting: str
+) -> LogRank:
     groups, risk = len(counts.groups), counts.at_risk
     difference, covariance, both = np.zeros(groups), np.zeros((groups, groups)), np.zeros((2, groups))
     for s in range(len(counts.strata)):
@@ -209,10 +223,16 @@ def count_lifetimes(
         with_sites(levels, frames, frames, words), missing, owner,
     )  # fmt: skip
     counts, ledger = run_sums(program, add_site(frames), runtime=runtime, guard=guard, owner=owner)
+    return counts, ledger, say_opened(program, counts, ledger)
+
+
+def say_opened(program: LifetimeProgram, counts: LifetimeCounts, ledger: Ledger) -> tuple[str, ...]:
+    """Say in the ledger what grid was opened; return notes."""
+    owner, words = program.owner, program.categories
     if counts.events.sum() == 0 and owner != "nelson_aalen":
-        raise BadData(f"{owner}: no party has an event ({event!r} = 1).")
-    what = "events and departures" + (" and entries" if entry else "")
-    groups = f", for each of {len(counts.groups)} groups" if by else ""
+        raise BadData(f"{owner}: no party has an event ({program.event!r} = 1).")
+    what = "events and departures" + (" and entries" if program.entry else "")
+    groups = f", for each of {len(counts.groups)} groups" if program.by else ""
     ledger.stamp(
         f"{owner} opened counts of {what} of all parties together on the grid: {counts.grid}{groups}."
     )
@@ -222,10 +242,10 @@ def count_lifetimes(
             f"At some grid points only {counts.smallest} of all parties' rows left. A coarser grid= "
             "opens less."
         )
-    if SITE in words.split():
+    if SITE in words:
         notes.append("by site: the counts of each site alone were opened.")
         ledger.stamp(notes[-1])
-    return counts, ledger, tuple(notes)
+    return tuple(notes)
 
 
 def with_group(table: pd.DataFrame, group: Any) -> pd.DataFrame:

@@ -10,4 +10,8 @@ HOMES: dict[str, tuple[str, str]] = {
     "correlation": ("describe_query", "correlations of numeric columns"),
     "mann-whitney": ("describe_query", "a rank test between two groups"),
     "heavy-hitters": ("describe_query", "frequent values of a column with many levels"),
+    "glm": ("model_query", "a regression with inference: linear, logistic, Poisson, …"),
+    "km": ("model_query", "Kaplan–Meier curves by group"),
+    "logrank": ("model_query", "the log-rank test between groups"),
+    "cox": ("model_query", "a Cox proportional hazards model"),
 }

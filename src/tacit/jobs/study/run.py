@@ -146,6 +146,11 @@ def _plan(cell: Cell, datasets: _Data) -> Plan:
         p = make_plan(fed, **options, label=cell.row, skew=cell.column)
     except BadParameter as error:
         raise BadJob(f"{where}: {error}") from None
+    if p.metric not in (None, "accuracy") or p.threshold is not None or p.subgroups:
+        raise BadJob(
+            f"{where}: a study shows accuracies of the more probable class, of all test rows. Leave out "
+            "metric, threshold and subgroups, or use `tacit compare`."
+        )
     if not cell.baseline:
         return p
     kind, _, which = cell.baseline.partition(" ")

@@ -9,6 +9,7 @@ import torch
 from ...config.train import BALANCED, TrainConfig
 from ...data.federation import Federation
 from ...parameters import bad
+from .table_defaults import L2, is_linear, recipe_of
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -18,8 +19,12 @@ def resolve_loss(config: TrainConfig, fed: Federation) -> dict[str, Any]:
     """Return the loss and the penalty of a run, where the options leave them open."""
     return {
         "loss": config.loss or ("mse" if fed.classes is None else "cross_entropy"),
-        "l2": 0.0 if config.l2 is None else config.l2,
+        "l2": _default_l2(config, fed) if config.l2 is None else config.l2,
     }
+
+
+def _default_l2(config: TrainConfig, fed: Federation) -> float:
+    return L2 if is_linear(config.model) and recipe_of(fed, config.runtime) is not None else 0.0
 
 
 def weigh_classes(p: Plan) -> tuple[float, ...] | None:

@@ -31,6 +31,7 @@ from ...runtimes.cohort import Run
 from ..devices import device_for
 from . import guards
 from .objective import resolve_loss, weigh_classes
+from .table_defaults import fit_model, recipe_of, table_defaults
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,7 @@ class Plan(TrainConfig):
         None  # with `private`: public numbers of rows; None: the exact ones
     )
     through: Any = None  # the runtime object, where `runtime` is "processes" or "parties"
+    preset: tuple[str, ...] = ()  # options that follow from the data being a table
     sums_only: bool = False  # the server sees metrics on held-out rows of all parties together only
 
     @property
@@ -262,6 +264,8 @@ def make_plan(fed: Federation, *, label: str = "", skew: str = "", **options: An
         must_be = "a Federation: tacit.data.digits().split(10), or dataset.by(column)"
         raise bad("train", "fed", type(fed).__name__, must_be, hint)
     config = TrainConfig.of(**options)
+    if preset := table_defaults(config, fed, options):
+        config = TrainConfig.of(**options | preset)
     parties = len(fed)
     if int(fed.train.sizes.min()) < 1:
         empty = fed.parties[int(fed.train.sizes.argmin())]
@@ -279,7 +283,10 @@ def make_plan(fed: Federation, *, label: str = "", skew: str = "", **options: An
         **values
         | {
             "fed": fed,
-            "model": config.model.pinned() if isinstance(config.model, models.Pretrained) else config.model,
+            "model": config.model.pinned()
+            if isinstance(config.model, models.Pretrained)
+            else fit_model(config.model, fed, recipe_of(fed, config.runtime)),
+            "preset": tuple(preset),
             "per_round": _per_round(config, parties),
             "asked_per_round": config.per_round,
             "local_epochs": _local_epochs(config, parties),

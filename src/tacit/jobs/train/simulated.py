@@ -307,7 +307,9 @@ def rule_for(plans: list[Plan], task: Task) -> Any:
 
 
 def plain(algorithm: Algorithm) -> Algorithm:
-    """Return FedAvg with this algorithm's learning rate and solver: what a party does alone."""
+    """Return what a party does alone: FedAvg with this algorithm's learning rate and solver, or itself."""
+    if algorithm.is_own_baseline:
+        return algorithm
     return algorithms.FedAvg(lr=algorithm.lr, solver=algorithm.solver or algorithms.SGD())
 
 

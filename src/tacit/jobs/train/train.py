@@ -226,7 +226,7 @@ class _Training:
             )
             for kind, entries in self.trainer.start_events.items():
                 journal.event(kind, **entries)
-            for note in (*p.fed.notes, *self.trainer.notes):
+            for note in (*p.fed.notes, *self.trainer.notes, *_describe_preset(p)):
                 journal.event("note", text=note)
 
     # privacy accounts ---------------------------------------------------------------------------------------
@@ -436,6 +436,14 @@ class _Training:
         if p.insecure_seed is not None:
             ledger.stamp(NOT_PRIVATE)
         return ledger
+
+
+def _describe_preset(p: Plan) -> list[str]:
+    """Say which options were chosen because the rows are from a table."""
+    if not p.preset:
+        return []
+    values = ", ".join(f"{name}={getattr(p, name)!r}" for name in p.preset)
+    return [f"chosen for this table (options you give replace them): {values}, l2={p.l2:g}"]
 
 
 def _last_metrics(events: list[Event], asked: str | None, best_round: int = 0) -> dict[str, Any]:

@@ -1,0 +1,330 @@
+"""Federated models on real tables, next to scikit-learn on the pooled rows.
+
+Each table is read as a user would read it, with parties by a column, and trained with default options:
+
+    tacit.train(data.from_csv(path, label="y").by("site"), model="logistic")
+
+Beside it, on the same training rows and the same test rows: scikit-learn on the pooled rows (encoded by the
+pooled statistics; L2 by five-fold cross-validation, networks with early stopping), tacit with all rows at one
+party, and each party alone. Figures are AUC, or R² for a regression, on test rows that nobody trains on or
+stops by, with 95% intervals from 500 bootstrap samples of the test rows; the interval of a difference
+resamples both models together. No table here was used to choose the defaults (tune_tables.py).
+
+    pip install "tacit[bench]" pandas scikit-learn statsmodels lifelines
+    python benchmarks/tables.py [NAME …] [--write]     # --write updates docs/results/tables.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+import tacit
+from tacit import data
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = ROOT.parent / "shared" / "data"
+RESULTS = ROOT / "docs" / "results" / "tables.md"
+LINEAR_AIM, NETWORK_AIM = 0.005, 0.01
+LOCAL = 12  # parties that are trained alone: the largest
+SAMPLES = 500  # of the bootstrap: the ends of a 95% interval are its 13th smallest and largest
+
+
+@dataclass(frozen=True)
+class Source:
+    """A table: its rows, what to predict, and the column that says who holds a row."""
+
+    load: Callable[[], pd.DataFrame]
+    label: str
+    by: str
+    where: str
+    regression: bool = False
+
+
+def _adult() -> pd.DataFrame:
+    names = [
+        "age",
+        "workclass",
+        "fnlwgt",
+        "education",
+        "education_num",
+        "marital",
+        "occupation",
+        "relationship",
+        "race",
+        "sex",
+        "capital_gain",
+        "capital_loss",
+        "hours",
+        "country",
+        "income",
+    ]
+    with gzip.open(SHARED / "adult" / "adult.data.gz", "rt") as file:
+        frame = pd.read_csv(file, names=names, skipinitialspace=True, na_values="?")
+    return frame.dropna(subset=["occupation", "country"]).drop(columns="fnlwgt")
+
+
+def _heart() -> pd.DataFrame:
+    names = [
+        "age",
+        "sex",
+        "cp",
+        "trestbps",
+        "chol",
+        "fbs",
+        "restecg",
+        "thalach",
+        "exang",
+        "oldpeak",
+        "slope",
+        "ca",
+        "thal",
+        "num",
+    ]
+    hospitals = []
+    for hospital in ("cleveland", "hungarian", "switzerland", "va"):
+        path = SHARED / "heart_disease" / f"processed.{hospital}.data"
+        hospitals.append(pd.read_csv(path, names=names, na_values="?").assign(hospital=hospital))
+    frame = pd.concat(hospitals, ignore_index=True)
+    for column in ("sex", "cp", "fbs", "restecg", "exang", "slope", "thal"):
+        frame[column] = frame[column].map(lambda v: None if pd.isna(v) else f"c{v:g}")
+    frame["ill"] = np.where(frame.pop("num") > 0, "yes", "no")
+    return frame.drop(columns=["ca"])  # missing in two thirds of the rows
+
+
+def _credit() -> pd.DataFrame:
+    frame = pd.read_csv(SHARED / "fate_vfl" / "UCI_Credit_Card.csv.gz").drop(columns="ID")
+    frame["default"] = np.where(frame.pop("default.payment.next.month") == 1, "yes", "no")
+    for column in ("SEX", "EDUCATION", "MARRIAGE"):
+        frame[column] = "c" + frame[column].astype(str)
+    frame["age_band"] = pd.cut(frame["AGE"], [0, 25, 30, 35, 40, 45, 50, 55, 99]).astype(str)
+    return frame
+
+
+def _breast() -> pd.DataFrame:
+    frames = [
+        pd.read_csv(SHARED / "fate_vfl" / f"breast_homo_{party}.csv").assign(site=party)
+        for party in ("guest", "host", "test")
+    ]
+    frame = pd.concat(frames, ignore_index=True).drop(columns="id")
+    frame["y"] = np.where(frame["y"] == 1, "malignant", "benign")
+    return frame
+
+
+def _fair() -> pd.DataFrame:
+    import statsmodels.api as sm
+
+    frame = sm.datasets.fair.load_pandas().data
+    frame["affair"] = np.where(frame.pop("affairs") > 0, "yes", "no")
+    frame["occupation"] = "o" + frame["occupation"].astype(int).astype(str)
+    frame["occupation_husb"] = "o" + frame["occupation_husb"].astype(int).astype(str)
+    return frame
+
+
+def _randhie() -> pd.DataFrame:
+    import statsmodels.api as sm
+
+    frame = sm.datasets.randhie.load_pandas().data
+    frame["visits"] = np.log1p(frame.pop("mdvis"))
+    frame["plan"] = "plan " + frame["lncoins"].round(1).astype(str)
+    return frame
+
+
+def _democracy() -> pd.DataFrame:
+    from lifelines.datasets import load_dd
+
+    frame = load_dd().dropna(subset=["duration", "regime", "un_region_name"])
+    keep = ["un_region_name", "un_continent_name", "regime", "start_year", "observed", "democracy"]
+    frame = frame.assign(years=np.log1p(frame["duration"]), observed="o" + frame["observed"].astype(str))
+    return frame[[*keep, "years"]]
+
+
+TABLES = {
+    "adult by occupation": Source(_adult, "income", "occupation", "shared/data/adult"),
+    "adult by country": Source(_adult, "income", "country", "shared/data/adult"),
+    "heart disease by hospital": Source(_heart, "ill", "hospital", "shared/data/heart_disease"),
+    "credit default by age band": Source(_credit, "default", "age_band", "shared/data/fate_vfl"),
+    "breast cancer by site": Source(_breast, "y", "site", "shared/data/fate_vfl"),
+    "affairs by occupation": Source(_fair, "affair", "occupation", "statsmodels fair"),
+    "doctor visits by plan": Source(_randhie, "visits", "plan", "statsmodels randhie", regression=True),
+    "regimes by region": Source(_democracy, "years", "un_region_name", "lifelines dd", regression=True),
+}
+
+
+def score(y: np.ndarray, out: np.ndarray, is_regression: bool) -> float:
+    """R², or the AUC of the second class; out are predictions, or log odds."""
+    if is_regression:
+        return 1 - float(((y - out) ** 2).mean() / y.var())
+    order = np.argsort(out, kind="stable")
+    _, group = np.unique(out[order], return_inverse=True)
+    ranks = np.empty(len(out))
+    places = np.arange(1, len(out) + 1)
+    ranks[order] = (np.bincount(group, places) / np.bincount(group))[group]  # ties share their mean rank
+    positive = int(y.sum())
+    if not 0 < positive < len(y):
+        return float("nan")
+    return float((ranks[y == 1].sum() - positive * (positive + 1) / 2) / (positive * (len(y) - positive)))
+
+
+def interval(y: np.ndarray, outs: list[np.ndarray], is_regression: bool) -> tuple[float, float]:
+    """95% of the bootstrap's scores of one model, or of the differences of two."""
+    rng = np.random.default_rng(0)
+    values = []
+    for _ in range(SAMPLES):
+        i = rng.integers(len(y), size=len(y))
+        each = [score(y[i], out[i], is_regression) for out in outs]
+        values.append(each[0] - each[1] if len(each) == 2 else each[0])
+    low, high = np.nanpercentile(values, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def outputs(model: Any, x: torch.Tensor) -> np.ndarray:
+    with torch.no_grad():
+        out = model(x).double().numpy()
+    return out[:, 1] - out[:, 0] if out.shape[-1] == 2 else out.ravel()
+
+
+def pooled_sklearn(x: Any, y: Any, test: Any, network: bool, is_regression: bool) -> np.ndarray:
+    """The outputs of scikit-learn on pooled rows: tuned L2, or a network with early stopping."""
+    from sklearn.linear_model import LogisticRegressionCV, RidgeCV
+    from sklearn.neural_network import MLPClassifier, MLPRegressor
+
+    if network:
+        settings: dict[str, Any] = {"hidden_layer_sizes": (64, 32), "early_stopping": True, "random_state": 0}
+        if is_regression:
+            return np.asarray(MLPRegressor(**settings).fit(x, y).predict(test))
+        p = MLPClassifier(**settings).fit(x, y).predict_proba(test)[:, 1]
+        return np.asarray(np.log(np.clip(p, 1e-12, 1)) - np.log(np.clip(1 - p, 1e-12, 1)))
+    if is_regression:
+        return np.asarray(RidgeCV(alphas=np.logspace(-3, 4, 8)).fit(x, y).predict(test))
+    model = LogisticRegressionCV(
+        Cs=np.logspace(-4, 3, 8),
+        cv=5,
+        scoring="neg_log_loss",
+        max_iter=500,
+        l1_ratios=(0,),
+        use_legacy_attributes=False,
+    )
+    return np.asarray(model.fit(x, y).decision_function(test))
+
+
+def measure(name: str, network: bool) -> dict[str, Any]:
+    """All figures of one table with one kind of model."""
+    source = TABLES[name]
+    frame = source.load()
+    table = data.from_frame(
+        frame, label=source.label, groups=[source.by], regression=source.regression, test_fraction=0.25
+    )
+    fed = table.by(source.by, seed=0, held_fraction=0.1)
+    is_regression = source.regression
+    model: Any = tacit.models.MLP((64, 32)) if network else "linear" if is_regression else "logistic"
+    started = time.perf_counter()
+    run = tacit.train(fed, model=model)
+    seconds = time.perf_counter() - started
+    index = torch.cat([fed.train.index, fed.held.index]) if network else fed.train.index
+    x, y = fed.rows.x[index].numpy(), fed.rows.y[index].numpy()
+    test, target = fed.test.x, fed.test.y.numpy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        reference = pooled_sklearn(x, y, test.numpy(), network, is_regression)
+    one = tacit.data.Holdings(fed.train.index, fed.train.start[[0, -1]])
+    held = tacit.data.Holdings(fed.held.index, fed.held.start[[0, -1]])
+    from dataclasses import replace
+
+    central = tacit.train(replace(fed, train=one, held=held, parties=("everyone",)), model=model)
+    found = outputs(run.model, test)
+    sizes = fed.train.sizes
+    alone = []
+    for k in sizes.argsort(descending=True)[:LOCAL].tolist():
+        mine = fed.party(k)
+        if not is_regression and len(mine.rows.y[mine.train.index].unique()) < 2:
+            continue
+        alone.append(score(target, outputs(tacit.train(mine, model=model).model, test), is_regression))
+    return {
+        "table": name,
+        "source": source.where,
+        "rows": int(sizes.sum()),
+        "parties": len(fed),
+        "features": int(fed.rows.x.shape[1]),
+        "sklearn": score(target, reference, is_regression),
+        "sklearn_interval": interval(target, [reference], is_regression),
+        "central": score(target, outputs(central.model, test), is_regression),
+        "federated": score(target, found, is_regression),
+        "federated_interval": interval(target, [found], is_regression),
+        "difference_interval": interval(target, [found, reference], is_regression),
+        "alone": float(np.median(alone)) if alone else float("nan"),
+        "majority": float("nan")
+        if is_regression
+        else float(np.bincount(target.astype(int)).max() / len(target)),
+        "accuracy": float("nan") if is_regression else float(((found > 0) == (target == 1)).mean()),
+        "seconds": seconds,
+        "rounds": max(e["round"] for e in run.events if e["kind"] == "round"),
+    }
+
+
+def to_markdown(rows: list[dict[str, Any]], aim: float) -> str:
+    head = (
+        "| table | rows, parties, features | scikit-learn, pooled | tacit, one party | tacit, federated | "
+        "difference | one party alone | accuracy (majority) | rounds, s |\n|" + "---|" * 9
+    )
+    lines = [head]
+    for r in rows:
+        low, high = r["difference_interval"]
+        difference = r["federated"] - r["sklearn"]
+        a, b = r["federated_interval"]
+        c, d = r["sklearn_interval"]
+        accuracy = "" if np.isnan(r["accuracy"]) else f"{r['accuracy']:.3f} ({r['majority']:.3f})"
+        mark = "" if difference >= -aim else " (below the aim)"
+        lines.append(
+            f"| {r['table']} | {r['rows']:,}, {r['parties']}, {r['features']} | "
+            f"{r['sklearn']:.4f} [{c:.3f}, {d:.3f}] | {r['central']:.4f} | {r['federated']:.4f} "
+            f"[{a:.3f}, {b:.3f}] | {difference:+.4f} [{low:+.4f}, {high:+.4f}]{mark} | {r['alone']:.4f} | "
+            f"{accuracy} | {r['rounds']}, {r['seconds']:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", help=f"tables, of: {', '.join(TABLES)}")
+    parser.add_argument("--write", action="store_true", help=f"write {RESULTS.relative_to(ROOT)}")
+    options = parser.parse_args()
+    unknown = [name for name in options.names if name not in TABLES]
+    if unknown:
+        sys.exit(f"unknown tables: {', '.join(unknown)}. Known: {', '.join(TABLES)}.")
+    sections = []
+    for network, title, aim in (
+        (False, "Linear models", LINEAR_AIM),
+        (True, "Networks (64 and 32 units)", NETWORK_AIM),
+    ):
+        rows = []
+        for name in options.names or TABLES:
+            rows.append(measure(name, network))
+            print(to_markdown(rows[-1:], aim).splitlines()[-1], flush=True)
+        sections.append(f"## {title}\n\n{to_markdown(rows, aim)}\n")
+    text = "\n".join(sections)
+    if options.write:
+        intro = (
+            "# Tables: federated next to pooled\n\n"
+            "Printed by `benchmarks/tables.py --write`, which says how. AUC, or R² for the last two tables, on "
+            "rows that no model was trained on or stopped by, with 95% intervals from the bootstrap. *One party "
+            f"alone* is the median over the {LOCAL} largest parties. All tacit runs have default options.\n\n"
+        )
+        RESULTS.write_text(intro + text)
+    else:
+        print(text)
+
+
+if __name__ == "__main__":
+    main()

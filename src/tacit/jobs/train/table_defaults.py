@@ -1,0 +1,116 @@
+"""How models on tables are trained where the options leave it open.
+
+The values were chosen on the tables of `benchmarks/tune_tables.py`, none of which is among those of
+`benchmarks/tables.py`, which reports them. docs/how-to-your-own-data.md describes the procedure.
+
+- Linear models: FedLBFGS. The mean of the parties' gradients is the gradient of the pooled rows, so unequal
+  parties do not matter, and 30 rounds end at the optimum. λ = 0.001 is small enough for rare categories and
+  large enough for a few hundred rows.
+- Networks: few local steps, so that parties do not drift apart, with Adam at the server; early stopping ends
+  a run when the held-out rows say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ... import algorithms, models
+from ...aggregate import Mean
+from ...config.train import TrainConfig
+from ...data.federation import Federation
+from ...data.recipe import Recipe
+from ...guard import Noise
+from .elsewhere import Deployed
+from .party_rows import read_layout
+
+L2 = 1e-3  # λ of linear models on tables
+LINEAR: dict[str, Any] = {
+    "algorithm": algorithms.FedLBFGS(),
+    "rounds": 30,
+    "batch_size": 256,  # limits the memory of a full gradient, and changes nothing else
+    "evaluate_every": 5,
+}
+NETWORK: dict[str, Any] = {
+    "algorithm": algorithms.FedAdam(lr=0.05, server_lr=0.005, tau=1e-4),
+    "rounds": 300,
+    "local_steps": 5,
+    "batch_size": 64,
+    "evaluate_every": 5,
+    "patience": 10,
+}
+# an option that says how to train: whoever gives one of them chooses all
+CHOICES = ("algorithm", "rounds", "local_epochs", "local_steps", "batch_size")
+
+
+def is_linear(model: Any) -> bool:
+    """Whether a model is one of tacit's linear models."""
+    spec = model.spec if isinstance(model, models.Pretrained) else model
+    return spec in ("logistic", "linear") or isinstance(spec, models.Logistic | models.Linear)
+
+
+def is_network(model: Any) -> bool:
+    """Whether a model is one of tacit's networks for tables."""
+    spec = model.spec if isinstance(model, models.Pretrained) else model
+    return spec in ("mlp", "table_network") or isinstance(spec, models.MLP | models.TableNetwork)
+
+
+def recipe_of(fed: Federation, runtime: Any) -> Recipe | None:
+    """Return how the rows of a federation are encoded, if they are from a table; at real parties, too."""
+    if fed.pipeline is not None:
+        return fed.pipeline.recipe
+    if isinstance(runtime, Deployed) and runtime.layout:
+        return read_layout(runtime.layout).recipe
+    return None
+
+
+def table_defaults(config: TrainConfig, fed: Federation, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a run on a table that `given`, the user's options, leave open.
+
+    Nothing where rows are not from a table, or where the user says how to train.
+    """
+    chosen = {name for name, value in given.items() if name != "algorithm" or value is not None}
+    if any(name in chosen for name in CHOICES) or not _is_plain(config):
+        return {}
+    if recipe_of(fed, config.runtime) is None:
+        return {}
+    preset: dict[str, Any] = {}
+    if is_network(config.model):
+        preset = dict(NETWORK)
+    elif is_linear(config.model) and config.per_round in (None, len(fed)):
+        preset = dict(LINEAR)
+    is_tested = isinstance(config.runtime, Deployed) or len(fed.test.y) or len(fed.held.index)
+    if not is_tested or ("evaluate_every" in chosen and not config.evaluate_every) or config.landscape:
+        preset.pop("patience", None)  # nothing to stop by, or to draw around
+    return {name: value for name, value in preset.items() if name not in chosen}
+
+
+def _is_plain(config: TrainConfig) -> bool:
+    """Whether rounds are synchronous, with one server and without noise: what the values were chosen for."""
+    return (
+        config.pace is None
+        and config.topology is None
+        and config.private is None
+        and not config.adversaries
+        and config.select is None
+        and config.aggregate == Mean()
+        and not any(isinstance(stage, Noise) for stage in config.guard)
+    )
+
+
+def fit_model(model: Any, fed: Federation, recipe: Recipe | None) -> Any:
+    """Return the model that fits the data: linear regression for numbers, embeddings for a table's columns.
+
+    A regression with model='logistic' is linear regression, and is called so everywhere.
+    """
+    if fed.classes is None and (model == "logistic" or isinstance(model, models.Logistic)):
+        return models.Linear()
+    if model == "table_network":
+        model = models.TableNetwork()
+    if not isinstance(model, models.TableNetwork) or model.starts or recipe is None:
+        return model
+    at, blocks = len(recipe.numeric), []
+    for values in recipe.categories.values():
+        blocks.append((at, len(values)))
+        at += len(values)
+    return model.with_blocks(blocks)

@@ -1,0 +1,390 @@
+"""Losses, early stopping and defaults for tables: the same in every runtime, and equal to scikit-learn's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import tacit
+from tacit import algorithms, data, guard, models
+from tacit.config import job as config
+from tacit.engine.losses import Objective
+from tacit.engine.task import Task
+from tacit.errors import BadParameter
+from tacit.jobs.train import table_defaults
+from tacit.jobs.train.contract import Contract
+from tacit.jobs.train.plan import make_plan
+
+
+def frame(rows: int = 400, seed: int = 0, sites: int = 5, codes: int = 0) -> pd.DataFrame:
+    """Return rows of unequal sites with shifted features; one label in five is 'ill'."""
+    rng = np.random.default_rng(seed)
+    shares = 1 / np.arange(1, sites + 1)
+    site = rng.choice(sites, rows, p=shares / shares.sum())
+    x = rng.normal(size=(rows, 4)) + 0.5 * site[:, None]
+    z = x @ np.array([1.0, -0.7, 0.4, 0.0]) + rng.logistic(size=rows)
+    table = pd.DataFrame(x, columns=list("abcd")).assign(site=[f"s{k}" for k in site])
+    if codes:
+        code = rng.integers(codes, size=rows)
+        z = z + 2 * np.sin(code)
+        table["code"] = [f"I{k:03d}" for k in code]
+    return table.assign(y=np.where(z > np.quantile(z, 0.8), "ill", "well"), cost=z)
+
+
+def federation(**options: Any) -> data.Federation:
+    table = frame(**options).drop(columns="cost")
+    return data.from_frame(table, label="y", groups=["site"], test_fraction=0.0).by("site", held_fraction=0.3)
+
+
+FED = federation()
+OBJECTIVES: list[dict[str, Any]] = [
+    {"class_weight": "balanced"},
+    {"loss": "focal"},
+    {"l2": 0.05},
+    {"loss": "focal", "class_weight": {"ill": 4.0, "well": 0.5}, "l2": 0.01},
+]
+PLAIN = algorithms.FedAvg(lr=0.3)
+
+
+def vector(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("options", OBJECTIVES, ids=lambda o: " ".join(o))
+@pytest.mark.parametrize("model", ["logistic", models.MLP((5,))], ids=["logistic", "mlp"])
+def test_stack_loop_and_messages_give_the_same_model(options: dict[str, Any], model: Any) -> None:
+    common = {"model": model, "algorithm": PLAIN, "rounds": 3, "batch_size": 16, **options}
+    stack, *others = (
+        vector(tacit.train(FED, **common, **how).model)
+        for how in ({"engine": "stack"}, {"engine": "each"}, {"runtime": "inprocess"})
+    )
+    for other in others:
+        assert torch.allclose(stack, other, atol=1e-6)
+    plain = vector(tacit.train(FED, **{**common, "loss": None, "class_weight": None, "l2": 0.0}).model)
+    assert not torch.allclose(stack, plain, atol=1e-4)  # the option changes the model
+
+
+def test_processes_train_with_the_same_objective() -> None:
+    common: dict[str, Any] = {"model": "logistic", "algorithm": PLAIN, "rounds": 2, **OBJECTIVES[-1]}
+    here, there = (tacit.train(FED, **common, runtime=r).model for r in ("cohort", "processes"))
+    assert torch.allclose(vector(here), vector(there), atol=1e-6)
+
+
+def test_regression_in_a_stack_equals_the_loop() -> None:
+    table = frame().drop(columns="y")
+    fed = data.from_frame(table, label="cost", groups=["site"], test_fraction=0.0).by("site")
+    common: dict[str, Any] = {"algorithm": PLAIN, "rounds": 3, "batch_size": 16, "l2": 0.01}
+    for model in ("linear", models.MLP((5,))):
+        stack, each = (
+            vector(tacit.train(fed, model=model, engine=e, **common).model) for e in ("stack", "each")
+        )
+        assert torch.allclose(stack, each, atol=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "focal", "mse"])
+@pytest.mark.parametrize("weights", [(), (0.5, 2.0, 1.0)])
+def test_written_out_gradients_equal_autograd(loss: str, weights: tuple[float, ...]) -> None:
+    if loss == "mse" and weights:
+        weights = ()
+    generator = torch.Generator().manual_seed(0)
+    out = torch.randn(2, 7, 1 if loss == "mse" else 3, generator=generator, requires_grad=True)
+    y = (
+        torch.randn(2, 7, generator=generator)
+        if loss == "mse"
+        else torch.randint(3, (2, 7), generator=generator)
+    )
+    share = torch.rand(2, 7, generator=generator)
+    objective = Objective(loss, weights)
+    tensor = objective.weights(out.device)
+    total = sum((objective.of_rows(out[i], y[i], tensor) * share[i]).sum() for i in range(2))
+    (by_autograd,) = torch.autograd.grad(total, out)  # type: ignore[arg-type]
+    assert torch.allclose(objective.by_outputs(out.detach(), y, share, tensor), by_autograd, atol=1e-6)
+
+
+def test_focal_loss_of_one_row_by_hand() -> None:
+    """p = 1/(1 + e) for logits (0, 1) and class 0: −(1 − p)²·log p."""
+    p = 1 / (1 + np.e)
+    loss = Objective("focal").of_rows(torch.tensor([[0.0, 1.0]]), torch.tensor([0]))
+    assert float(loss) == pytest.approx(-((1 - p) ** 2) * np.log(p), rel=1e-6)
+
+
+def test_the_penalty_leaves_biases_and_frozen_layers_alone() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU(), torch.nn.Linear(2, 2))
+    module[0].weight.requires_grad_(False)
+    task = Task(module, torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64), Objective(l2=0.5))
+    w = torch.ones(task.dim)
+    change = task.add_penalty(torch.zeros(task.dim), w)
+    expected = torch.cat([torch.zeros(6), torch.zeros(2), torch.full((4,), 0.5), torch.zeros(2)])
+    assert torch.equal(change, expected)
+
+
+@pytest.mark.parametrize("weight", [None, "balanced"])
+def test_federated_logistic_regression_equals_scikit_learn_on_pooled_rows(weight: str | None) -> None:
+    """The objective of unequal parties is that of the pooled rows, so the optimum is scikit-learn's.
+
+    Two logits share a coefficient β as ±β/2, so λ/2·‖W‖² is λ/4·β²: C = 2/(λ·n).
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    l2 = 0.01
+    run = tacit.train(FED, model="logistic", class_weight=weight, l2=l2)
+    x, y = FED.rows.x[FED.train.index].numpy(), FED.rows.y[FED.train.index].numpy()
+    pooled = LogisticRegression(C=2 / (l2 * len(y)), class_weight=weight, tol=1e-10, max_iter=2000).fit(x, y)
+    layer = run.model[1]
+    found = (layer.weight[1] - layer.weight[0]).detach().numpy()
+    assert np.allclose(found, pooled.coef_[0], atol=2e-3)
+    assert float((layer.bias[1] - layer.bias[0]).detach()) == pytest.approx(pooled.intercept_[0], abs=2e-3)
+
+
+def test_federated_ridge_equals_scikit_learn_on_pooled_rows() -> None:
+    """mean (y − xβ)² + λ/2·β² has the optimum of Ridge with α = λ·n/2."""
+    from sklearn.linear_model import Ridge
+
+    table = frame().drop(columns="y")
+    fed = data.from_frame(table, label="cost", groups=["site"], test_fraction=0.0).by("site")
+    run = tacit.train(fed, model="linear", l2=0.02)
+    x, y = fed.rows.x[fed.train.index].numpy(), fed.rows.y[fed.train.index].numpy()
+    pooled = Ridge(alpha=0.02 * len(y) / 2).fit(x, y)
+    assert np.allclose(run.model[1].weight.detach().numpy()[0], pooled.coef_, atol=1e-3)
+
+
+def test_balanced_weights_are_scikit_learns() -> None:
+    from sklearn.utils.class_weight import compute_class_weight
+
+    y = FED.rows.y[FED.train.index].numpy()
+    p = make_plan(FED, model="logistic", class_weight="balanced")
+    assert p.class_weight == pytest.approx(compute_class_weight("balanced", classes=np.array([0, 1]), y=y))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"class_weight": {"ill": 2.0}}, "with a weight for each of"),
+        ({"class_weight": [1.0, 2.0, 3.0]}, "of 2 numbers, one for each of"),
+        ({"class_weight": {"ill": -1.0, "well": 1.0}}, "a number of at least 0 by label"),
+        ({"class_weight": "even"}, "'balanced', a number"),
+        ({"loss": "mse"}, "'mse' is not for a classification"),
+        ({"metric": "r2"}, "'r2' is not for a classification"),
+        ({"model": "linear"}, "'linear' is a regression"),
+        ({"patience": 3, "evaluate_every": 0}, "evaluate_every=0"),
+        ({"patience": 3, "algorithm": "Ditto"}, "a model for each party or cluster"),
+        ({"patience": 3, "guard": [guard.Clip(1.0), guard.Noise(multiplier=1.0)]}, "ε of Noise"),
+        (
+            {"class_weight": "balanced", "guard": [guard.Clip(1.0), guard.Noise(multiplier=1.0)]},
+            "no ε covers",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_written(
+    options: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadParameter, match=words.replace("(", r"\(")):
+        tacit.train(FED, **{"model": "logistic", **options}, out=tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
+def test_linear_regression_is_never_called_logistic() -> None:
+    fed = data.from_frame(frame().drop(columns="y"), label="cost", groups=["site"]).by("site")
+    for model in ("linear", "logistic", models.Logistic()):
+        run = tacit.train(fed, model=model, rounds=1)
+        assert run.config["model"]["name"] == "linear"
+        assert run.events[0]["model"]["name"] == "linear"
+        assert "logistic" not in str(run.config)
+
+
+# --------------------------------------------------------------------------------------------- early stopping
+
+STOPS: dict[str, Any] = {
+    "model": models.MLP((16,)),
+    "algorithm": algorithms.FedAvg(lr=0.5),
+    "rounds": 60,
+    "batch_size": 16,
+    "metric": "auc",
+    "patience": 3,
+}
+
+
+def stop_of(run: Any) -> dict[str, Any]:
+    (event,) = [e for e in run.events if e["kind"] == "stop"]
+    return event
+
+
+@pytest.mark.parametrize(
+    "stages", [None, [guard.Clip(9.0), guard.Quantize(bits=24), guard.SecAgg(threshold=0.6)]]
+)
+def test_a_run_stops_at_the_same_round_in_simulation_and_over_messages(stages: Any) -> None:
+    here, there = (tacit.train(FED, **STOPS, guard=stages, runtime=r) for r in ("cohort", "inprocess"))
+    a, b = stop_of(here), stop_of(there)
+    assert a["early"]
+    assert a["round"] < STOPS["rounds"]
+    assert (a["round"], a["best_round"]) == (b["round"], b["best_round"])
+    assert torch.allclose(vector(here.model), vector(there.model), atol=1e-4)
+
+
+def test_the_model_is_that_of_the_best_evaluated_round() -> None:
+    run = tacit.train(FED, **STOPS)
+    stop = stop_of(run)
+    history = {e["round"]: e["auc"] for e in run.events if e["kind"] == "round" and e["round"]}
+    assert stop["value"] == max(history.values()) == run.metrics["auc"]
+    assert stop["round"] - stop["best_round"] == STOPS["patience"]
+    again = tacit.train(FED, **{**STOPS, "patience": None, "rounds": stop["best_round"]})
+    assert torch.equal(vector(run.model), vector(again.model))
+    assert any(e["kind"] == "note" and e["text"].startswith("early stopping") for e in run.events)
+    assert run.events[-1]["kind"] == "end"
+
+
+def test_stacked_runs_stop_each_at_its_own_round() -> None:
+    compared = tacit.compare(
+        FED,
+        algorithms=[algorithms.FedAvg(lr=0.5)],
+        seeds=3,
+        **{k: v for k, v in STOPS.items() if k != "algorithm"},
+    )
+    runs = [r for r in compared.results if r.events[0]["label"] == "FedAvg"]
+    assert len({stop_of(r)["round"] for r in runs}) > 1
+    for r in runs:
+        alone = tacit.train(FED, **STOPS, seed=r.events[0]["seed"])
+        assert stop_of(alone)["best_round"] == stop_of(r)["best_round"]
+        assert torch.allclose(vector(alone.model), vector(r.model), atol=1e-4)
+
+
+def test_a_resumed_run_stops_where_an_uninterrupted_one_does(tmp_path: Path) -> None:
+    whole = tacit.train(FED, **STOPS, out=tmp_path / "whole")
+    best = stop_of(whole)["best_round"]
+
+    class Stop(Exception):
+        pass
+
+    def interrupt(event: dict[str, Any]) -> None:
+        if event["kind"] == "round" and event["round"] == best + 2:  # the best model is behind, in the state
+            raise Stop
+
+    with pytest.raises(Stop):
+        tacit.train(FED, **STOPS, out=tmp_path / "half", watch=interrupt)
+    resumed = tacit.train(FED, **STOPS, out=tmp_path / "half", resume=True)
+    assert stop_of(resumed) == stop_of(whole)
+    assert torch.equal(vector(resumed.model), vector(whole.model))
+    ended = tacit.train(FED, **STOPS, out=tmp_path / "half", resume=True)  # nothing is left to do
+    assert torch.equal(vector(ended.model), vector(whole.model))
+
+
+def test_processes_are_told_that_training_ended_early() -> None:
+    """They end by themselves: a party that was not told would keep the run from returning."""
+    run = tacit.train(FED, **{**STOPS, "model": "logistic", "patience": 1, "rounds": 20}, runtime="processes")
+    assert stop_of(run)["round"] < 20
+    assert run.metrics["auc"] == stop_of(run)["value"]
+
+
+# --------------------------------------------------------------------------------------------------- defaults
+
+
+def test_a_table_chooses_how_it_is_trained_and_says_so() -> None:
+    run = tacit.train(FED, model="logistic")
+    job, notes = run.config, [e["text"] for e in run.events if e["kind"] == "note"]
+    assert job["algorithm"]["name"] == "FedLBFGS"
+    assert (job["train"]["rounds"], job["train"]["l2"]) == (30, table_defaults.L2)
+    assert any("chosen for this table" in text and "FedLBFGS" in text for text in notes)
+    network = make_plan(FED, model="mlp")
+    assert isinstance(network.algorithm, algorithms.FedAdam)
+    assert (network.patience, network.l2) == (10, 0.0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"rounds": 10}, {"algorithm": "FedAvg"}, {"local_epochs": 1}, {"batch_size": 32}, {"local_steps": 1}],
+    ids=lambda o: next(iter(o)),
+)
+def test_whoever_says_how_to_train_chooses_all_of_it(options: dict[str, Any]) -> None:
+    p = make_plan(FED, model="mlp", **options)
+    assert p.preset == ()
+    assert p.algorithm == algorithms.FedAvg()
+    assert p.patience is None
+
+
+def test_other_options_replace_single_defaults() -> None:
+    p = make_plan(FED, model="logistic", l2=0.0, evaluate_every=2, algorithm=None)
+    assert (p.l2, p.evaluate_every, p.rounds) == (0.0, 2, 30)
+    assert make_plan(FED, model="mlp", patience=4).patience == 4
+    arrays = data.digits().split(3)
+    assert make_plan(arrays, model="logistic").preset == ()
+    assert make_plan(arrays, model="logistic").l2 == 0.0
+
+
+def test_a_job_file_without_an_algorithm_has_the_same_defaults(tmp_path: Path) -> None:
+    frame().drop(columns="cost").to_csv(tmp_path / "t.csv", index=False)
+    (tmp_path / "job.toml").write_text(
+        '[data]\npath = "t.csv"\nlabel = "y"\nby = "site"\ngroups = ["site"]\n[model]\nname = "logistic"\n'
+    )
+    job = config.load(tmp_path / "job.toml")
+    (fed,) = job.federations()
+    run = tacit.train(fed, **job.train(), out=tmp_path / "run")
+    assert run.config["algorithm"]["name"] == "FedLBFGS"
+    again = config.of_run(tmp_path / "run")
+    assert again.train()["algorithm"] == algorithms.FedLBFGS()
+
+
+def test_a_party_computes_with_the_objective_of_the_contract() -> None:
+    """What a party minimizes is in the contract, as numbers, so a server cannot change it unseen."""
+    p = make_plan(
+        FED,
+        model="logistic",
+        algorithm=PLAIN,
+        class_weight="balanced",
+        loss="focal",
+        l2=0.01,
+        patience=2,
+        metric="auc",
+        runtime="processes",
+    )
+    contract = Contract.of(p, None, "server", [4])
+    theirs = Contract.read(contract.text).plan()
+    assert theirs.objective == p.objective
+    assert (theirs.metric, theirs.patience) == ("auc", 2)
+    other = make_plan(FED, model="logistic", algorithm=PLAIN, class_weight={"ill": 9, "well": 1})
+    found = contract.differences(Contract.of(other, None, "server", [4]))
+    assert any(line.startswith("train.class_weight") for line in found)
+
+
+# ------------------------------------------------------------------------------------------------- embeddings
+
+
+def test_an_embedded_column_is_a_lookup_in_a_table() -> None:
+    """The product with a one-hot row is nn.Embedding's row; a missing value, all zeros, adds nothing."""
+    net = models.TableNetwork(hidden=(3,), starts=(1,), sizes=(20,)).build((22,), 2)
+    front: Any = net[0]
+    table = front.tables[0].weight.T
+    x = torch.zeros(3, 22)
+    x[:, 0], x[:, 21] = 5.0, 7.0
+    x[0, 1 + 4] = x[1, 1 + 19] = 1.0
+    out = front(x)
+    looked_up = torch.nn.functional.embedding(torch.tensor([4, 19]), table)
+    assert torch.equal(out[:2, 2:], looked_up)
+    assert torch.equal(out[2], torch.tensor([5.0, 7.0] + [0.0] * 8))
+
+
+def test_a_table_network_embeds_columns_with_many_categories() -> None:
+    fed = federation(rows=600, codes=30)
+    p = make_plan(fed, model="table_network")
+    columns = fed.pipeline.columns  # type: ignore[union-attr]
+    (start,), (size,) = p.model.starts, p.model.sizes
+    assert all(name.startswith("code=") for name in columns[start : start + size])
+    assert size > 16
+    assert sum(name.startswith("code=") for name in columns) == size
+    stack, each, messages = (
+        vector(tacit.train(fed, model="table_network", algorithm=PLAIN, rounds=2, **how).model)
+        for how in ({"engine": "stack"}, {"engine": "each"}, {"runtime": "inprocess"})
+    )
+    assert torch.allclose(stack, each, atol=1e-6)
+    assert torch.allclose(stack, messages, atol=1e-6)
+    assert Contract.read(Contract.of(p, None, "server", [len(columns)]).text).plan().model == p.model
+
+
+def test_blocks_that_do_not_fit_are_refused() -> None:
+    for starts, sizes in (((1,), (30,)), ((4, 2), (3, 3)), ((1,), ())):
+        with pytest.raises(BadParameter, match="starts and sizes"):
+            models.TableNetwork(starts=starts, sizes=sizes).build((22,), 2)
