@@ -155,6 +155,10 @@ class _Training:
             self.directories[0],
             [without_best(state) for state in states],
             metadata,
+            lambda: (
+                self._model(0),
+                _last_metrics(self.journals[0].events, self.first.metric, self.stopping[0].round),
+            ),
         )
         self.trainer = trainer_class(self.first)(self.task, self.starts, self.plans, context)
         if not resume:
