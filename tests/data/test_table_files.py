@@ -316,9 +316,9 @@ def test_a_party_reads_its_file_with_the_separator_decimal_sign_and_encoding_of_
     [
         (
             {"mean": [1.0, 2.0], "std": [1.0, 1.0]},
-            "mean is [1.0, 2.0]; it must be a list of 1 finite numbers",
+            "[data]: mean has 2 values for 1 numbers. Give one for each.",
         ),
-        ({"mean": [1.0], "std": [0.0]}, "std is [0.0]; it must be a list of 1 finite numbers above 0"),
+        ({"mean": [1.0], "std": [0.0]}, "[data]: std has a value that is not above 0."),
         ({"mean": [1.0]}, "mean is [1.0]; it must be given together with std"),
         ({"separator": "ab"}, "separator is 'ab'; it must be one character"),
         ({"decimal": ";"}, "decimal is ';'; it must be '.' or ','"),

@@ -36,6 +36,7 @@ JOB = """
 label = "sick"
 labels = ["no", "yes"]
 numbers = ["age", "chol"]
+fit = "party"
 held_fraction = 0.4
 [model]
 name = "logistic"

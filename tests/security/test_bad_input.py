@@ -31,6 +31,7 @@ LAYOUT = {
     "labels": ["no", "yes"],
     "numbers": ["age", "chol"],
     "categories": {"sex": ["f", "m"]},
+    "unseen": "refuse",
     "held_fraction": 0.2,
 }
 
@@ -313,7 +314,7 @@ def test_the_server_is_not_told_what_stands_in_a_partys_file(
             {"sick": ["no", "yes", "no", "maybe"]},
             "the label 'sick' has the value 'maybe', which this job does not know. Known: no, yes",
         ),
-        ({"sick": ["no", None, "no", "yes"]}, "1 rows have no 'sick', the first is row 1"),
+        ({"sick": ["no", None, "no", "yes"]}, "1 rows have no 'sick', the first is row 2"),
         ({"sex": list("fmfx")}, "the column 'sex' has the value 'x', which is not in the recipe"),
         (
             {"age": ["old", "young", "old", "old"]},

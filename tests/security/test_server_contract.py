@@ -62,7 +62,7 @@ def test_1_and_8_any_other_contract_than_the_agreed_one_is_refused_before_a_row_
     changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    monkeypatch.setattr(members, "read_rows", lambda *given: read.append("rows"))
+    monkeypatch.setattr(members, "read_party_table", lambda *given: read.append("rows"))
     answers: dict[str, Any] = {}
 
     async def attack(server: Attacker) -> None:
@@ -129,7 +129,7 @@ def test_8_and_14_without_an_agreed_job_default_limits_apply(
     changes: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    monkeypatch.setattr(members, "read_rows", lambda *given: read.append("rows"))
+    monkeypatch.setattr(members, "read_party_table", lambda *given: read.append("rows"))
     answers: dict[str, Any] = {}
 
     async def attack(server: Attacker) -> None:

@@ -135,7 +135,7 @@ class ClientWatch:
 
     def __init__(self, quiet: bool = False):
         self._display = Progress(quiet)
-        self._shown = 0  # rounds
+        self._shown = self._rounds = 0
 
     def __enter__(self) -> ClientWatch:
         self._display.__enter__()
@@ -150,7 +150,12 @@ class ClientWatch:
         if event["kind"] == "waiting":
             self._display.step(f"waiting for the server {event['server']!r}")
         elif event["kind"] == "accepted":
-            self._display.start("training", event["rounds"])
+            self._rounds = event["rounds"]
+            self._display.start("training", self._rounds)
+        elif event["kind"] == "prepared":
+            self._display.step(f"preparing the table with the others: {event['step']} of {event['steps']}")
+            if event["step"] == event["steps"]:
+                self._display.start("training", self._rounds)
         elif event["kind"] == "answered":
             traffic = f"sent {size(event['sent'])}  received {size(event['received'])}"
             text = f"round {event['round']}/{event['rounds']}  {traffic}"
@@ -168,4 +173,10 @@ def client_lines(value: dict[str, Any]) -> list[str]:
         f"and {value['evaluations']} evaluations{epsilon}",
         f"it sent {size(value['sent'])} and received {size(value['received'])}",
     ]
+    if shown := summary(value["metrics"]):
+        lines.append(f"all parties together: {shown}")
+    if value["model"] is not None:
+        lines.append(f"the model is in {value['model']}: `tacit predict {value['model']} new.csv` uses it")
+    else:
+        lines.append("the server sent no final model")
     return [*lines, f"what {value['party']} saw and remembers is in {value['state']}"]

@@ -8,7 +8,7 @@ starts and in `plan`. A new option of `train` adds its entries here and nowhere 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -452,11 +452,11 @@ def _private(p: Plan) -> Iterator[Conflict]:
             "with noise_multiplier, ε follows from a party's number of rows, which the others do not know",
             "Give epsilon, or public_size.",
         )
-    if p.runtime == "parties" and p.through.layout.get("numbers") and not p.through.layout.get("mean"):
+    if p.runtime == "parties" and not _is_declared(p.through.layout):
         yield Conflict(
             "private",
-            "a party's own means and standard deviations follow from its rows, and ε does not cover them",
-            "Declare mean and std in [data], such as round numbers that everyone knows.",
+            "means and standard deviations follow from a party's rows, and ε does not cover them",
+            "Declare mean and std in [data], such as round numbers that everyone knows, or fit = 'none'.",
         )
     if p.engine == "stack":
         yield Conflict("private", "clients run one after the other", "Leave engine at 'auto', or use 'each'.")
@@ -565,6 +565,22 @@ def _patience(p: Plan) -> Iterator[Conflict]:
         )
 
 
+def _is_declared(layout: Mapping[str, Any]) -> bool:
+    """Whether rows of real parties are encoded without statistics of theirs."""
+    return bool(layout.get("mean")) or layout.get("fit") == "none"
+
+
+def _preparation(p: Plan) -> Iterator[Conflict]:
+    if p.runtime != "parties" or _is_declared(p.through.layout):
+        return
+    if p.through.layout.get("fit") == "federated" and _has_noise(p):
+        yield Conflict(
+            "guard",
+            "Noise claims an ε, which does not cover the sums of a federated preparation of tables",
+            "Declare mean and std in [data], or set fit = 'party' there.",
+        )
+
+
 def _runtime(p: Plan) -> Iterator[Conflict]:
     if isinstance(p.model, Pretrained) and p.runtime != "cohort":
         yield Conflict(
@@ -662,6 +678,7 @@ ENTRIES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
     _speed,
     _hierarchy,
     _private,
+    _preparation,
     _objective,
     _model_kind,
     _judging,

@@ -27,7 +27,7 @@ from ..parameters import to_table
 from ..parties.ledger import Ledger, Spend
 from ..results import JobResult
 from ..runs import Event
-from .train import guards, local_dp
+from .train import guards, local_dp, preparing
 from .train.elsewhere import Elsewhere
 from .train.figures import fit_figures, warn
 from .train.plan import Plan, make_plan, prepare
@@ -177,6 +177,8 @@ def plan(
                 "the noisy numbers of rows behind this ε were drawn for this plan, and the run draws its "
                 "own; showing the plan to others is one more release of them."
             )
+    if p.runtime == "parties":
+        notes += preparing.notes_of(p, p.through.layout, preparing.program_of(p, p.through.layout))
     if (figures := fit_figures(p, guard)) is not None:
         notes += warn(figures)
     if p.pace is not None:
@@ -266,6 +268,7 @@ def _looked(p: Plan) -> int:
 
 
 def _sees(p: Plan, guard: Guard | None, start: State) -> list[dict[str, str]]:
+    from ..protocols.joining import Final
     from ..protocols.picking import Score
     from ..protocols.rounds import Down, Loss, Upload
 
@@ -316,6 +319,18 @@ def _sees(p: Plan, guard: Guard | None, start: State) -> list[dict[str, str]]:
                 "what": f"{tested_reveals(p)} ({at_most}{size(tested)} each time it asks)",
             }
         )
+    if p.runtime == "parties":
+        program = preparing.program_of(p, p.through.layout)
+        if program is not None:
+            seen += [
+                {
+                    "party": "the server",
+                    "what": f"{program.max_steps} sums over the training rows of all parties: counts, sums "
+                    "and histograms of columns, before round 1; nothing of one party",
+                },
+                {"party": "every party", "what": "the statistics of the columns that follow from these sums"},
+            ]
+        seen.append({"party": "every party", "what": Final.reveals})
     seen.append(
         {"party": "every party", "what": Down.reveals + ("; its noise is in it" if noise is not None else "")}
     )

@@ -93,6 +93,7 @@ async def server(
     wrong: Callable[[str, Message], str | None] = lambda name, message: None,
     dropped: Callable[[int, Mapping[str, str]], None] = lambda version, who: None,
     pending: int | None = None,
+    farewell: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Serve until there are `last` versions.
 
@@ -190,6 +191,8 @@ async def server(
         if (
             scheduler.version >= last and pending is None
         ):  # restarted after its last version: clients may have received Stop already
+            if farewell is not None:
+                await farewell()
             await me.send(clients, Stop())
             return
         await admission.wait_for_free(
@@ -220,6 +223,8 @@ async def server(
                 f"party {me.name!r} has no client at work and asks none, so version {scheduler.version} of "
                 f"{last} cannot be reached."
             )
+    if farewell is not None:
+        await farewell()
     await me.send(clients, Stop())
 
 

@@ -8,6 +8,7 @@
       |--- Ready(rows, held, features, classes, parameters) ---->|   or Unfit(reason): data do not fit
       …  rounds; after each answer:
       |--- Free() ---------------------------------------------->|   a late client is available again
+      |<-- Final(run, vectors, metrics) -------------------------|   real parties only, after the last round
       |<-- GaveUp(reason) ---------------------------------------|   the run ended early; the client stops
 
 All messages are in the scope "door". The server learns how many rows each client trains on and holds back,
@@ -20,6 +21,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
 
 from ..errors import ProtocolError, TacitError
 from ..parties.message import Message
@@ -43,11 +46,12 @@ class Call(Message, reveals="that the server has started"):
 
 class Work(
     Message,
-    reveals="the contract: model, algorithm, settings, guard, the columns agreed on; and the server's name "
-    "for the run",
+    reveals="the contract: model, algorithm, settings, guard, the columns agreed on; the server's name for "
+    "the run; and, after a preparation, the statistics over all parties",
 ):
     contract: str
     run: str
+    prepared: str = ""  # the result of the preparation, for a client that has restarted since
 
 
 class Refused(Message, reveals="why the server does not let this party take part"):
@@ -56,6 +60,18 @@ class Refused(Message, reveals="why the server does not let this party take part
 
 class GaveUp(Message, reveals="that the server ended the run early, and why"):
     reason: str
+
+
+FINAL = "final"  # the scope of the last message
+
+
+class Final(
+    Message,
+    reveals="the final model and, of three parties or more, its metrics on the held-out rows of all parties",
+):
+    run: str
+    vectors: dict[str, Tensor]
+    metrics: dict[str, float]
 
 
 WITHHELD = -1  # in place of a number of rows that an ε covers

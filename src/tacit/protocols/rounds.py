@@ -187,6 +187,7 @@ async def server(
     stop: bool = True,
     pending: int | None = None,
     testers: Callable[[], Sequence[str]] | None = None,
+    farewell: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Run rounds: `choose` participants, send `down`, `merge` their answers, and have all clients `test`.
 
@@ -204,6 +205,7 @@ async def server(
     meet               wait for all clients before the first round, because the choice depends on them
     pending            a round whose model must still be tested, after a restart of the server
     testers            the clients that hold back rows (default: all)
+    farewell           is awaited after the last round, before Stop
     """
     testers = testers or (lambda: clients)
 
@@ -469,6 +471,8 @@ async def server(
             ups = await ask(r, chosen, f"round {r}", Down, down(r), Upload) if chosen else {}
             await merge(r, {name: (up.weight, up.vectors) for name, up in ups.items()})
         await run_test(r)
+    if farewell is not None:
+        await farewell()
     if stop:
         await me.send(clients, Stop())
 

@@ -25,6 +25,7 @@ from ...errors import BadJob, TacitError
 from ...parameters import from_table, to_table, whole
 from .elsewhere import Deployed, Elsewhere
 from .plan import Plan, make_plan
+from .preparing import program_of
 
 FORMAT = 2
 MOST_BYTES = (
@@ -38,6 +39,7 @@ KEYS = (
     "server",
     "parties",
     "data",
+    "preparation",
     "features",
     "classes",
     "model",
@@ -83,6 +85,7 @@ class Contract:
         own configuration.
         """
         model = models.ALL[p.model]() if isinstance(p.model, str) and p.model in models.ALL else p.model
+        program = program_of(p, layout)
         epochs = p.local_epochs[0] if len(set(p.local_epochs)) == 1 else list(p.local_epochs)
         tables = {
             "format": FORMAT,
@@ -90,6 +93,8 @@ class Contract:
             "server": server,
             "parties": list(p.fed.parties),
             "data": None if layout is None else dict(layout),
+            # the steps that a party answers before round 0, of the recipe in `data`
+            "preparation": None if program is None else {"fit": "federated", "steps": program.max_steps},
             "features": list(shape),
             "classes": p.fed.classes or 0,
             "model": models.table_of(model) if type(model) in models.ALL.values() else None,
@@ -210,6 +215,11 @@ class Contract:
             or "none: the server sees each update in the clear"
         )
         rows = "" if t["private"] is None else f"; {_row_privacy(t['private'])}"
+        if t["preparation"] is not None:
+            rows += (
+                f"; statistics of the tables by {t['preparation']['steps']} hidden sums over all parties"
+                + (", from which each of the two learns the other's part" if len(t["parties"]) == 2 else "")
+            )
         model = "own code" if t["model"] is None else t["model"].get("name")
         return (
             f"contract {self.digest[:12]} of {t['server']!r} in {t['federation']!r}: "

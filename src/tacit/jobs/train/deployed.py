@@ -58,7 +58,7 @@ def read(path: str | Path, changes: list[str] | None = None) -> tuple[dict[str, 
 
 
 def federation(kit: Kit, layout: dict[str, Any]) -> Elsewhere:
-    recipe, _, labels, _, _ = read_layout(layout)
+    recipe, _, labels, *_ = read_layout(layout)
     return Elsewhere.of(
         kit.federation,
         clients_of(kit),
@@ -138,7 +138,7 @@ def take_part(
     `agreed` is a job file: a server with another contract is refused before this party's data are read.
     Without one, default limits apply. `device` is where this party trains. `again` allows one more run of a
     job in the clear that this party has answered before. `watch` is called with what happens: {"kind":
-    "waiting", "accepted" or "answered", "sent", "received", …}.
+    "waiting", "accepted", "prepared" or "answered", "sent", "received", …}.
     """
     if kit.role != "client":
         raise BadKit(f"this is the kit of {kit.name!r} (a {kit.role}); --data is given with a client's kit.")

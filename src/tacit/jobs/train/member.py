@@ -20,6 +20,7 @@ from ...accounting import Account
 from ...algorithms.types import State
 from ...crypto.digest import Digests
 from ...data.federation import Rows
+from ...data.pipeline import Pipeline, PipelinePreparation
 from ...engine.losses import Objective
 from ...engine.task import Task
 from ...errors import BadData, BadJob, BadRun, BudgetSpent, ProtocolError, TacitError
@@ -28,21 +29,26 @@ from ...guard import ALL
 from ...parameters import from_table
 from ...parties.ledger import Ledger
 from ...parties.party import Party
-from ...protocols import buffered, joining, rounds
+from ...protocols import buffered, joining, rounds, sum_program
 from ...protocols.consent import Commitment
+from ...protocols.sum_program import SumRules
+from ...release.release import Release, write_release
 from ...runtimes.nursery import find_program
-from . import guards
+from ..devices import placed
+from ..stats.answers import AnswerFile
+from . import guards, preparing
 from .contract import Agreement, Contract, Limits, NotAgreed
 from .counts import blank_tally
 from .figures import add_noise, fit_figures
 from .hidden_sums import HiddenCounts, HiddenSum
 from .local import Member
-from .party_rows import load_rows, read_rows
+from .party_rows import PartyTable, load_rows, read_party_table
 from .plan import Plan
 from .record import Record
 from .row_privacy import RowPrivacy
 
 log = logging.getLogger("tacit.party")
+STATISTICS = "statistics"  # the key under which a party binds itself to one result of the preparation
 ACCEPTED = "accepted.jsonl"  # the contracts this party accepted, in its folder
 
 
@@ -81,6 +87,8 @@ async def member(
     async def answer() -> None:
         # a round that was sent to this party's previous process may come before the job
         await work.prepared.wait()
+        if work.program is not None and work.pipeline is None:
+            await prepare_table(me, work, boss)
         if work.paced:
             await buffered.client(me, work.local_in_thread, work.test, boss, done=free, consent=work)
         else:
@@ -96,12 +104,51 @@ async def member(
                 scores=lambda: work.scores,
                 consent=work,
             )
+        if agreement is not None:  # it was sent before Stop, so it is here if there is one
+            last = await me.scope(joining.FINAL).gather([boss], joining.Final, at_least=0, within=0.0)
+            if boss in last:
+                work.finish(last[boss])
 
     try:
         await run_alongside(play(), joining.attend(me, boss, __version__, work.prepare))
         return work.summary()
     finally:
         work.record_spending(me.ledger)
+
+
+async def prepare_table(me: Party, work: ClientWork, boss: str) -> None:
+    """Answer the sums of the preparation until the statistics are there.
+
+    They come at the end of the sums or, if the server or this party was restarted since, with the job.
+    """
+    program, table, rules = work.program, work.table, work.rules
+    assert program is not None
+    assert table is not None
+    assert rules is not None
+    answers = AnswerFile(work.state, work.name, rules.contract)
+    answers.bind_table(work.record.bound["data"])  # sums over changed rows could be subtracted
+    sums = asyncio.ensure_future(
+        sum_program.client(
+            me.scope(preparing.SCOPE),
+            program,
+            table.training_rows,
+            rules,
+            server=boss,
+            answers=answers,
+            answered=lambda step: work.watch(
+                {"kind": "prepared", "step": step + 1, "steps": program.max_steps}
+            ),
+        )
+    )
+    known = asyncio.ensure_future(work.fitted.wait())
+    try:
+        await asyncio.wait([sums, known], return_when=asyncio.FIRST_COMPLETED)
+        if not known.done():
+            work.take_statistics(preparing.from_vectors(sums.result()))
+    finally:
+        for task in (sums, known):
+            task.cancel()
+        await asyncio.gather(sums, known, return_exceptions=True)
 
 
 async def run_alongside(main: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any]) -> Any:
@@ -148,11 +195,21 @@ class ClientWork:
             again,
         )
         self.offer: joining.Work | None = None
-        self.prepared = asyncio.Event()
+        self.contract: Contract | None = None
+        self.prepared = asyncio.Event()  # the contract is accepted, and rows are read
+        self.table: PartyTable | None = None
+        self.program: PipelinePreparation | None = None  # of the federated preparation of this table
+        self.rules: SumRules | None = None
+        self.pipeline: Pipeline | None = None  # its result, or what this party fitted alone
+        self.fitted = asyncio.Event()
         self.mine: Member | None = None
         self.hidden: HiddenSum | None = None
         self.counted: HiddenCounts | HiddenSum | None = None
         self.account: Account | None = None
+        self.statistics = ""  # the text of the preparation's result
+        self.run = ""
+        self.metrics: dict[str, float] = {}  # that the server sent at the end
+        self.folder: Path | None = None  # where the final model is
         self.rows: RowPrivacy | None = None
         self.content = b""  # the digest of what the last update was asked on
         # one thread, so that canceled work is over before the next begins
@@ -163,6 +220,8 @@ class ClientWork:
         if offer != self.offer or self.mine is None:
             try:
                 self._accept(offer)
+                if offer.prepared:
+                    self.take_statistics(offer.prepared)
             except TacitError as error:
                 if self.agreement is not None and self.agreement.agreed is None:
                     # nobody agreed to these columns: not even that they are missing is reported
@@ -188,17 +247,52 @@ class ClientWork:
         else:
             p = self.agreement.check_offer(contract, self._accepted())
             self._show(contract)
+        if "table" in self.data:
+            self._read_table(p, contract)
+        self.contract, self.run = contract, offer.run
         self._build(p, contract, offer.run)
+
+    def _read_table(self, p: Plan, contract: Contract) -> None:
+        """Read this party's file, and the statistics of an earlier preparation if there was one."""
+        layout = contract.tables["data"]
+        self.program = preparing.program_of(p, layout)
+        self.table = read_party_table(
+            self.name, self.data["table"], layout, p.seed, p.private is not None, p.subgroups
+        )
+        if self.program is None:
+            self.pipeline = self.table.fit_alone()
+            return
+        self.rules = preparing.rules_of(contract.digest, tuple(p.fed.parties))
+        file = preparing.result_file(self.state, contract.digest)
+        bound = Record(self.state, self.name, contract.digest).bound.get(STATISTICS)
+        if bound is not None and file.exists():
+            text = file.read_text()
+            if preparing.digest_of(text) != bound:
+                raise BadRun(f"{file} was modified. It holds the statistics of this job: restore it.")
+            self.pipeline, self.statistics = preparing.check_result(text, self.program.pipeline), text
+
+    def take_statistics(self, text: str) -> None:
+        """Accept the result of the preparation: once, for ever."""
+        if self.program is None or self.contract is None:
+            raise ProtocolError(
+                f"the server sends {self.name!r} statistics, and the agreed job has no preparation. Nothing "
+                "was sent in answer."
+            )
+        pipeline = preparing.check_result(text, self.program.pipeline)
+        # before it is bound: what is bound must be there after a crash
+        if STATISTICS not in self.record.bound:
+            write_atomic(preparing.result_file(self.state, self.contract.digest), text)
+        self.record.bind(STATISTICS, bytes.fromhex(preparing.digest_of(text)))
+        if self.pipeline is None:
+            self.pipeline, self.statistics = pipeline, text
+            self._build(self.plan, self.contract, self.run)
+            self.fitted.set()
 
     def _build(self, p: Plan, contract: Contract, run: str) -> None:
         terms = contract.tables
-        fed = (
-            load_rows(Path(self.data["folder"]))
-            if "folder" in self.data
-            else read_rows(
-                self.name, self.data["table"], terms["data"], p.seed, p.private is not None, p.subgroups
-            )
-        )
+        # without its statistics a table is encoded by its own: that shows what does not fit, and no more
+        fed = load_rows(Path(self.data["folder"])) if self.table is None else self.table.encode(self.pipeline)
+        binding = preparing.bind_statistics(contract.digest, self.statistics)
         shape, classes = list(fed.rows.x.shape[1:]), fed.classes or 0
         if shape != terms["features"] or classes != terms["classes"]:
             why = (
@@ -259,16 +353,11 @@ class ClientWork:
         self.account = guards.own_account(p, guard, self.state, contract.digest)
         self.hidden = self.counted = None
         if guard is not None and guard.hiding is not None:
-            self.hidden = HiddenSum(guard, contract.digest)
+            self.hidden = HiddenSum(guard, binding)
             self.counted = (
-                HiddenCounts(
-                    guard,
-                    len(p.fed),
-                    blank_tally(replace(p, fed=fed)),
-                    contract.digest,
-                )
+                HiddenCounts(guard, len(p.fed), blank_tally(replace(p, fed=fed)), binding)
                 if self.figures is None
-                else HiddenSum(self.figures, contract.digest)
+                else HiddenSum(self.figures, binding)
             )
         settings = (
             p.algorithm,
@@ -353,13 +442,58 @@ class ClientWork:
         """Return what this party contributed to the run."""
         account = self.account if self.rows is None else self.rows.account
         if self.mine is None:
-            return {"rounds_answered": 0, "rounds": 0, "evaluations": 0, "epsilon": None}
+            return {
+                "rounds_answered": 0,
+                "rounds": 0,
+                "evaluations": 0,
+                "epsilon": None,
+                "metrics": {},
+                "model": None,
+            }
         return {
             "rounds_answered": self.rounds_answered,
             "rounds": self.plan.rounds,
             "evaluations": self.evaluations,
             "epsilon": None if account is None else account.epsilon(),
+            "metrics": self.metrics,
+            "model": None if self.folder is None else str(self.folder),
         }
+
+    def finish(self, final: joining.Final) -> None:
+        """Write the final model, with all that is needed to use it, into this party's folder."""
+        mine, p = self._ready(), self.plan
+        assert self.contract is not None
+        if final.run != self.run:
+            raise ProtocolError(
+                f"the server sends {self.name!r} the model of another run. It was not written."
+            )
+        vectors = dict(final.vectors)
+        self._check_vectors(p.rounds - 1, vectors, mine)
+        if not torch.isfinite(vectors["w"]).all():
+            log.warning("party %r: the final model is not finite: the run diverged", self.name)
+        self.metrics = {
+            str(k)[:60]: v for k, v in list(final.metrics.items())[:100] if isinstance(v, int | float)
+        }
+        release = Release.of(
+            p.model,
+            mine.fed,
+            self.pipeline,
+            p.threshold,
+            party=self.name,
+            contract=self.contract.digest,
+            run=self.run,
+        )
+        model: State = {k: v for k, v in vectors.items() if k in ("w", "buffers")}
+        self.folder = write_release(
+            self.state / "model", release, mine.task.module_at(model["w"], model.get("buffers"))
+        )
+        memory = None if self.paced else self.memory.now
+        if memory and mine.algorithm.personalizes:
+            own: State = dict(model)
+            own.update(mine.algorithm.personal(mine.task, placed(mine.task.x.device, vectors), memory))
+            write_release(
+                self.state / "own-model", release, mine.task.module_at(own["w"], own.get("buffers"))
+            )
 
     # --- consent: which requests are answered ---------------------------------------------------------------
 
@@ -510,6 +644,8 @@ class ClientWork:
             and self.mine.guard is not None
         ):
             ledger.spend(guards.own_spend(self.plan, self.mine.guard, self.account, self.record.evaluations))
+        if self.agreement is not None and self.statistics and len(self.plan.fed) == 2:
+            ledger.stamp(preparing.TWO)
         if self.agreement is not None and self.rows is not None and self.rows.account.spent:
             ledger.spend(self.rows.spending())
 
@@ -545,6 +681,11 @@ class ClientWork:
     def _ready(self) -> Member:
         if self.mine is None:
             raise ProtocolError("the server sends a round before a job. Is it the same version of tacit?")
+        if self.program is not None and self.pipeline is None:
+            raise ProtocolError(
+                f"the server asks {self.name!r} for a round before the statistics of the tables are "
+                "computed. Nothing was sent."
+            )
         return self.mine
 
     def _check_vectors(self, r: int, down: Mapping[str, Tensor], mine: Member) -> None:

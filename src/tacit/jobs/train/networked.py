@@ -8,6 +8,7 @@ import secrets
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -18,24 +19,27 @@ import torch
 from ... import __version__
 from ...algorithms.plan import identify, plan
 from ...algorithms.types import Batches, State
+from ...data.pipeline import PipelinePreparation
 from ...engine.task import Task
 from ...errors import BadParameter, ProtocolError, TacitError
 from ...guard import Guard
 from ...parties.ledger import Ledger
 from ...parties.message import Message
 from ...parties.party import Party
-from ...protocols import buffered, joining, picking
+from ...protocols import buffered, joining, picking, sum_program
 from ...protocols import rounds as protocol
+from ...runs import Event
 from ...runtimes.processes import Processes
 from ...runtimes.streaming import Emitter
 from ...selection import PartyInfo
 from ..devices import placed
+from . import preparing
 from .contract import Contract
 from .counts import blank_tally, unpack_tally
 from .elsewhere import Deployed, Elsewhere
 from .member import member, model_spec, run_alongside
 from .messages import SERVER, MessageTrainer
-from .party_rows import save_rows
+from .party_rows import read_layout, save_rows
 from .plan import Plan
 from .trainer import Records, RoundRecord, RunContext
 
@@ -61,6 +65,8 @@ class NetworkedTrainer(MessageTrainer):
     """
 
     saves_every_round = True
+    preparation: PipelinePreparation | None = None  # the program of sums before round 0
+    prepared = ""  # the text of its result
     kinds = (
         *MessageTrainer.kinds,
         joining.Join,
@@ -71,6 +77,10 @@ class NetworkedTrainer(MessageTrainer):
         joining.Work,
         joining.Refused,
         joining.GaveUp,
+        joining.Final,
+        sum_program.SumStep,
+        sum_program.SumsOver,
+        sum_program.SumRefused,
     )
 
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], context: RunContext):
@@ -84,9 +94,19 @@ class NetworkedTrainer(MessageTrainer):
         self.client_ledger = Ledger()  # of clients on this machine
         self.rows: dict[str, int] = {}  # how many each party trains on, as it stated when it joined
         self.shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] | None = None
+        if isinstance(self.through, Deployed):
+            self.preparation = preparing.program_of(self.plan, self.through.layout)
+            self.notes = (
+                *self.notes,
+                *preparing.notes_of(self.plan, self.through.layout, self.preparation),
+            )
+            agreed = read_layout(self.through.layout)
+            if self.preparation is None and agreed.recipe.is_fitted:
+                self.pipeline = agreed.pipeline
 
     def binding(self) -> str:
-        return self.contract.digest
+        """Return the contract's digest and, after a preparation, that of the statistics."""
+        return preparing.bind_statistics(self.contract.digest, self.prepared)
 
     @cached_property
     def contract(self) -> Contract:
@@ -149,10 +169,16 @@ class NetworkedTrainer(MessageTrainer):
     def ledgers(self) -> list[Ledger]:
         return [*super().ledgers(), self.client_ledger]
 
+    def ledger(self, i: int, events: list[Event]) -> Ledger:
+        ledger = super().ledger(i, events)
+        if self.prepared and len(self.plan.fed) == 2:
+            ledger.stamp(preparing.TWO)
+        return ledger
+
     # --- what parties are offered, and must answer ----------------------------------------------------------
 
     def offer(self, name: str) -> joining.Work:
-        return joining.Work(self.contract.text, self.run_id)
+        return joining.Work(self.contract.text, self.run_id, self.prepared)
 
     def fits(self, name: str, ready: joining.Ready) -> str | None:
         job = (list(self.task.x.shape[1:]), self.plan.fed.classes or 0, self.task.dim)
@@ -262,9 +288,7 @@ class NetworkedTrainer(MessageTrainer):
                 everyone=self.within is None,
             )
             try:
-                await run_alongside(
-                    server(me, admission=self.admission, wrong=self.wrong), self.admission.run()
-                )
+                await run_alongside(self._prepare_and_run(server, me), self.admission.run())
             except BaseException as error:
                 if isinstance(self.through, Deployed):  # nobody else tells them
                     with suppress(TacitError):  # the connection itself may be what failed
@@ -275,6 +299,47 @@ class NetworkedTrainer(MessageTrainer):
             yield from self._stream_here(self.through, program, emitter)
         else:
             yield from emitter.stream(partial(self._connect, self.through, program))
+
+    async def _prepare_and_run(self, server: Callable[..., Any], me: Party) -> None:
+        if self.preparation is not None:
+            await self._prepare(self.preparation, me)
+        is_deployed = isinstance(self.through, Deployed) and self.context.result is not None
+        farewell = partial(self._send_final, me) if is_deployed else None
+        await server(me, admission=self.admission, wrong=self.wrong, farewell=farewell)
+
+    async def _send_final(self, me: Party) -> None:
+        """Send every party the model that the run returns: with early stopping, the best one."""
+        assert self.context.result is not None
+        model, metrics = self.context.result()
+        # from figures over two parties and its own, each would know the other's
+        is_shared = len(self.plan.fed) > 2
+        shared = {k: float(v) for k, v in metrics.items() if is_shared and isinstance(v, int | float)}
+        final = joining.Final(self.run_id, {k: v.cpu() for k, v in model.items()}, shared)
+        await me.scope(joining.FINAL).send(self.plan.fed.parties, final)
+
+    async def _prepare(self, program: PipelinePreparation, me: Party) -> None:
+        """Compute the statistics of the parties' tables, and bind all that follows to them."""
+        digest, journal = (
+            self.contract.digest,
+            preparing.SumJournal(self.context.directory, self.contract.digest),
+        )
+        pipeline = await sum_program.server(
+            me.scope(preparing.SCOPE),
+            program,
+            preparing.rules_of(digest, tuple(self.plan.fed.parties), self.within),
+            admission=self.admission,
+            sums=journal.sums,
+            opened=lambda step, total, included: journal.keep(step, total),
+            aborted=lambda step, why: self.context.note(f"preparation, step {step + 1}: {why}"),
+            share=preparing.to_vectors,
+        )
+        self.pipeline, self.prepared = pipeline, preparing.to_text(pipeline)
+        # errors of a regression are reported in the unit of the tables
+        self.plan = replace(self.plan, fed=replace(self.plan.fed, pipeline=pipeline))
+        for hidden in (self.hidden, self.counted):
+            if hidden is not None:
+                hidden.federation = self.binding()
+        self._count_hidden_bytes()  # those bytes belong to no round
 
     def _stream_here(self, runtime: Processes, program: Any, emitter: Emitter[list[RoundRecord]]) -> Records:
         """Run the clients as processes of this machine."""

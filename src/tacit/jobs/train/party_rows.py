@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ import torch
 from ... import data as datasets
 from ...data import tables
 from ...data.federation import Federation, Holdings, Rows
+from ...data.pipeline import Pipeline
 from ...data.recipe import Recipe
 from ...data.subgroups import Subgroups
 from ...data.table_files import check_encoding, read_table
@@ -23,6 +23,10 @@ from ...errors import BadData, BadJob
 from ...files import write_atomic
 from ...parameters import bad, from_fields, from_table, nearest, real, to_table
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FITS = ("", "federated", "party", "none")
 # the stream of random numbers that decides which rows a party holds back; 0 to 4 are used to partition data
 HOLDING = 5
 
@@ -36,6 +40,7 @@ class TableLayout:
     numbers: list[str] = field(default_factory=list)
     categories: dict = field(default_factory=dict)  # type: ignore[type-arg]  # column: its values
     missing: list[str] = field(default_factory=list)  # columns that may have missing values
+    fit: str = ""  # "federated", "party" or "none": whose statistics; empty: see preparing.py
     dates: dict = field(default_factory=dict)  # type: ignore[type-arg]  # column: the parts that are used
     date_formats: dict = field(default_factory=dict)  # type: ignore[type-arg]  # column: such as "%d/%m/%Y"
     missing_codes: dict = field(default_factory=dict)  # type: ignore[type-arg]  # column: values
@@ -62,20 +67,8 @@ class TableLayout:
         ):
             must_be = "a table: a column, and the list of its values"
             raise bad("[data]", "categories", self.categories, must_be)
-        for key in ("mean", "std"):
-            values = getattr(self, key)
-            if values and (
-                len(values) != len(self.numbers)
-                or not all(
-                    isinstance(v, int | float)
-                    and not isinstance(v, bool)
-                    and math.isfinite(v)
-                    and (key == "mean" or v > 0)
-                    for v in values
-                )
-            ):
-                must_be = f"a list of {len(self.numbers)} finite numbers" + " above 0" * (key == "std")
-                raise bad("[data]", key, list(values), f"{must_be}, one for each of `numbers`")
+        if self.fit not in FITS:
+            raise bad("[data]", "fit", self.fit, f"one of {', '.join(map(repr, FITS[1:]))}, or left out")
         if bool(self.mean) != bool(self.std):
             given, other = ("mean", "std") if self.mean else ("std", "mean")
             raise bad("[data]", given, list(getattr(self, given)), f"given together with {other}")
@@ -96,6 +89,12 @@ class AgreedTable(NamedTuple):
     labels: list[str] | None  # None: a regression
     held_fraction: float
     reading: dict[str, str]  # separator, decimal and encoding, where they are given
+    fit: str  # as it is written; empty: not at all
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The way of a row from the table to the model, as far as the parties agreed on it."""
+        return Pipeline(self.recipe, self.label, tuple(self.labels or ()))
 
 
 def read_layout(table: Mapping[str, Any]) -> AgreedTable:
@@ -108,6 +107,7 @@ def read_layout(table: Mapping[str, Any]) -> AgreedTable:
         tuple(layout.numbers),
         kinds,
         tuple(layout.missing),
+        fit=layout.fit or "federated",
         mean=mean,
         std=std,
         dates={k: tuple(v) if isinstance(v, list) else v for k, v in layout.dates.items()},
@@ -120,7 +120,7 @@ def read_layout(table: Mapping[str, Any]) -> AgreedTable:
     )
     try:
         recipe.check()
-    except BadData as error:
+    except (BadData, TypeError, AttributeError) as error:
         raise BadJob("\n".join(f"[data]: {line}" for line in str(error).splitlines())) from None
     if not recipe.columns:
         raise BadJob(
@@ -134,7 +134,12 @@ def read_layout(table: Mapping[str, Any]) -> AgreedTable:
         )
     reading = {k: v for k in ("separator", "decimal", "encoding") if (v := getattr(layout, k))}
     return AgreedTable(
-        recipe, layout.label, list(layout.labels) or None, float(layout.held_fraction), reading
+        recipe,
+        layout.label,
+        list(layout.labels) or None,
+        float(layout.held_fraction),
+        reading,
+        layout.fit,
     )
 
 
@@ -201,29 +206,76 @@ def load_rows(folder: Path) -> Federation:
     )
 
 
-def read_rows(
+@dataclass(frozen=True)
+class PartyTable:
+    """A party's own table, checked against what the parties agreed on, and not encoded yet."""
+
+    name: str
+    party: str
+    agreed: AgreedTable
+    frame: DataFrame
+    y: torch.Tensor  # classes, or numbers as they are
+    train: torch.Tensor
+    held: torch.Tensor
+    seed: int
+    subgroups: Subgroups | None = None
+
+    @property
+    def training_rows(self) -> DataFrame:
+        """What preparation is about."""
+        return self.frame.iloc[self.train.numpy()]
+
+    def fit_alone(self) -> Pipeline:
+        """Return the pipeline with declared statistics or, without these, with this party's own."""
+        recipe, pipeline = self.agreed.recipe, self.agreed.pipeline
+        return replace(pipeline, recipe=recipe.resolve(recipe.encode(self.frame)[self.train]))
+
+    def encode(self, pipeline: Pipeline | None = None) -> Federation:
+        """Return the rows, encoded by a fitted pipeline (None: the one this party fits alone)."""
+        pipeline = self.fit_alone() if pipeline is None else pipeline
+        x, labels, y = pipeline.encode(self.frame), self.agreed.labels, self.y
+        if labels is None:
+            mean, std = pipeline.target
+            y = ((y - mean) / std).to(torch.float32)
+        return Federation(
+            self.name,
+            Rows(x, y),
+            Holdings.from_lists([self.train]),
+            Holdings.from_lists([self.held]),
+            Rows(x[:0], y[:0]),
+            None if labels is None else len(labels),
+            (self.party,),
+            None,
+            self.seed,
+            pipeline.columns,
+            tuple(labels or ()),
+            pipeline=pipeline,
+            subgroups=self.subgroups,
+        )
+
+
+def read_party_table(
     name: str,
     path: str | os.PathLike[str],
     layout: Mapping[str, Any] | None,
     seed: int,
     one_by_one: bool = False,
     subgroups: Sequence[str] = (),
-) -> Federation:
-    """Read a party's own file, encoded as all parties agreed.
+) -> PartyTable:
+    """Read a party's own file: columns, categories and labels are the job's.
 
-    Columns, categories and labels are the job's. Means and standard deviations are the job's if it declares
-    them, and the party's own otherwise. With `one_by_one` each row is held out by itself, whatever the other
-    rows are: where an ε is claimed for a row, its presence must not move others. `subgroups` are those of
-    the job.
+    With `one_by_one` each row is held out by itself, whatever the other rows are: where an ε is claimed for a
+    row, its presence must not move others. `subgroups` are those of the job.
     """
     if layout is None:
         raise BadJob(
             "the job does not say which columns the parties' files have. Its [data] needs label, numbers "
             "and categories."
         )
-    recipe, label, labels, fraction, reading = read_layout(layout)
+    agreed = read_layout(layout)
+    recipe, label, labels = agreed.recipe, agreed.label, agreed.labels
     file = Path(path)
-    frame = read_table(file, **reading)  # type: ignore[arg-type]
+    frame = read_table(file, **agreed.reading)  # type: ignore[arg-type]
     known = [str(c) for c in frame.columns]
     if label not in known:
         raise BadData(
@@ -233,15 +285,15 @@ def read_rows(
     if not len(frame):
         raise BadData(f"{file}: the table has no rows.")
     try:
-        x = recipe.encode(frame)
+        recipe.encode(frame)
     except BadData as error:
-        absent = [c for c in (*recipe.numbers, *recipe.categories, *recipe.missing) if c not in known]
+        absent = [c for c in recipe.inputs if c not in known]
         raise BadData(
             f"{file}: {error}", outside=f"its file has no column {absent[0]!r}" if absent else error.outside
         ) from None
     values = tables.to_target(str(file), label, frame[label], labels is None)
     if labels is None:
-        y = torch.from_numpy(values.astype(np.float32))
+        y = torch.from_numpy(values.astype(np.float64))
     else:
         place = {text: i for i, text in enumerate(labels)}
         unknown = sorted({str(v) for v in values.tolist()} - set(place))
@@ -255,24 +307,22 @@ def read_rows(
     groups = Subgroups.without_rows(subgroups, recipe.categories, recipe.numbers)
     if groups is not None:
         groups = groups._replace(codes=groups.encode(subgroups, frame))
-    held, train = _hold_out(len(y), fraction, seed, one_by_one)
+    held, train = _hold_out(len(y), agreed.held_fraction, seed, one_by_one)
     if not len(train):
         raise BadData(f"{file}: all of its {len(y)} rows are held out, and there is none to train on.")
-    x = recipe.resolve(x[train]).standardize(x)
-    return Federation(
-        file.name,
-        Rows(x, y),
-        Holdings.from_lists([train]),
-        Holdings.from_lists([held]),
-        Rows(x[:0], y[:0]),
-        None if labels is None else len(labels),
-        (name,),
-        None,
-        seed,
-        recipe.columns,
-        tuple(labels or ()),
-        subgroups=groups,
-    )
+    return PartyTable(file.name, name, agreed, frame, y, train, held, seed, groups)
+
+
+def read_rows(
+    name: str,
+    path: str | os.PathLike[str],
+    layout: Mapping[str, Any] | None,
+    seed: int,
+    one_by_one: bool = False,
+    subgroups: Sequence[str] = (),
+) -> Federation:
+    """Read a party's own file, encoded by declared statistics, or by the party's own."""
+    return read_party_table(name, path, layout, seed, one_by_one, subgroups).encode()
 
 
 def _hold_out(rows: int, fraction: float, seed: int, one_by_one: bool) -> tuple[torch.Tensor, torch.Tensor]:

@@ -25,7 +25,7 @@ from ...engine.metrics import is_better, judged_by
 from ...errors import BadRun, BudgetSpent
 from ...guard import Guard, Noise
 from ...parameters import bad
-from ...parties.ledger import Ledger
+from ...parties.ledger import Ledger, Spend
 from ...parties.secret import NOT_PRIVATE
 from ...release.release import Release, write_release
 from ...results import Result
@@ -155,6 +155,10 @@ class _Training:
             self.directories[0],
             [without_best(state) for state in states],
             metadata,
+            lambda: (
+                self._model(0),
+                _last_metrics(self.journals[0].events, self.first.metric, self.stopping[0].round),
+            ),
         )
         self.trainer = trainer_class(self.first)(self.task, self.starts, self.plans, context)
         if not resume:
@@ -431,6 +435,8 @@ class _Training:
             from .local_dp import spent
 
             ledger.merge(spent(p, last))
+        if p.fed.spent is not None:  # the noisy statistics by which the table was encoded
+            ledger.spend(Spend(**p.fed.spent))
         if account is not None and account.spent:
             ledger.spend(guards.spend(p, self.trainer.guards[i], account, last))
         if p.insecure_seed is not None:

@@ -88,6 +88,8 @@ class RunContext:
     directory: Path | None = None  # of the run; None: it is in memory
     states: Sequence[State] = ()  # what `save` returned for each run; empty: from the beginning
     metadata: Mapping[str, Any] = field(default_factory=dict)  # what was saved with them
+    # the model that the run will return, and its metrics: known after the last round
+    result: Callable[[], tuple[State, Mapping[str, float]]] | None = None
 
     @property
     def ledger(self) -> Ledger:

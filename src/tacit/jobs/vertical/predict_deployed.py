@@ -139,5 +139,5 @@ def predict_here(
     return {
         "rows": next(iter(results.values()))["rows"],
         "out": str(out),
-        "notes": [n for one in results.values() for n in one["notes"]],
+        "notes": list(dict.fromkeys(n for one in results.values() for n in one["notes"])),
     }

@@ -344,7 +344,7 @@ def run_here(
         "rows": holder["rows"],
         "shared": holder["shared"],
         "folder": str(out),
-        "notes": [n for one in results.values() for n in one["notes"]],
+        "notes": list(dict.fromkeys(n for one in results.values() for n in one["notes"])),
     }
 
 

@@ -1,0 +1,162 @@
+"""Federated preparation between real parties, as users start them: kits, hub, server and three clients."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import tacit
+from tacit.data.pipeline import PipelinePreparation
+from tacit.jobs.train.party_rows import read_party_table
+from tacit.protocols.sum_program import ideal
+from tests.cli.shell import Role, provision, said
+
+NAMES = ("a", "b", "c")
+JOB = """
+[data]
+label = "sick"
+labels = ["no", "yes"]
+numbers = ["age", "dose"]
+categories = { ward = ["1", "2", "other"] }
+missing = ["dose"]
+[model]
+name = "logistic"
+[algorithm]
+name = "FedAvg"
+lr = 0.2
+[train]
+rounds = 3
+"""
+
+
+def write_wards(folder: Path, names: tuple[str, ...] = NAMES, rows: int = 120) -> None:
+    """Clinics whose patients differ in age, with heavy tails and missing cells in the dose."""
+    for k, name in enumerate(names):
+        rng = np.random.default_rng(k)
+        age, dose = rng.normal(40 + 10 * k, 10, rows), np.exp(rng.normal(3, 2, rows))
+        dose[::7] = np.nan
+        ward = rng.choice(["1", "2", "3"], rows, p=[0.5, 0.48, 0.02])
+        sick = np.where(age + rng.normal(0, 5, rows) > 50, "yes", "no")
+        pd.DataFrame({"age": age, "dose": dose, "ward": ward, "sick": sick}).to_csv(
+            folder / f"{name}.csv", index=False
+        )
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    provision(*NAMES)
+    (tmp_path / "job.toml").write_text(JOB)
+    write_wards(tmp_path)
+    return tmp_path
+
+
+def expected(place: Path, names: tuple[str, ...] = NAMES) -> Any:
+    """The ideal function, on the training rows of all parties."""
+    import tomllib
+
+    layout = tomllib.loads((place / "job.toml").read_text())["data"]
+    tables = {name: read_party_table(name, place / f"{name}.csv", layout, 0) for name in names}
+    program = PipelinePreparation(tables[names[0]].agreed.pipeline)
+    return ideal(program, {name: table.training_rows for name, table in tables.items()})
+
+
+def start(place: Path, name: str) -> Role:
+    return Role(place, name, "party", "--kit", f"kits/{name}", "--data", f"{name}.csv", "job.toml")
+
+
+def test_three_parties_fit_the_pipeline_of_pooled_rows_and_each_keeps_the_model(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub = Role(place, "hub", "hub", "--kit", "kits/hub")
+    try:
+        server = Role(place, "server", "party", "--kit", "kits/server", "job.toml", "--out", "run")
+        clients = [start(place, name) for name in NAMES]
+        assert [role.wait() for role in (server, *clients)] == [0] * 4, server.log.read_text()
+    finally:
+        hub.process.terminate()
+        hub.wait()
+    fitted = expected(place)
+    assert fitted.recipe.limits  # the dose has heavy tails
+    whole = tacit.load(place / "run")
+    assert whole.pipeline == fitted  # to the bit
+    patient = pd.DataFrame({"age": [71.0], "dose": [None], "ward": ["9"]})
+    for name, client in zip(NAMES, clients):
+        own = tacit.load(place / "kits" / name / "state" / "model")
+        assert own.pipeline == fitted
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(own.model.state_dict().values(), whole.model.state_dict().values())
+        )
+        pd.testing.assert_frame_equal(own.predict(patient), whole.predict(patient))
+        log = client.log.read_text()
+        assert "preparing the table with the others: 5 of 5" in log
+        assert "all parties together: " in log
+        assert f"the model is in kits/{name}/state/model" in log
+    code, text = said(capsys, "predict", f"kits/{NAMES[0]}/state/model", "a.csv", "--out", "scored.csv")
+    assert code == 0, text
+    assert "p(yes)" in pd.read_csv(place / "scored.csv").columns
+    seen = json.loads((place / "run" / "ledger.json").read_text())["seen"]
+    from_a = {line["kind"] for line in seen if line["party"] == "server" and line["sender"] == "a"}
+    assert "MaskedVector" in from_a  # the sums are hidden, although the training has no guard
+    assert "Upload" in from_a
+
+
+def test_a_killed_client_and_a_killed_server_resume_a_preparation(place: Path) -> None:
+    """The client dies after its first step, the server after it; nothing is answered twice, and the result is
+    the same.
+    """
+    hub = Role(place, "hub", "hub", "--kit", "kits/hub")
+    try:
+        server = Role(place, "server", "party", "--kit", "kits/server", "job.toml", "--out", "run")
+        a, b, c = (start(place, name) for name in NAMES)
+        a.wait_for("preparing the table with the others: 1 of 5")
+        os.kill(a.process.pid, signal.SIGKILL)
+        a.wait()
+        b.wait_for("1 of 5")
+        os.kill(server.process.pid, signal.SIGKILL)
+        server.wait()
+        a = start(place, "a")
+        again = Role(place, "server", "party", "--kit", "kits/server", "job.toml", "--resume", "run")
+        assert [role.wait() for role in (again, a, b, c)] == [0] * 4, again.log.read_text()
+    finally:
+        hub.process.terminate()
+        hub.wait()
+    assert tacit.load(place / "run").pipeline == expected(place)
+    for name in NAMES:
+        (answers,) = (place / "kits" / name / "state").glob("sums-*.jsonl")
+        steps = [json.loads(line)["step"] for line in answers.read_text().splitlines() if '"answer"' in line]
+        assert steps == [0, 1, 2, 3, 4]
+
+
+def test_with_two_parties_the_job_must_allow_the_sums(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From a sum of two, each learns the other's part. By default each has statistics of its own."""
+    provision("a", "b")
+    code, text = said(capsys, "plan", "job.toml", "--kit", "kits/a")
+    assert code == 0, text
+    assert "Each of the two parties encodes its rows by statistics of its own" in text
+    (place / "job.toml").write_text(JOB.replace("[model]", 'fit = "federated"\n[model]'))
+    code, text = said(capsys, "plan", "job.toml", "--kit", "kits/a")
+    assert "each of them can compute the other's counts, means, deviations and quantiles" in text
+    hub = Role(place, "hub", "hub", "--kit", "kits/hub")
+    try:
+        server = Role(place, "server", "party", "--kit", "kits/server", "job.toml", "--out", "run")
+        clients = [start(place, name) for name in ("a", "b")]
+        assert [role.wait() for role in (server, *clients)] == [0] * 3, server.log.read_text()
+    finally:
+        hub.process.terminate()
+        hub.wait()
+    assert tacit.load(place / "run").pipeline == expected(place, ("a", "b"))
+    for file in (place / "run" / "ledger.json", place / "kits" / "a" / "state" / "ledger.json"):
+        (stamp,) = json.loads(file.read_text())["stamps"]
+        assert "each of them can compute the other's counts" in stamp
