@@ -8,9 +8,9 @@ Beside it, on the same training rows and the same test rows: scikit-learn on the
 pooled statistics; L2 by five-fold cross-validation, networks with early stopping), tacit with all rows at one
 party, and each party alone. Figures are AUC, or R² for a regression, on test rows that nobody trains on or
 stops by, with 95% intervals from 500 bootstrap samples of the test rows; the interval of a difference
-resamples both models together. No table here was used to choose the defaults (tune_tables.py).
+resamples both models together. No table here was used to choose the defaults (docs/how-to-learn-from-tables.md).
 
-    pip install "tacit[bench]" pandas scikit-learn statsmodels lifelines
+    pip install pandas scikit-learn statsmodels lifelines
     python benchmarks/tables.py [NAME …] [--write]     # --write updates docs/results/tables.md
 """
 

@@ -32,9 +32,12 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.algorithms": ((), NUMERIC),
     "tacit.aggregate": ((), NUMERIC),
     "tacit.data": (
-        ("tacit.files", "tacit.progress", "tacit.crypto.exact", "tacit.protocols.sum_steps"),
+        (
+            *("tacit.files", "tacit.progress", "tacit.crypto.exact", "tacit.protocols.sum_steps"),
+            "tacit.accounting.discrete",
+        ),
         NUMERIC,
-    ),  # preparation is a program of exact sums
+    ),  # preparation is a program of exact sums, or of one sum with noise
     "tacit.models": (("tacit.engine.layers",), NUMERIC),
     "tacit.engine": (("tacit.algorithms", "tacit.data", "tacit.numbers"), NUMERIC),
     "tacit.parties": (("tacit.numbers",), NUMERIC),

@@ -238,6 +238,24 @@ def test_the_model_is_that_of_the_best_evaluated_round() -> None:
     assert run.events[-1]["kind"] == "end"
 
 
+@pytest.mark.parametrize(
+    "stages", [None, [guard.Clip(9.0), guard.Quantize(bits=24), guard.SecAgg(threshold=0.6)]]
+)
+def test_a_global_test_set_judges_and_held_out_rows_choose(stages: Any) -> None:
+    table = frame().drop(columns="cost")
+    fed = data.from_frame(table, label="y", groups=["site"]).by("site", held_fraction=0.3)
+    runs = [tacit.train(fed, **STOPS, guard=stages, runtime=r) for r in ("cohort", "inprocess")]
+    for run in runs:
+        stop, rounds = (
+            stop_of(run),
+            {e["round"]: e for e in run.events if e["kind"] == "round" and e["round"]},
+        )
+        best = rounds[stop["best_round"]]
+        assert stop["value"] == max(e["validation"]["auc"] for e in rounds.values())
+        assert run.metrics["auc"] == best["auc"] != best["validation"]["auc"]
+    assert stop_of(runs[0])["best_round"] == stop_of(runs[1])["best_round"]
+
+
 def test_stacked_runs_stop_each_at_its_own_round() -> None:
     compared = tacit.compare(
         FED,

@@ -17,7 +17,9 @@ from tacit.data import Rows
 from tacit.data.subgroups import Subgroups, parse, read_declared
 from tacit.engine.task import Task
 from tacit.errors import BadData, BadParameter, ProtocolError
+from tacit.jobs.train.contract import Contract
 from tacit.jobs.train.counts import blank_tally, pack_tally, unpack_tally
+from tacit.jobs.train.elsewhere import Deployed, Elsewhere
 from tacit.jobs.train.local import Member
 from tacit.jobs.train.party_rows import read_rows
 from tacit.jobs.train.plan import make_plan
@@ -246,3 +248,21 @@ def test_dense_counts_are_checked_too() -> None:
     dense[0] = -1
     with pytest.raises(ProtocolError, match="whole numbers of at least 0"):
         unpack_tally({"sums": blank.sums, "dense": dense}, blank)
+
+
+@pytest.mark.parametrize("hidden", [False, True], ids=["in the clear", "hidden sum"])
+def test_a_server_that_has_no_rows_expects_what_a_party_counts(tmp_path: Path, hidden: bool) -> None:
+    """Both derive the form of the counts from the contract alone."""
+    frame(rare=0).to_csv(tmp_path / "own.csv", index=False)
+    fed = Elsewhere.of("f", ("a", "b", "c"), (4,), ("no", "yes"), ())
+    stages = [guard.Clip(5.0), guard.Quantize(bits=24), guard.SecAgg(max_rows=512)] if hidden else None
+    p = make_plan(fed, subgroups=SUBGROUPS, guard=stages, runtime=Deployed(None, LAYOUT), **TRAIN)
+    same = Contract.of(p, LAYOUT, "server", [4]).plan()
+    assert same.subgroups == p.subgroups == ("sex", "age: 40, 65")
+    own = read_rows("a", tmp_path / "own.csv", LAYOUT, 0, subgroups=same.subgroups)
+    task = Task(torch.nn.Linear(own.rows.x.shape[1], 2), *own.rows)
+    who = Member("a", own, task, algorithms.FedAvg(), 0, 1, None, None, rules=same.rules)
+    tally = unpack_tally(who.test(0, {"w": task.initial()["w"]}, summed=hidden), blank_tally(p))
+    assert tally.cells is not None
+    assert int(tally.total.rows) == int(own.held.sizes[0])
+    assert int(tally.cells.rows.sum()) == 2 * int(tally.total.rows)  # every row once in each column

@@ -14,6 +14,7 @@ from scipy import stats
 import tacit
 from tacit.errors import BadData, BadParameter
 from tacit.stats import ordered
+from tacit.stats.description import sum_rows
 from tacit.stats.disclosure import suppress
 from tests.stats.tables import heart, lung, pooled
 
@@ -164,6 +165,14 @@ def test_any_numbers_have_their_order_statistics_in_the_cell(values, q):
     low, high = ordered.cell_bounds(prefix)
     assert low <= sorted(values)[rank] <= high
     assert low <= ordered.simplest(low, high) <= high
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.floats(-1e30, 1e30), max_size=40), st.randoms(use_true_random=False))
+def test_sums_of_rows_are_correctly_rounded_in_any_order(values, random):
+    expected = math.fsum(values)
+    random.shuffle(values)
+    assert sum_rows(np.array([values, [0.0] * len(values)])).tolist() == [expected, 0.0]
 
 
 def test_a_histogram_counts_what_numpy_counts():

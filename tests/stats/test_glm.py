@@ -13,6 +13,7 @@ import tacit
 from tacit.errors import BadData, BadParameter
 from tacit.protocols.sum_steps import ideal
 from tacit.stats import level_sketch
+from tacit.stats.privacy import AboutRows
 from tacit.stats.regression import GlmProgram
 from tests.stats.references import heart_disease, pool, quiet, sm_data, split
 
@@ -380,3 +381,12 @@ def test_the_sketch_of_levels_is_inverted():
                 axis=0,
             )
         )
+
+
+def test_a_party_counts_the_complete_cases_of_a_model_as_a_row_set():
+    """A column that one row lacks would open the difference of two fits: the party's guard sees the rows."""
+    frame = fair().iloc[:60].assign(flag=1.0).reset_index(drop=True)
+    frame.loc[7, "flag"] = np.nan
+    sets = GlmProgram("any ~ age + flag").row_sets(frame)
+    assert isinstance(GlmProgram("any ~ age"), AboutRows)
+    assert np.flatnonzero(~sets["all rows"]).tolist() == [7]

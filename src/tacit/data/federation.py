@@ -78,7 +78,8 @@ class Federation:
     `rows` are the training and held-out rows of all parties; `train` and `held` say which rows belong to
     which party, and are disjoint. `test` is the global test set. In a simulation one process has all rows; a
     real party has only its own. `notes` are remarks about how the rows were partitioned and encoded.
-    `pipeline` says how rows of a table were encoded, if all parties encode alike.
+    `pipeline` says how rows of a table were encoded, if all parties encode alike, and `spent` what privacy
+    its statistics cost, if they have noise.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Federation:
     labels: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     pipeline: Pipeline | None = None
+    spent: dict[str, Any] | None = None  # the values of a ledger's `Spend`
     # the data set it was split from, which has the columns that rows are grouped by
     source: Dataset | None = field(default=None, repr=False, compare=False)
     subgroups: Subgroups | None = field(default=None, repr=False, compare=False)  # that metrics are split by

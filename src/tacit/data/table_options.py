@@ -33,6 +33,9 @@ class TableOptions(TypedDict, total=False):
     impute: str
     unseen: str
     fit: str | Recipe
+    fit_epsilon: float | None
+    fit_delta: float
+    bounds: Mapping[str, Sequence[float]] | None
     regression: bool | None
     labels: Sequence[str]
     group: str | None
@@ -55,6 +58,9 @@ DEFAULTS: dict[str, Any] = {
     "impute": "mean",
     "unseen": "other",
     "fit": "federated",
+    "fit_epsilon": None,
+    "fit_delta": 1e-6,
+    "bounds": None,
     "regression": None,
     "labels": (),
     "group": None,
@@ -72,9 +78,12 @@ def takes_table_options(function: F) -> F:
     own = inspect.signature(function)
     hints = typing.get_type_hints(TableOptions)
     fixed = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    written = {name: getattr(a, "__forward_arg__", a) for name, a in TableOptions.__annotations__.items()}
     declared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS[name], annotation=hint)
-        for name, hint in hints.items()
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS[name], annotation=written[name]
+        )
+        for name in hints
     ]
     function.__signature__ = own.replace(parameters=[*fixed, *declared])  # type: ignore[attr-defined]
     function.__annotations__ = {

@@ -27,6 +27,7 @@ from .cells import is_counter, show_row, to_text, without_codes
 from .federation import Dataset, Federation, Rows
 from .people import people_of, split_by_time, split_people
 from .pipeline import Pipeline, PipelinePreparation
+from .private_preparation import PrivatePreparation
 from .recipe import TOO_MANY, Recipe, check_fit
 from .table_files import read_table
 from .table_options import MISSING_LABEL, TableOptions, resolve_options, takes_table_options
@@ -52,6 +53,7 @@ class Table:
     id: str = ""  # the column of ids
     label: str = ""
     notes: tuple[str, ...] = ()
+    private: tuple[float, float, dict[str, tuple[float, float]]] | None = None  # ε, δ and bounds
 
     def values(self, column: str, test: bool = False) -> np.ndarray | None:
         frame = self.test if test else self.frame
@@ -131,7 +133,15 @@ class Table:
         if recipe.fit == "pooled" and not recipe.is_fitted:
             notes.append("Numbers were standardized by statistics pooled over all parties (fit='pooled').")
         frame = self.frame if kept is None else self.frame.iloc[kept]
-        pipeline = self.fit(frame.iloc[fed.train.index.numpy()], train, fed)
+        if self.private is not None:
+            program = PrivatePreparation(Pipeline(recipe, self.label, fed.labels), *self.private)
+            program.check()
+            parts = {name: frame.iloc[fed.train.of(k).numpy()] for k, name in enumerate(fed.parties)}
+            fed, pipeline = replace(fed, spent=program.spend), ideal(program, parts)
+            if not self.declared:
+                notes.append("ε of the preparation does not cover the layout, which was inferred from rows.")
+        else:
+            pipeline = self.fit(frame.iloc[fed.train.index.numpy()], train, fed)
         x, xt = pipeline.encode(frame), pipeline.encode(self.test)
         y, yt = fed.rows.y, fed.test.y
         if fed.classes is None:
@@ -199,7 +209,8 @@ def from_frame(
     in `drop` are left out; those in `categories` are categories even if they look like numbers. `dates`,
     `date_formats`, `missing_codes`, `scaling`, `winsorize`, `impute` and `unseen` are those of a `Recipe`.
     `fit` is "federated" (statistics of all parties' training rows by sums), "party" (each party's own),
-    "pooled", "none", or a `Recipe`. Any column can be given to `.by(…)`.
+    "pooled", "none", or a `Recipe`. With `fit_epsilon` (and `fit_delta`) the federated statistics have noise,
+    and `bounds` declares the range of every number. Any column can be given to `.by(…)`.
 
     Without a `test` table, a stratified `test_fraction` of the rows becomes the test set. `group` is the
     column of a person's id: rows of one person stay together in every split. With `test_after="2016-01-01"`,
@@ -276,6 +287,12 @@ def from_frame(
         notes += recipe.check_rows(both)
     except BadData as error:
         raise BadData("\n".join(f"{name}: {line}" for line in str(error).splitlines())) from None
+    private = None
+    if o["fit_epsilon"] is not None:
+        if recipe.fit != "federated" or recipe.is_fitted:
+            raise BadParameter(f"{name}: fit_epsilon is of fit='federated'. Leave one of them out.")
+        bounds = {str(k): tuple(v) for k, v in (o["bounds"] or {}).items()}
+        private = (o["fit_epsilon"], o["fit_delta"], bounds)
     y, names = _read_labels(name, label, frame, extra, o, notes)
     n = len(frame)
     # Numbers may be NaN until the rows are partitioned, so from_arrays gets placeholders of the same length.
@@ -295,7 +312,9 @@ def from_frame(
         columns=recipe.columns,
         groups={g: _group_values(frame[g]) for g in groups},
         test_groups={g: _group_values(extra[g]) for g in groups if g in extra.columns and len(extra)},
-        table=Table(frame, extra, recipe, isinstance(o["fit"], Recipe), id or "", label, tuple(notes)),
+        table=Table(
+            frame, extra, recipe, isinstance(o["fit"], Recipe), id or "", label, tuple(notes), private
+        ),
         persons=None if person is None else people_of(name, frame[person]),
     )
     if test is not None:

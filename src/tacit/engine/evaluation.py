@@ -132,6 +132,26 @@ def evaluate(
     return results
 
 
+def validate(task: Task, w: Tensor, buffers: Tensor | None, held: Held) -> dict[str, float]:
+    """The metrics of one model on the parties' held-out rows, where metrics are of a global test set.
+
+    Early stopping chooses by these, so that nothing is chosen by the test set.
+    """
+    shown = held.reports[held.owner]
+    out = task.predict(w, held.rows.x[shown].to(w.device), buffers).cpu()
+    return measure_all(count(out, held.rows.y[shown], held.rules.classes), held.rules.scale)
+
+
+def validate_counts(answers: Mapping[str, Tally | None], rules: Rules) -> dict[str, float]:
+    """The same from the parties' own counts, or from their sum."""
+    known = [
+        a
+        for a in answers.values()
+        if a is not None and (rules.sums_only or float(a.total.rows) >= rules.min_rows)
+    ]
+    return measure_all(functools.reduce(Tally.add, known).total, rules.scale) if known else {}
+
+
 def _tally_held(out: Tensor, held: Held) -> Tally:
     """The sum of what all parties count, from all their rows."""
     shown = held.reports[held.owner]

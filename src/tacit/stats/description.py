@@ -11,7 +11,7 @@ cells. Nothing is opened but these sums over all parties.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,7 +22,7 @@ from ..crypto import exact
 from ..errors import ProtocolError
 from ..protocols.sum_steps import Down
 from . import ordered
-from .columns import codes, numbers
+from .columns import codes, matrix
 from .tables import check_columns
 
 ALL = "all"
@@ -104,29 +104,39 @@ class DescribeProgram:
         return cell
 
     def _count(self, table: pd.DataFrame, cell: np.ndarray) -> np.ndarray:
-        parts = [np.bincount(cell, minlength=self.cells)]
-        for name in self.numeric:
-            x = numbers(table, name)
-            present = ~np.isnan(x)
-            parts.append(np.bincount(cell[present], minlength=self.cells))
-            parts.append(_sum_exactly(x[present], cell[present], self.cells))
+        x = matrix(table, self.numeric)
+        present = ~np.isnan(x)
+        counts = np.stack([present[:, cell == k].sum(1) for k in range(self.cells)], 1)
+        sums = exact.encode(self._sum_cells(np.where(present, x, 0.0), cell).reshape(-1))
+        parts = [np.bincount(cell, minlength=self.cells), counts.reshape(-1), sums]
         for name, levels in self.categories:
             width = len(levels) + 2
             parts.append(np.bincount(cell * width + codes(table, name, levels), minlength=self.cells * width))
         return np.concatenate(parts)
 
+    def _sum_cells(self, values: np.ndarray, cell: np.ndarray) -> np.ndarray:
+        """Sums by column and cell, correctly rounded in any order of rows."""
+        if self.cells == 1:
+            return sum_rows(values)[:, None]
+        return np.stack([sum_rows(values[:, cell == k]) for k in range(self.cells)], 1)
+
     def _square(self, table: pd.DataFrame, cell: np.ndarray, down: Down) -> np.ndarray:
         mean = _check_means(down, self.cells + 1, len(self.numeric))
-        squares, histograms = [], []
-        for j, name in enumerate(self.numeric):
-            x = numbers(table, name)
-            present = ~np.isnan(x)
-            x, c = x[present], cell[present]
-            squares.append(_sum_exactly((x - mean[c, j]) ** 2, c, self.cells))
-            squares.append(_sum_exactly((x - mean[-1, j]) ** 2, np.zeros(len(x), np.int64), 1))
-            if self.quantiles:
-                histograms += [ordered.count_first(ordered.keys(x[c == k])) for k in range(self.cells)]
-        return np.concatenate([*squares, *histograms])
+        x = matrix(table, self.numeric)
+        present = ~np.isnan(x)
+        squares = [
+            self._sum_cells(np.where(present, x - mean[cell].T, 0.0) ** 2, cell),
+            sum_rows(np.where(present, x - mean[-1][:, None], 0.0) ** 2)[:, None],
+        ]
+        parts = [exact.encode(np.concatenate(squares, 1).reshape(-1))]
+        if self.quantiles:
+            keys = ordered.keys(x)
+            parts += [
+                ordered.count_first(keys[j, present[j] & (cell == k)])
+                for j in range(len(x))
+                for k in range(self.cells)
+            ]
+        return np.concatenate(parts)
 
     def _refine(self, step: int, table: pd.DataFrame, cell: np.ndarray, down: Down) -> np.ndarray:
         columns, groups, prefixes = (down[k].to(torch.int64).tolist() for k in ("column", "group", "prefix"))
@@ -144,12 +154,11 @@ class DescribeProgram:
                 "sent."
             )
         known: dict[tuple[int, int], np.ndarray] = {}
-        parts = []
+        parts, x = [], matrix(table, self.numeric)
         for j, g, prefix in zip(columns, groups, prefixes):
             if (j, g) not in known:
-                x = numbers(table, self.numeric[j])
-                rows = ~np.isnan(x) & ((cell == g) | (self.groups[g] == ALL))
-                known[j, g] = np.sort(ordered.keys(x[rows]))
+                rows = ~np.isnan(x[j]) & ((cell == g) | (self.groups[g] == ALL))
+                known[j, g] = np.sort(ordered.keys(x[j, rows]))
             parts.append(ordered.count_next(known[j, g], prefix, step - 1))
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
@@ -172,8 +181,9 @@ class DescribeProgram:
         cells, p = self.cells, len(self.numeric)
         rows = self._with_all(take(cells))
         n, mean = np.zeros((len(self.groups), p), np.int64), np.zeros((cells + 1, p))
-        for j in range(p):
-            counts, sums = take(cells), take(cells * exact.LIMBS).reshape(cells, exact.LIMBS)
+        counts_of = take(p * cells).reshape(p, cells)
+        sums_of = take(p * cells * exact.LIMBS).reshape(p, cells, exact.LIMBS)
+        for j, (counts, sums) in enumerate(zip(counts_of, sums_of)):
             n[:, j] = self._with_all(counts)
             every = exact.decode(np.concatenate([sums.reshape(-1), sums.sum(0)]))
             mean[:, j] = every / np.maximum(np.append(counts, counts.sum()), 1)
@@ -185,7 +195,7 @@ class DescribeProgram:
             return Descriptions(dict(zip(self.groups, rows.tolist())), {}, tables)
 
         total, at = (yield {"mean": torch.from_numpy(mean)}), 0
-        squares = np.stack([exact.decode(take((cells + 1) * exact.LIMBS)) for _ in range(p)], 1)
+        squares = exact.decode(take(p * (cells + 1) * exact.LIMBS)).reshape(p, cells + 1).T
         found: dict[tuple[int, int, int], tuple[int, int]] = {}  # (column, group, rank): prefix, rank in it
         if self.quantiles:
             for j in range(p):
@@ -257,14 +267,27 @@ def _neighbors(q: float, n: int) -> tuple[int, int]:
     return low, min(low + 1, n - 1)
 
 
-def _sum_exactly(values: np.ndarray, cell: np.ndarray, cells: int) -> np.ndarray:
-    """Return the encoded sum of the values in each cell."""
-    return exact.encode(np.fromiter(_sums(values, cell, cells), np.float64, cells))
+def sum_rows(values: np.ndarray) -> np.ndarray:
+    """Return the correctly rounded sum of each row of a matrix, whatever the order of its columns.
 
-
-def _sums(values: np.ndarray, cell: np.ndarray, cells: int) -> Iterator[float]:
-    for k in range(cells):
-        yield math.fsum(values[cell == k])  # the correctly rounded sum, in any order of rows
+    S. Rump, T. Ogita, S. Oishi: *Accurate Floating-Point Summation*, 2008, ExtractVector: adding and
+    subtracting M = 2^k leaves the leading bits of every number, whose sum is exact in any order.
+    """
+    rest = np.array(values, dtype=np.float64)
+    if not rest.shape[1]:
+        return np.zeros(len(rest))
+    parts = []
+    room = math.ceil(math.log2(rest.shape[1] + 2)) + 1
+    while (largest := np.abs(rest).max(1)).any():
+        # numbers of 2^112 and more are refused by the encoding; here they only must not overflow
+        power = np.minimum(np.frexp(largest)[1] + room, 1020)
+        m = np.ldexp(1.0, power)[:, None]
+        head = (rest + m) - m
+        parts.append(head.sum(1))
+        if not head.any():  # the rest is below the smallest number
+            break
+        rest -= head
+    return np.array([math.fsum(row) for row in zip(*parts)]) if parts else np.zeros(len(rest))
 
 
 def _check_means(down: Down, cells: int, columns: int) -> np.ndarray:

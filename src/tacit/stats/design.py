@@ -307,16 +307,23 @@ def to_levels(column: pd.Series, levels: Sequence[Scalar], name: str) -> pd.Cate
     return pd.Categorical.from_codes(lookup[codes], categories=pd.Index(list(levels)))
 
 
+def has_all(frame: pd.DataFrame, names: Sequence[str]) -> np.ndarray:
+    """Whether each row has a value in all these columns."""
+    if not names:
+        return np.ones(len(frame), dtype=bool)
+    return np.asarray(frame[list(names)].notna().all(axis=1).to_numpy(), dtype=bool)
+
+
 def complete_cases(frame: pd.DataFrame, names: Sequence[str], missing: str) -> pd.DataFrame:
     """Return the rows without missing values in these columns; `missing="error"` raises if there are "
     "others."""
-    has_all = frame[list(names)].notna().all(axis=1).to_numpy() if names else np.ones(len(frame), dtype=bool)
-    if has_all.all():
+    complete = has_all(frame, names)
+    if complete.all():
         return frame
     if missing == "error":
         raise BadData(
-            f"{int((~has_all).sum())} of {len(frame)} rows of a party have missing values in "
+            f"{int((~complete).sum())} of {len(frame)} rows of a party have missing values in "
             f"{', '.join(n for n in names if frame[n].isna().any())}. Fill them, or use missing='drop' "
             "(complete cases)."
         )
-    return frame[has_all]
+    return frame[complete]

@@ -135,6 +135,11 @@ class CoxProgram:
 
     # --- a party
 
+    def row_sets(self, table: pd.DataFrame) -> dict[str, np.ndarray]:
+        """All rows that the sums are about: complete cases, for the guard against differencing."""
+        design.check_columns(table, self.used)
+        return {"all rows": design.has_all(table, self.used)}
+
     def local(self, step: int, table: pd.DataFrame, down: Down) -> np.ndarray:
         if step == 0:
             return self._describe(table)

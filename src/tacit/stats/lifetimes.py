@@ -195,6 +195,11 @@ class LifetimeProgram:
             strata = [(*s, level) for s in strata for level in agreement.levels[name]]
         return len(agreement.levels[self.by]) if self.by else 1, strata
 
+    def row_sets(self, table: pd.DataFrame) -> dict[str, np.ndarray]:
+        """All rows that the sums are about: complete cases, for the guard against differencing."""
+        design.check_columns(table, self.used)
+        return {"all rows": design.has_all(table, self.used)}
+
     def local(self, step: int, table: pd.DataFrame, down: Down) -> np.ndarray:
         design.check_columns(table, self.used)
         frame = recall(table, repr(self), lambda: design.complete_cases(table, self.used, self.missing))

@@ -60,6 +60,11 @@ class SiteLogrankProgram:
         g = len(design.Agreement.from_tensor(down["levels"]).levels[self.by])
         return exact.LIMBS * (3 * g + g * (g + 1) // 2)
 
+    def row_sets(self, table: pd.DataFrame) -> dict[str, np.ndarray]:
+        """All rows that the sums are about: complete cases, for the guard against differencing."""
+        design.check_columns(table, self.used)
+        return {"all rows": design.has_all(table, self.used)}
+
     def local(self, step: int, table: pd.DataFrame, down: Down) -> np.ndarray:
         design.check_columns(table, self.used)
         frame = design.complete_cases(table, self.used, self.missing)

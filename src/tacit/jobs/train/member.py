@@ -475,7 +475,13 @@ class ClientWork:
             str(k)[:60]: v for k, v in list(final.metrics.items())[:100] if isinstance(v, int | float)
         }
         release = Release.of(
-            p.model, mine.fed, self.pipeline, party=self.name, contract=self.contract.digest, run=self.run
+            p.model,
+            mine.fed,
+            self.pipeline,
+            p.threshold,
+            party=self.name,
+            contract=self.contract.digest,
+            run=self.run,
         )
         model: State = {k: v for k, v in vectors.items() if k in ("w", "buffers")}
         self.folder = write_release(

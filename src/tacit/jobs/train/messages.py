@@ -479,16 +479,20 @@ class MessageTrainer(Trainer):
                 for name in p.fed.parties
                 if name in answers
             }
+        rules = p.rules._replace(sums_only=is_sum or p.sums_only)
         metrics = evaluation.gather(
             self.task,
             self.server["w"],
             self.server.get("buffers"),
             p.fed.test_at(r),
             counts,
-            p.rules._replace(sums_only=is_sum or p.sums_only),
+            rules,
             p.fed.subgroups,
             p.algorithm.personalizes,
         )
+        is_judged_apart = p.patience is not None and len(p.fed.test.y)
+        if is_judged_apart and (found := evaluation.validate_counts(counts, rules)):
+            metrics["validation"] = found
         if "parties" in metrics:
             each = dict(zip(counts, metrics["parties"]["accuracy"]))
             metrics["parties"] = {"accuracy": [each.get(name) for name in p.fed.parties]}

@@ -175,6 +175,10 @@ class SimulatedTrainer(Trainer):
             test_subgroups=[p.fed.subgroups for p in self.plans],
         )
         for i, p in enumerate(self.plans):
+            if p.patience is not None and len(tests[i].y) and len(held[i].rows.y):
+                own = None if buffers is None else buffers[i]
+                if found := evaluation.validate(self.task, weights[i], own, held[i]):
+                    metrics[i]["validation"] = found
             if p.algorithm.personalizes and len(held[i].rows.y):
                 metrics[i] |= self._personal_metrics(i, held[i])
             if p.adversaries is not None and (targets := p.adversaries.target_rows(tests[i])) is not None:

@@ -50,7 +50,8 @@ class EarlyStopping:
         if self.patience is None or not event["round"] or "loss" not in event:
             return False
         self.metric = self.metric or judged_by(event, self.plan.metric)
-        value = event.get(self.metric, math.nan)
+        # with a global test set, the held-out rows choose, and the test set judges
+        value = event.get("validation", event).get(self.metric, math.nan)
         if not math.isfinite(value) or (self.round and not is_better(self.metric, value, self.value)):
             self.waited += 1
             return False

@@ -1,7 +1,7 @@
 """How models on tables are trained where the options leave it open.
 
-The values were chosen on the tables of `benchmarks/tune_tables.py`, none of which is among those of
-`benchmarks/tables.py`, which reports them. docs/how-to-your-own-data.md describes the procedure.
+The values were chosen on tables other than those of `benchmarks/tables.py`, which reports them.
+docs/how-to-learn-from-tables.md describes the procedure.
 
 - Linear models: FedLBFGS. The mean of the parties' gradients is the gradient of the pooled rows, so unequal
   parties do not matter, and 30 rounds end at the optimum. λ = 0.001 is small enough for rare categories and

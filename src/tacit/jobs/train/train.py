@@ -25,7 +25,7 @@ from ...engine.metrics import is_better, judged_by
 from ...errors import BadRun, BudgetSpent
 from ...guard import Guard, Noise
 from ...parameters import bad
-from ...parties.ledger import Ledger
+from ...parties.ledger import Ledger, Spend
 from ...parties.secret import NOT_PRIVATE
 from ...release.release import Release, write_release
 from ...results import Result
@@ -435,6 +435,8 @@ class _Training:
             from .local_dp import spent
 
             ledger.merge(spent(p, last))
+        if p.fed.spent is not None:  # the noisy statistics by which the table was encoded
+            ledger.spend(Spend(**p.fed.spent))
         if account is not None and account.spent:
             ledger.spend(guards.spend(p, self.trainer.guards[i], account, last))
         if p.insecure_seed is not None:

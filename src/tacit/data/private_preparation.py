@@ -1,0 +1,178 @@
+"""Fit a recipe across parties with differential privacy: one noisy sum.
+
+Numbers are clipped to declared bounds [low, high] and scaled to [0, 1]. A party contributes the number of its
+rows; for each number how many are known, their sum and their sum of squares; and the count of each category.
+Every party adds discrete Gaussian noise to its part before it leaves, and each party's noise suffices alone:
+the guarantee for its rows does not depend on the other parties. Neighboring tables differ by adding or
+removing one row.
+
+    ρ of zCDP is that of (ε, δ), shared equally by the statistics. A statistic that one row changes by at most
+    Δ has noise of variance Δ²/(2ρ_each).
+
+There are no quantiles: bounds take the place of winsorizing, and scaling is "standard". Which columns and
+categories there are is declared, and not covered by ε if it was inferred from rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from ..accounting import discrete
+from ..errors import BadParameter
+from ..parameters import bad
+from .cells import CYCLES
+from .pipeline import Pipeline
+from .recipe import OTHER, RARE_COUNT, Recipe
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+SCALE = 1 << 16  # numbers in [0, 1] are summed in units of 1/SCALE
+LEAST_DEVIATION = 0.01  # of the range between the bounds: noise may exceed what is left of the variance
+_BOUND = 1 << 52  # 2^31 rows of SCALE, and noise that no draw exceeds in practice
+
+
+@dataclass(frozen=True)
+class PrivatePreparation:
+    """A `SumProgram` of one noisy sum over parties' training rows that returns the fitted pipeline.
+
+    `bounds` declares (low, high) of every number, of parts of dates ("admitted year"), and of a regression's
+    label.
+    """
+
+    pipeline: Pipeline
+    epsilon: float
+    delta: float
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    @property
+    def max_steps(self) -> int:
+        return 1
+
+    @property
+    def bound(self) -> int:
+        return _BOUND
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe; for a regression with the target as one more number."""
+        p = self.pipeline
+        return p.recipe if p.labels else replace(p.recipe, numbers=(*p.recipe.numbers, p.label))
+
+    def check(self) -> None:
+        """Raise BadParameter with every problem of the declaration."""
+        problems = []
+        for key, value, most in (("fit_epsilon", self.epsilon, math.inf), ("fit_delta", self.delta, 1.0)):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < most:
+                must_be = "a number above 0" + (" and below 1" if most == 1 else "")
+                problems.append(str(bad("preparation", key, value, must_be)))
+        if self.recipe.scaling != "standard" or self.recipe.impute != "mean":
+            problems.append("preparation: with fit_epsilon, scaling is 'standard' and impute is 'mean'.")
+        for name in self.recipe.numeric:
+            low, high = self._range(name)
+            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+                problems.append(
+                    f"preparation: with fit_epsilon, every number needs declared bounds, and {name!r} has "
+                    f"none. Declare what is known without looking at the rows: bounds={{{name!r}: (0, 120)}}."
+                )
+        if problems:
+            raise BadParameter("\n".join(problems))
+
+    def _range(self, name: str) -> tuple[float, float]:
+        pair = self.bounds.get(name)
+        if pair is None and any(name.endswith((f" {c} sin", f" {c} cos")) for c in CYCLES):
+            return -1.0, 1.0
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            return math.nan, math.nan
+        return float(pair[0]), float(pair[1])
+
+    @property
+    def blocks(self) -> list[tuple[int, int]]:
+        """(how many integers, what one row changes at most) of each statistic, in order."""
+        out = [(1, 1)]
+        for _ in self.recipe.numeric:
+            out += [(1, 1), (1, SCALE), (1, SCALE)]
+        return out + [(len(values) + 1, 1) for values in self.recipe.categories.values()]
+
+    @property
+    def multiplier(self) -> float:
+        """The standard deviation of the noise of one party, over what one row changes."""
+        return math.sqrt(len(self.blocks) / (2 * discrete.rho_of(self.epsilon, self.delta)))
+
+    @property
+    def spend(self) -> dict[str, Any]:
+        """The line for a ledger: the values of a `Spend`."""
+        return {
+            "mechanism": f"preparation: discrete Gaussian noise in {len(self.blocks)} statistics, "
+            f"σ/Δ = {self.multiplier:.4g} each",
+            "epsilon": float(self.epsilon),
+            "delta": float(self.delta),
+            "unit": "one row",
+            "adversary": "everyone outside the row's party",
+            "sampling": "none",
+        }
+
+    def length(self, step: int, down: Mapping[str, Tensor]) -> int:
+        return sum(n for n, _ in self.blocks)
+
+    def count(self, table: DataFrame) -> np.ndarray:
+        """Return the statistics of one party without noise."""
+        recipe = self.recipe
+        table = recipe.check_table(table)
+        raw = recipe.raw(table)
+        parts: list[Any] = [[len(table)]]
+        for k, name in enumerate(recipe.numeric):
+            low, high = self._range(name)
+            values = raw[:, k][~np.isnan(raw[:, k])]
+            unit = (np.clip(values, low, high) - low) / (high - low)
+            parts += [[len(values)], [np.rint(unit * SCALE).sum()], [np.rint(unit**2 * SCALE).sum()]]
+        for name, values in recipe.categories.items():
+            parts.append(np.bincount(recipe.place_of(name, table) + 1, minlength=len(values) + 1))
+        return np.concatenate(parts).astype(np.int64)
+
+    def local(self, step: int, table: DataFrame, down: Mapping[str, Tensor]) -> np.ndarray:
+        """Return the statistics of one party with noise; the randomness is the operating system's."""
+        self.check()
+        noise = [
+            discrete.gaussian(discrete.rational_above((self.multiplier * change) ** 2), n)
+            for n, change in self.blocks
+        ]
+        return self.count(table) + np.concatenate(noise).astype(np.int64)
+
+    def coordinate(self) -> Generator[Mapping[str, Tensor], np.ndarray, Pipeline]:
+        """Compute the fitted pipeline from the noisy sum."""
+        self.check()
+        total = yield {}
+        recipe, total = self.recipe, total[1:]
+        mean, std = [], []
+        for name in recipe.numeric:
+            low, high = self._range(name)
+            n = max(float(total[0]), 1.0)
+            center = min(max(float(total[1]) / SCALE / n, 0.0), 1.0)
+            wide = math.sqrt(max(float(total[2]) / SCALE / n - center**2, LEAST_DEVIATION**2))
+            mean.append(low + center * (high - low))
+            std.append(wide * (high - low))
+            total = total[3:]
+        rare = {}
+        for name, values in recipe.categories.items():
+            counts, total = total[1 : len(values) + 1], total[len(values) + 1 :]
+            if OTHER in values:
+                least = RARE_COUNT + 2 * self.multiplier  # a count of noise alone is below this
+                few = tuple(v for v, c in zip(values, counts) if c < least and v != OTHER)
+                others = sum(int(c) for v, c in zip(values, counts) if v in (*few, OTHER))
+                rare[name] = (*few, *([OTHER] if others < least else []))
+        limits = {name: self._range(name) for name in recipe.numeric}
+        fitted = replace(
+            recipe, mean=tuple(mean), std=tuple(std), fill=tuple(mean), limits=limits, knots={}, rare=rare
+        )
+        p = self.pipeline
+        if p.labels:
+            return replace(p, recipe=fitted)
+        place = recipe.numeric.index(p.label)
+        return replace(p, recipe=fitted.without(p.label), target=(mean[place], std[place]))

@@ -1,0 +1,221 @@
+"""Attacks on statistics: site-level matrices, differences of queries, and what a policy refuses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import tacit
+from tacit.accounting.account import FILE
+from tacit.crypto import exact, ring
+from tacit.errors import BadJob, BudgetSpent, QueryRefused
+from tacit.jobs.stats.answers import AnswerFile
+from tacit.jobs.stats.contract import SumContract
+from tacit.jobs.stats.policy import StatsPolicy, admit, read_policy
+from tacit.jobs.stats.run import run_sums
+from tacit.protocols import secagg
+from tacit.stats.description import DescribeProgram
+from tacit.stats.disclosure import (
+    QueryHistory,
+    check_dominance,
+    check_parties,
+    check_saturated,
+    difference,
+)
+from tacit.stats.noisy import NoisyProgram
+from tests.stats.tables import heart
+
+
+@dataclass(frozen=True)
+class Gram:
+    """XᵀX, the matrix that a Newton step of any regression sums."""
+
+    columns: tuple[str, ...]
+    max_steps: int = 1
+    bound: int = exact.BOUND
+
+    def length(self, step, down):
+        return len(self.columns) ** 2 * exact.LIMBS
+
+    def local(self, step, table, down):
+        x = table[list(self.columns)].to_numpy(float)
+        return exact.encode((x.T @ x).reshape(-1))
+
+    def coordinate(self):
+        p = len(self.columns)
+        return exact.decode((yield {})).reshape(p, p)
+
+
+def hospitals():
+    """Each hospital has one patient with a rare condition: x in column `rare`, 0 elsewhere."""
+    frames = {}
+    for k, (name, frame) in enumerate(heart().items()):
+        part = frame[["age", "trestbps"]].dropna().head(40).reset_index(drop=True)
+        frames[name] = part.assign(rare=(part.index == 7 + k).astype(float))
+    return frames
+
+
+def test_site_level_matrices_show_a_patient_and_sums_over_all_sites_do_not(monkeypatch):
+    """In XᵀX of one site, the row of a rare condition is its only patient. In the sum it is nobody's."""
+    frames, program = hospitals(), Gram(("age", "trestbps", "rare"))
+    victim = frames["va"][frames["va"].rare == 1].iloc[0]
+
+    naive = exact.decode(program.local(0, frames["va"], {})).reshape(3, 3)  # what such protocols send
+    assert naive[2].tolist() == [victim.age, victim.trestbps, 1.0]
+
+    masked = []
+    unpack = ring.unpack
+
+    def record(packed, length, width):
+        masked.append(unpack(packed, length, width))
+        return masked[-1].copy()
+
+    monkeypatch.setattr(secagg.ring, "unpack", record)
+    found, _ = run_sums(program, frames, runtime="inprocess")
+    assert found[2, 2] == 4
+    assert victim.age not in found[2]
+    everything = [ring.encode(program.local(0, f, {}), 64, program.bound) for f in frames.values()]
+    for vector in masked:  # of 54 limbs under a mask, none is the hospital's own but by chance (2^-40 each)
+        for own in everything:
+            assert not (vector == own).any()
+
+
+def test_the_coordinator_sees_the_same_sums_if_two_hospitals_swap_their_patients():
+    """Two worlds with the same total: whatever the coordinator computes, it cannot tell them apart."""
+    first, second = hospitals(), hospitals()
+    row, other = second["va"].loc[10].copy(), second["cleveland"].loc[7].copy()
+    second["va"].loc[10], second["cleveland"].loc[7] = other, row
+    program = Gram(("age", "trestbps", "rare"))
+    locals_ = [[tuple(program.local(0, f, {})) for f in world.values()] for world in (first, second)]
+    assert locals_[0] != locals_[1]
+    assert (run_sums(program, first)[0] == run_sums(program, second)[0]).all()
+
+
+def test_the_difference_of_two_queries_is_a_patient_and_a_party_refuses_the_second(tmp_path):
+    table = heart()["va"]
+    frames = {n: f for n, f in heart().items()}
+    program = DescribeProgram(("age",))
+    with_all = run_sums(program, frames)[0].numbers["age"]["all"]
+    without = run_sums(program, {**frames, "va": table.iloc[:-1]})[0].numbers["age"]["all"]
+    attacked = with_all.mean * with_all.n - without.mean * without.n
+    assert attacked == pytest.approx(table["age"].iloc[-1], abs=1e-9)
+
+    def ask(rows, edition):
+        contract = SumContract.of(program, ["va", "x", "y"], data={"edition": edition})
+        admit(StatsPolicy(), contract, program, rows, AnswerFile(tmp_path, "va", contract.digest), tmp_path)
+
+    ask(table, "1")
+    ask(table.sample(frac=1, random_state=0), "2")  # the same rows in another order
+    with pytest.raises(QueryRefused, match="differ from those of an earlier one by 1 people"):
+        ask(table.iloc[:-1], "3")
+    ask(table.iloc[:-10], "4")
+    with pytest.raises(QueryRefused, match="by 1 people"):  # from the fourth, after a restart as well
+        ask(table.iloc[:-11], "5")
+
+
+def test_groups_that_differ_in_few_people_are_refused(tmp_path):
+    table = heart()["va"].assign(
+        arm=lambda t: np.where(t.index % 2, "a", "b"),
+        coded=lambda t: np.where((t.index % 2) & (t.index > 3), "a", "b"),
+    )
+
+    def ask(by):
+        program = DescribeProgram(("age",), (), (by, ("a", "b")))
+        contract = SumContract.of(program, ["va", "x", "y"])
+        admit(StatsPolicy(), contract, program, table, AnswerFile(tmp_path, "va", contract.digest), tmp_path)
+
+    ask("arm")
+    with pytest.raises(QueryRefused, match=r"\(coded=a\) differ .* by 2 people"):
+        ask("coded")
+
+
+def test_a_party_that_was_killed_and_restarted_may_go_on_with_its_query(tmp_path):
+    program = DescribeProgram(("age",))
+    contract = SumContract.of(program, ["va", "x", "y"])
+    for _ in range(2):
+        answers = AnswerFile(tmp_path, "va", contract.digest)
+        admit(StatsPolicy(), contract, program, heart()["va"], answers, tmp_path)
+
+
+def test_equal_rows_are_counted():
+    a, b = np.array([1, 1, 1, 2], np.uint64), np.array([1, 2, 3], np.uint64)
+    assert difference(a, b) == 3
+    assert difference(a, a) == 0
+    assert difference(a, np.array([], np.uint64)) == 4
+
+
+def test_a_history_cannot_be_read_as_code(tmp_path):
+    history = QueryHistory(tmp_path)
+    history.admit("c1", {"all rows": np.arange(50, dtype=np.uint64)})
+    file = next((tmp_path / "row-sets").iterdir())
+    np.save(file, np.array([object()], dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match="allow_pickle"):
+        history.admit("c2", {"all rows": np.arange(45, dtype=np.uint64)})
+
+
+def test_rules_against_disclosing_sums():
+    check_saturated(100, 10)
+    with pytest.raises(QueryRefused, match="10 parameters and 10 rows"):
+        check_saturated(10, 10)
+    check_dominance(np.ones(100))
+    with pytest.raises(QueryRefused, match="2 rows make up more than 90%"):
+        check_dominance(np.array([1e6, 1e3, *np.ones(100)]))
+    check_parties(["a", "b", "c"])
+    with pytest.raises(QueryRefused, match="sum over 2 parties"):
+        check_parties(["a", "b"])
+
+
+def test_a_policy_file_is_read_and_checked(tmp_path):
+    assert read_policy(tmp_path) == StatsPolicy()
+    (tmp_path / "policy.toml").write_text("[stats]\nmin_parties = 2\nepsilon = 3.0\n")
+    assert read_policy(tmp_path) == StatsPolicy(min_parties=2, epsilon=3.0)
+    (tmp_path / "policy.toml").write_text("[stats]\nmin_parties = 1\nbudget = 3\n")
+    with pytest.raises(BadJob, match="no key 'budget'"):
+        read_policy(tmp_path)
+
+
+def test_private_queries_are_charged_once_and_stop_at_the_lifetime_budget(tmp_path):
+    table = heart()["va"]
+    policy = StatsPolicy(epsilon=1.3)
+
+    def ask(edition, epsilon=1.0, rules=policy):
+        program = NoisyProgram(3, epsilon, 1e-6, (("age", 0.0, 120.0),))
+        contract = SumContract.of(program, ["va", "x", "y"], data={"edition": edition})
+        answers = AnswerFile(tmp_path, "va", contract.digest)
+        admit(rules, contract, program, table, answers, tmp_path)
+
+    ask("1")  # two queries of ε = 1 have ε = 1.42 together
+    ask("1")  # restarted: the same query is not charged again
+    assert len((tmp_path / FILE).read_text().splitlines()) == 1
+    with pytest.raises(BudgetSpent, match=r"allows ε = 1.3"):
+        ask("2")
+    ask("3", 0.2)
+    program = DescribeProgram(("age",))
+    contract = SumContract.of(program, ["va", "x", "y"])
+    answers = AnswerFile(tmp_path, "va", contract.digest)
+    with pytest.raises(QueryRefused, match="only private"):
+        admit(StatsPolicy(only_private=True), contract, program, table, answers, tmp_path)
+
+
+def test_a_lying_coordinator_cannot_ask_for_other_cells_than_a_search_needs():
+    """More cells, cells outside the range, columns that were not declared: nothing is sent."""
+    import torch
+
+    from tacit.errors import ProtocolError
+
+    program, table = DescribeProgram(("age",)), heart()["va"]
+
+    def ask(columns, groups, prefixes):
+        down = dict(zip(("column", "group", "prefix"), map(torch.tensor, (columns, groups, prefixes))))
+        return program.local(2, table, down)
+
+    assert ask([0], [0], [300]).sum() <= len(table)
+    many = list(range(7))
+    for bad in ((many[:1] * 7, many[:1] * 7, many), ([0], [0], [512]), ([-1], [0], [3]), ([0], [1], [3])):
+        with pytest.raises(ProtocolError, match="no search"):
+            ask(*bad)
+    assert pd.api.types.is_numeric_dtype(table["age"])
+    assert tacit.stats.quantile(heart(), "age").table["value"][0] == 54.0
