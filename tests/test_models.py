@@ -121,7 +121,11 @@ def frozen() -> nn.Module:
 @pytest.mark.parametrize(
     ("fed", "model", "words"),
     [
-        (tiny, "mpl", r"train: model is 'mpl'; it must be one of 'logistic', 'linear', 'mlp', .* Did you mean 'mlp'\?"),
+        (
+            tiny,
+            "mpl",
+            r"train: model is 'mpl'; it must be one of 'logistic', 'linear', 'mlp', .* Did you mean 'mlp'\?",
+        ),
         (
             tiny,
             "cnn",
