@@ -63,9 +63,9 @@ def tables_of(fed: Federation, owner: str) -> dict[str, pd.DataFrame]:
     if table is None:
         raise BadData(
             f"{owner}: the federation {fed.name!r} has no raw tables: it was made from arrays, is one "
-            "party's part, or rows were left out. Statistics need the columns before they are encoded. Make it from "
-            "tables with all their rows (data.from_frames(…), data.from_csv(…).by(…)), or pass the tables: "
-            "{'north': DataFrame, …}."
+            "party's part, or rows were left out. Statistics need the columns before they are encoded. Make "
+            "it from tables with all their rows (data.from_frames(…), data.from_csv(…).by(…)), or pass the "
+            "tables: {'north': DataFrame, …}."
         )
     frame = table.frame
     if isinstance(fed.skew, ByColumn):

@@ -50,9 +50,10 @@ def glm(
     """Fit a generalized linear model to the rows of all parties; only sums over all parties are opened.
 
     `fed` is {party: DataFrame}, or a federation of tables. `formula` is as in R and formulaic: "death ~ age +
-    sex + C(site) + age:sex"; `site` is the party's name if the tables have no such column. `family`: "gaussian", "binomial" (`link`
-    "logit" or "probit"), "poisson", "negative_binomial" (`alpha` is estimated unless given), "gamma" (`link`
-    "inverse" or "log"). `weights`, `offset` and `exposure` name columns; `weight_kind` is "variance" or
+    sex + C(site) + age:sex"; `site` is the party's name if the tables have no such column. `family`:
+    "gaussian", "binomial" (`link` "logit" or "probit"), "poisson", "negative_binomial" (`alpha` is estimated
+    unless given), "gamma" (`link` "inverse" or "log"). `weights`, `offset` and `exposure` name columns;
+    `weight_kind` is "variance" or
     "frequency". `l2` and `l1` penalize −log-likelihood/n by l2/2·Σβ² + l1·Σ|β|, without the intercept.
 
     `robust`: "HC0", "HC1" (heteroscedasticity) or "site" (clustered by party, at least 3). `firth=True`
