@@ -159,6 +159,19 @@ def test_edges_hide_updates_from_an_active_server_in_one_process() -> None:
     assert all(torch.allclose(first[k], second[k], atol=1e-4) for k in first)
 
 
+def test_an_edge_without_participants_keeps_its_model_and_its_clipping_norm() -> None:
+    """Two of five parties a round, behind three edges: some edge has none. Both runtimes agree."""
+    chosen: dict[str, Any] = {"topology": tacit.Hierarchy(edges=3), "per_round": 2, "rounds": 4}
+    stages = [guard.Clip(1.0, quantile=0.5)]
+    runs = [
+        tacit.train(FED, model="logistic", guard=stages, runtime=runtime, insecure_seed=1, **chosen)
+        for runtime in ("cohort", "inprocess")
+    ]
+    first, second = (run.model.state_dict() for run in runs)
+    assert all(torch.allclose(first[k], second[k], atol=1e-5) for k in first)
+    assert all(torch.isfinite(v).all() for v in first.values())
+
+
 def test_plan_states_the_epsilon_of_rows_that_the_ledger_states() -> None:
     settings = {"model": "logistic", "rounds": 2, "batch_size": 8, "insecure_seed": 1}
     dpsgd = private.DPSGD(epsilon=8.0, delta=1e-3)

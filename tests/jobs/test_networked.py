@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -199,3 +200,20 @@ def test_run_gives_what_each_program_returned() -> None:
         BadParameter, match=r"run_programs: programs is .*; it must be a program for each party by its name"
     ):
         tacit.run_programs([name])  # type: ignore[arg-type]
+
+
+def test_processes_with_federated_preparation_give_the_pipeline_of_the_simulation() -> None:
+    """The statistics have the same bits, and so have the rows of each party."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"age": rng.normal(50, 10, 90), "dose": np.exp(rng.normal(3, 2, 90)), "site": list("abc") * 30}
+    )
+    frame["sick"] = np.where(frame["age"] + rng.normal(0, 5, 90) > 50, "yes", "no")
+    fed = data.from_frame(frame, label="sick").by("site")
+    options: dict[str, Any] = {"model": "logistic", "rounds": 2, "batch_size": 8}
+    here, there = (tacit.train(fed, runtime=runtime, **options) for runtime in ("inprocess", "processes"))
+    assert here.pipeline is not None
+    assert here.pipeline.recipe.fit == "federated"
+    assert here.pipeline.recipe.limits  # the dose has heavy tails
+    assert here.pipeline == there.pipeline
+    assert torch.equal(vector(here), vector(there))

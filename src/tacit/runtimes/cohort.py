@@ -266,6 +266,9 @@ class Cohort:
                 sums[i] = total + sums[i][0], n + sums[i][1]
         means = [
             guard.back(total if isinstance(total, Tensor) else guard.empty_sum(number), n, downs[i], number)
+            if n or guard.noise
+            # nobody took part: the run does not change, nor do the states of its stages
+            else guard.layout.cut(torch.zeros(guard.layout.dimension, dtype=torch.float64), downs[i])
             for i, (guard, (total, n)) in enumerate(zip(self.guards, sums))
         ]
         return {k: torch.stack([m[k] for m in means]) for k in means[0]}
