@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...config.train import BALANCED
 from ...data.pipeline import Pipeline, PipelinePreparation
 from ...data.recipe import RANKS, Recipe
 from ...errors import BadData, BadRun, ProtocolError
@@ -33,6 +34,9 @@ from ...guard import Noise
 from ...protocols.sum_program import SumRules
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from ...parties.ledger import How, Ledger
     from .plan import Plan
 
 SCOPE = "preparation"
@@ -64,7 +68,13 @@ def program_of(p: Plan, layout: Mapping[str, Any] | None) -> PipelinePreparation
         return None
     if agreed.fit == "" and (len(p.fed) < FEWEST or claims_epsilon(p)):
         return None
-    return PipelinePreparation(agreed.pipeline)
+    return PipelinePreparation(agreed.pipeline, counts_labels=p.class_weight == BALANCED)
+
+
+def record_label_counts(ledger: Ledger, party: str, sender: str, how: How = "executed") -> None:
+    """Add the line of the label counts that class_weight = "balanced" needs."""
+    what = "how many training rows of all parties together have each label (class_weight = 'balanced')"
+    ledger.record(party, sender, "LabelCounts", what, how=how)
 
 
 def claims_epsilon(p: Plan) -> bool:
@@ -121,17 +131,21 @@ def from_vectors(vectors: Mapping[str, Tensor]) -> str:
         raise ProtocolError(f"the server's statistics are not text: {error}. Nothing was sent.") from None
 
 
-def check_result(text: str, agreed: Pipeline) -> Pipeline:
-    """Return the fitted pipeline of a server's text, if it is one of the agreed recipe."""
+def check_result(text: str, program: PipelinePreparation, rows: DataFrame) -> Pipeline:
+    """Return the fitted pipeline of a server's text, if it is one of the agreed recipe.
+
+    `rows` are this party's training rows: no label is rarer among all parties than here.
+    """
     try:
         if len(text) > MOST_BYTES:
             raise BadData(f"they have {len(text)} bytes")
         pipeline = Pipeline.from_dict(json.loads(text, parse_constant=_refuse_constant))
         if to_text(pipeline) != text:
             raise BadData("they are not in canonical form")
-        if unfitted(pipeline) != unfitted(agreed):
+        if unfitted(pipeline) != unfitted(program.pipeline):
             raise BadData("they belong to another recipe than the agreed one")
         _check_statistics(pipeline.recipe)
+        _check_label_counts(pipeline, program, rows)
     except (BadData, ValueError, TypeError, RecursionError) as error:
         raise ProtocolError(
             f"the server's statistics of the tables cannot be used: {str(error).rstrip('.')}. Nothing was "
@@ -143,7 +157,14 @@ def check_result(text: str, agreed: Pipeline) -> Pipeline:
 def unfitted(pipeline: Pipeline) -> Pipeline:
     """Return the pipeline without what preparation computes."""
     recipe = replace(pipeline.recipe, mean=None, std=None, fill=None, limits={}, knots={}, rare={})
-    return replace(pipeline, recipe=recipe, target=(0.0, 1.0))
+    return replace(pipeline, recipe=recipe, target=(0.0, 1.0), label_counts=())
+
+
+def _check_label_counts(pipeline: Pipeline, program: PipelinePreparation, rows: DataFrame) -> None:
+    if bool(pipeline.label_counts) != program.counts_labels:
+        raise BadData("label counts are there exactly if the agreed class_weight is 'balanced'")
+    if program.counts_labels and (np.array(pipeline.label_counts) < program.count_labels(rows)).any():
+        raise BadData("they have fewer rows of a label than this party alone")
 
 
 def _check_statistics(recipe: Recipe) -> None:
