@@ -26,13 +26,14 @@ import torch
 from torch import Tensor
 
 from ...data.pipeline import Pipeline, PipelinePreparation
-from ...data.recipe import RANKS, Recipe
+from ...data.recipe import OTHER, RANKS, Recipe
 from ...errors import BadData, BadRun, ProtocolError
 from ...files import write_atomic
 from ...guard import Noise
 from ...protocols.sum_program import SumRules
 
 if TYPE_CHECKING:
+    from .party_rows import PartyTable
     from .plan import Plan
 
 SCOPE = "preparation"
@@ -131,13 +132,27 @@ def check_result(text: str, agreed: Pipeline) -> Pipeline:
             raise BadData("they are not in canonical form")
         if unfitted(pipeline) != unfitted(agreed):
             raise BadData("they belong to another recipe than the agreed one")
+        if agreed.labels and pipeline.target != agreed.target:
+            raise BadData("a classification has no mean and deviation of its target")
         _check_statistics(pipeline.recipe)
-    except (BadData, ValueError, TypeError, RecursionError) as error:
+    # whatever a server's text can cause in the readers of a pipeline
+    except (BadData, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise ProtocolError(
             f"the server's statistics of the tables cannot be used: {str(error).rstrip('.')}. Nothing was "
             "sent in answer."
         ) from None
     return pipeline
+
+
+def check_rows(table: PartyTable, pipeline: Pipeline) -> None:
+    """Raise ProtocolError if a party's rows, encoded with a server's statistics, are not finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        rows = table.encode(pipeline).rows
+    if not all(bool(torch.isfinite(values).all()) for values in (rows.x, rows.y)):
+        raise ProtocolError(
+            "the server's statistics of the tables cannot be used: this party's rows, encoded with them, are "
+            "not finite. Nothing was sent in answer."
+        )
 
 
 def unfitted(pipeline: Pipeline) -> Pipeline:
@@ -155,18 +170,23 @@ def _check_statistics(recipe: Recipe) -> None:
             raise BadData(f"{key} is not a list of {n} finite numbers")
     if not all(v > 0 for v in recipe.std or ()):
         raise BadData("a standard deviation is not above 0")
+    ranked = {name for name in recipe.numeric if recipe.scaling_of(name) == "quantile"}
+    if set(recipe.knots) != ranked:
+        raise BadData("the quantiles are not those of the numbers that are scaled by rank")
     for name, limits in recipe.limits.items():
+        if recipe.winsorize == "none" or recipe.scaling_of(name) not in ("standard", "robust"):
+            raise BadData(f"{name!r:.60} has limits, and the agreed recipe does not clip it")
         if name not in recipe.numbers or len(limits) != 2 or not all(map(_is_finite, limits)):
             raise BadData(f"the limits of {name!r:.60} are not two finite numbers of a number's column")
         if not limits[0] < limits[1]:
             raise BadData(f"the limits of {name!r} are in the wrong order")
     for name, knots in recipe.knots.items():
-        if name not in recipe.numeric or len(knots) != len(RANKS) or not all(map(_is_finite, knots)):
+        if len(knots) != len(RANKS) or not all(map(_is_finite, knots)):
             raise BadData(f"the quantiles of {name!r:.60} are not {len(RANKS)} finite numbers")
         if any(a > b for a, b in pairwise(knots)):
             raise BadData(f"the quantiles of {name!r} are not in order")
     for name, rare in recipe.rare.items():
-        if name not in recipe.categories or not set(rare) <= set(recipe.categories[name]):
+        if OTHER not in recipe.categories.get(name, ()) or not set(rare) <= set(recipe.categories[name]):
             raise BadData(f"the rare values of {name!r:.60} are not among its categories")
 
 
