@@ -265,7 +265,8 @@ def _inspect_column(name: str, column: Series, found: Inspection) -> None:
             least = to_text(known[known > 0].nsmallest(1))[0]
             found.note(
                 *("zeros", name),
-                f"{name!r} is 0 in {zeros} {'row' if zeros == 1 else 'rows'}, and at least {least} in all others.",
+                f"{name!r} is 0 in {zeros} {'row' if zeros == 1 else 'rows'}, "
+                f"and at least {least} in all others.",
                 f"Kept as numbers; if 0 means missing, declare missing_codes = {{ {name} = [0] }}.",
             )
     if share > 0.5:
