@@ -223,8 +223,11 @@ class PartyTable:
 
     @property
     def training_rows(self) -> DataFrame:
-        """What preparation is about."""
-        return self.frame.iloc[self.train.numpy()]
+        """What preparation is about; the label is a class's name, as agreed, or a number."""
+        rows, labels = self.frame.iloc[self.train.numpy()], self.agreed.labels
+        if labels is None:
+            return rows
+        return rows.assign(**{self.agreed.label: [labels[k] for k in self.y[self.train].tolist()]})
 
     def fit_alone(self) -> Pipeline:
         """Return the pipeline with declared statistics or, without these, with this party's own."""
