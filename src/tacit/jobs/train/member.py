@@ -247,6 +247,9 @@ class ClientWork:
         else:
             p = self.agreement.check_offer(contract, self._accepted())
             self._show(contract)
+        if self.contract is not None and self.contract.digest != contract.digest:
+            self.pipeline, self.statistics = None, ""  # they belong to the other contract
+            self.fitted.clear()
         if "table" in self.data:
             self._read_table(p, contract)
         self.contract, self.run = contract, offer.run

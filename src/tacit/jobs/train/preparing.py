@@ -132,7 +132,7 @@ def check_result(text: str, agreed: Pipeline) -> Pipeline:
         if unfitted(pipeline) != unfitted(agreed):
             raise BadData("they belong to another recipe than the agreed one")
         _check_statistics(pipeline.recipe)
-    except (BadData, ValueError, TypeError, RecursionError) as error:
+    except (BadData, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise ProtocolError(
             f"the server's statistics of the tables cannot be used: {str(error).rstrip('.')}. Nothing was "
             "sent in answer."
@@ -171,7 +171,12 @@ def _check_statistics(recipe: Recipe) -> None:
 
 
 def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond the largest float
+        return False
 
 
 def _refuse_constant(text: str) -> Any:
