@@ -129,6 +129,9 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (
             "tacit.accounting",
             "tacit.crypto.exact",
+            "tacit.data.cells",
+            "tacit.data.federation",
+            "tacit.data.skews",
             "tacit.files",
             "tacit.numbers",
             "tacit.parties.ledger",

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,14 @@ from typing import Any
 import pytest
 import torch
 
+from tacit.crypto.agree import public_of
 from tacit.data.pipeline import Pipeline
+from tacit.errors import ProtocolError
 from tacit.jobs.train import preparing
+from tacit.jobs.train.contract import Contract
+from tacit.jobs.train.member import ClientWork
+from tacit.jobs.train.party_rows import read_layout
+from tacit.jobs.train.record import STATISTICS, Record
 from tacit.protocols import joining, rounds, secagg, sum_program
 from tests.security.lying_server import CLIENTS, JOB, SECAGG, Attacker, play, refusals
 
@@ -69,19 +77,65 @@ def test_an_honest_sum_is_opened(tmp_path: Path) -> None:
     assert int(total[0]) == 24 + 15 + 7 + 18  # the training rows of all
 
 
-def test_a_step_with_fewer_participants_is_not_answered(tmp_path: Path) -> None:
+class Impostor:
+    """The server plays c: it has c's name, and not c's signing key."""
+
+    def __init__(self, me: Any):
+        self.me, self.own = me, public_of(bytes(range(32)))
+
+    async def gather(self, names: Any, kind: Any, *more: Any, **options: Any) -> Any:
+        got = await self.me.gather([n for n in names if n != "c"], kind, *more, **options)
+        got["c"] = secagg.AdvertisedKeys(self.own, public_of(bytes(32)), bytes(64))
+        return got
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.me, name)
+
+
+@pytest.mark.parametrize(
+    ("lie", "why"),
+    [
+        ("c is not named", "received the keys of 3 parties, itself included; 4 to 4 were agreed on"),
+        ("the server plays c", "received keys of 'c' that 'c' did not sign"),
+        ("c is said to have left", "3 of the clients it masks with survived; 4 are needed"),
+    ],
+    ids=lambda text: text if "c" in text[:12] else "",
+)
+def test_a_step_with_fewer_participants_is_not_answered(lie: str, why: str, tmp_path: Path) -> None:
     """First with everyone, then without c: the difference would be c's own sums."""
     opened: list[torch.Tensor] = []
 
     async def attack(server: Attacker) -> Any:
         await server.offer()
         opened.append(await ask_step(server, CLIENTS))
-        opened.append(await ask_step(server, ("a", "b", "d"), parties=3))
+        if lie == "c is not named":
+            opened.append(await ask_step(server, ("a", "b", "d"), parties=3))
+        rules = preparing.rules_of(server.contract.digest, CLIENTS)
+        terms = rules.terms(
+            program(server).length(0, {}), program(server).bound, sum_program.digest_of_step(0, {})
+        )
+        me = server.me.scope(preparing.SCOPE)
+        message = sum_program.SumStep(0, os.urandom(8), {})
+        await me.send([n for n in CLIENTS if n != "c" or "left" in lie], message)
+        with me.scope(sum_program._tag(message)) as scope:
+            if lie == "the server plays c":
+                await secagg.server(Impostor(scope), list(CLIENTS), terms)  # type: ignore[arg-type]
+            keys = await scope.gather(CLIENTS, secagg.AdvertisedKeys)
+            await scope.send(
+                CLIENTS, secagg.RoundKeys({v: (m.channel, m.mask, m.signature) for v, m in keys.items()})
+            )
+            shares = await scope.gather(CLIENTS, secagg.SealedShares)
+            for name in CLIENTS:
+                boxes = {v: m.sealed[name] for v, m in shares.items() if v != name}
+                await scope.send(name, secagg.ForwardedShares(boxes))
+            await scope.gather(CLIENTS, secagg.MaskedVector)
+            await scope.send(("a", "b", "d"), secagg.Survivors(["a", "b", "d"], ["c"]))
+            opened.append(await scope.gather(("a", "b", "d"), secagg.AgreedSurvivors))  # type: ignore[arg-type]
 
     gained, ended = play(attack, tmp_path, PREPARED)
     assert gained is None
     assert len(opened) == 1
-    assert refusals(ended)
+    assert any(why in text for text in refusals(ended)), refusals(ended)
 
 
 def test_a_step_is_answered_once_with_one_request(tmp_path: Path) -> None:
@@ -136,6 +190,198 @@ def test_statistics_that_are_not_of_the_agreed_recipe_are_refused(
     gained, ended = play(attack, tmp_path, PREPARED)
     assert gained is None
     assert why in str(ended["a"])
+
+
+def agreed_pipeline() -> Pipeline:
+    return read_layout(tomllib.loads(PREPARED)["data"]).pipeline
+
+
+def fitted_text(**values: Any) -> str:
+    recipe = replace(agreed_pipeline().recipe, mean=(50.0, 200.0), std=(10.0, 30.0), fill=(50.0, 200.0))
+    text = json.loads(preparing.to_text(replace(agreed_pipeline(), recipe=recipe)))
+    text["recipe"] |= values
+    return json.dumps(text, sort_keys=True, separators=(",", ":"))
+
+
+@pytest.mark.parametrize("key", ["mean", "std", "fill"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 10**400, "50", None, True, [1.0]])
+def test_statistics_that_are_not_finite_numbers_are_refused(key: str, value: Any) -> None:
+    with pytest.raises(ProtocolError, match="the server's statistics of the tables cannot be used"):
+        preparing.check_result(fitted_text(**{key: [value, 1.0]}), agreed_pipeline())
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, -10.0])
+def test_a_deviation_that_is_not_above_0_is_refused(value: float) -> None:
+    with pytest.raises(ProtocolError, match="not above 0"):
+        preparing.check_result(fitted_text(std=[10.0, value]), agreed_pipeline())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        "null",
+        "1e999",
+        fitted_text() + " ",
+        fitted_text().replace("50.0", "1e999"),
+        fitted_text().replace("50.0", "5e1"),  # the same number in another form has another digest
+        fitted_text().replace('"labels":["no","yes"]', '"labels":["yes","no"]'),
+        fitted_text().replace('"target":[0.0,1.0]', '"target":[0.0,2.0]'),
+        fitted_text().replace('"target":[0.0,1.0]', '"target":[0.0,-1.0]'),
+        fitted_text(limits=5),
+        fitted_text(limits={"age": 5}),
+        fitted_text(rare={"age": ["x"]}),
+        fitted_text(rare=[1]),
+        fitted_text(knots="abc"),
+        fitted_text(code="x"),
+        "[" * 2000,
+        '{"recipe":' * 2000,
+        "x" * ((1 << 24) + 1),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_other_text_is_refused(text: str) -> None:
+    with pytest.raises(ProtocolError, match="the server's statistics of the tables cannot be used"):
+        preparing.check_result(text, agreed_pipeline())
+
+
+def test_statistics_of_the_agreed_recipe_are_accepted() -> None:
+    """The control of the refusals above."""
+    assert preparing.check_result(fitted_text(), agreed_pipeline()).recipe.mean == (50.0, 200.0)
+    clipped = preparing.check_result(fitted_text(limits={"age": [20.0, 80.0]}), agreed_pipeline())
+    assert clipped.recipe.limits == {"age": (20.0, 80.0)}
+
+
+def test_statistics_that_make_rows_infinite_are_refused_and_not_kept(tmp_path: Path) -> None:
+    """Each number is finite; (x − 1e300) / 1e-300 is not. Good statistics are accepted afterwards."""
+
+    def send(text: str) -> Any:
+        async def attack(server: Attacker) -> Any:
+            await server.offer(run=text[-9:])
+            await server.door.send("a", joining.Work(server.contract.text, "run", text))
+            ready = await server.door.recv("a", joining.Ready, joining.Unfit)
+            return isinstance(ready, joining.Ready) or await asyncio.Event().wait()
+
+        return attack
+
+    _, ended = play(send(fitted_text(mean=[1e300, 0.0], std=[1e-300, 1.0])), tmp_path, PREPARED)
+    assert "encoded with them, are not finite" in str(ended["a"])
+    accepted, _ = play(send(fitted_text()), tmp_path, PREPARED)
+    assert accepted is True
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["same process", "restarted"])
+@pytest.mark.parametrize("message", ["Work", "SumsOver"])
+def test_a_party_accepts_one_result_for_ever(message: str, restarted: bool, tmp_path: Path) -> None:
+    """What it sends is about one encoding of its rows: two encodings would show more of them."""
+
+    async def send(server: Attacker, mean: float, through: str = "Work") -> None:
+        if through == "Work":
+            work = joining.Work(server.contract.text, "run", statistics(server, mean))
+            await server.door.send("a", work)
+        else:
+            vectors = preparing.to_vectors(Pipeline.from_dict(json.loads(statistics(server, mean))))
+            await server.me.scope(preparing.SCOPE).send("a", sum_program.SumsOver(vectors, ""))
+
+    async def first(server: Attacker) -> Any:
+        await server.offer()
+        await send(server, 50.0)
+        await server.door.recv("a", joining.Ready)
+        return True
+
+    async def second(server: Attacker) -> Any:
+        await (server.offer() if restarted else first(server))
+        await send(server, 51.0, message)
+        await asyncio.Event().wait()  # until the party refuses
+
+    if restarted:
+        assert play(first, tmp_path, PREPARED)[0] is True
+    gained, ended = play(second, tmp_path, PREPARED)
+    assert gained is None
+    assert "the server sends a different statistics than before under the same contract" in str(ended["a"])
+    file = next((tmp_path / "state-a").glob("statistics-*.json"))
+    assert json.loads(file.read_text())["recipe"]["mean"] == [50.0, 200.0]
+
+
+def test_allowing_a_contract_again_keeps_the_statistics(tmp_path: Path) -> None:
+    record = Record(tmp_path, "a", "contract")
+    record.bind("model 0", b"1")
+    record.bind(STATISTICS, b"2")
+    record.allow_again()
+    again = Record(tmp_path, "a", "contract")
+    again.bind("model 0", b"3")
+    with pytest.raises(ProtocolError, match="a different statistics than before"):
+        again.bind(STATISTICS, b"4")
+
+
+@pytest.mark.parametrize("mean", [50.0, 51.0], ids=["same", "different"])
+def test_parties_with_different_statistics_share_no_masks(mean: float, tmp_path: Path) -> None:
+    """Each accepts its own; with those of c different, no sum of their updates is opened."""
+
+    async def attack(server: Attacker) -> Any:
+        await server.offer()
+        for name in CLIENTS:
+            text = statistics(server, mean if name == "c" else 50.0)
+            await server.door.send(name, joining.Work(server.contract.text, "run", text))
+            assert isinstance(await server.door.recv(name, joining.Ready, joining.Unfit), joining.Ready)
+        assert server.hidden is not None
+        server.hidden.federation = preparing.bind_statistics(server.contract.digest, statistics(server))
+        return await server.ask_sum(0, CLIENTS, lambda name: server.down(0))
+
+    gained, ended = play(attack, tmp_path, HIDDEN)
+    if mean == 50.0:
+        assert isinstance(gained, torch.Tensor)
+        assert not refusals(ended)
+    else:
+        assert gained is None
+        assert refusals(ended)
+        assert all("did not sign" in text for text in refusals(ended))
+
+
+def test_a_round_is_answered_only_after_the_statistics(tmp_path: Path) -> None:
+    """The request comes first; its answer is about rows that are encoded with the statistics."""
+    contracts = []
+
+    async def attack(server: Attacker) -> Any:
+        contracts.append(server.contract.text)
+        await server.offer()
+        down = server.down(0)
+        await server.me.send("a", rounds.Down(0, down))
+        await ask_step(server, CLIENTS)  # the party answers sums, and reads no round
+        vectors = preparing.to_vectors(Pipeline.from_dict(json.loads(statistics(server))))
+        await server.me.scope(preparing.SCOPE).send("a", sum_program.SumsOver(vectors, ""))
+        upload = await server.me.scope("round 0").recv("a", rounds.Upload)
+        return down, upload, statistics(server)
+
+    (down, upload, text), _ = play(attack, tmp_path, PREPARED)
+    work = ClientWork("a", {"table": str(tmp_path / "a.csv")}, tmp_path / "oracle", "")
+    work.prepare(joining.Work(contracts[0], "oracle"))
+    assert Contract.read(contracts[0]).tables["preparation"] == {"fit": "federated", "steps": 5}
+    for ask in (work.local, work.look, work.test):
+        with pytest.raises(ProtocolError, match="before the statistics of the tables are computed"):
+            ask(0, down)
+    work.take_statistics(text)
+    expected = work.local(0, down)[1]
+    assert upload.vectors.keys() == expected.keys()
+    assert all(torch.equal(upload.vectors[k], expected[k]) for k in expected)
+
+
+def test_a_server_that_lost_its_sums_gets_the_same_again(tmp_path: Path) -> None:
+    """Also after the statistics are accepted, and after the parties were restarted."""
+
+    async def ask(server: Attacker) -> Any:
+        await server.offer()
+        total = await ask_step(server, CLIENTS)
+        for name in CLIENTS:
+            await server.door.send(name, joining.Work(server.contract.text, "run", statistics(server)))
+            await server.door.recv(name, joining.Ready)
+        return total, await ask_step(server, CLIENTS)
+
+    first, _ = play(ask, tmp_path, PREPARED)
+    again, _ = play(ask, tmp_path, PREPARED)
+    assert all(torch.equal(first[0], total) for total in (first[1], *again))
 
 
 def test_statistics_in_a_job_without_a_preparation_are_refused(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tacit.jobs.stats.contract import SumContract
 from tacit.jobs.stats.policy import StatsPolicy, admit, read_policy
 from tacit.jobs.stats.run import run_sums
 from tacit.protocols import secagg
+from tacit.stats.counts import CorrelationProgram
 from tacit.stats.description import DescribeProgram
 from tacit.stats.disclosure import (
     QueryHistory,
@@ -166,6 +167,127 @@ def test_rules_against_disclosing_sums():
     check_parties(["a", "b", "c"])
     with pytest.raises(QueryRefused, match="sum over 2 parties"):
         check_parties(["a", "b"])
+
+
+def _logistic_step(table, weight_on=None):
+    """What a coordinator sends in a step of "sick ~ chol + thalach"; `weight_on`: the row it singles out.
+
+    Columns of a nonlinear model with a steep slope: μ(1−μ) is 1/4 where xβ = 0 and nearly 0 elsewhere.
+    """
+    import torch
+
+    from tacit.stats.design import Agreement
+    from tacit.stats.newton import Scaling
+    from tacit.stats.regression import NEWTON, write_scaling
+
+    x = np.column_stack([np.ones(len(table)), table["chol"], table["thalach"]])
+    slope = np.array([0.0, 0.5, 0.5 * np.sqrt(2)])  # no two patients have the same value of this
+    if weight_on is None:
+        point = np.zeros(3)
+    else:
+        point = slope * 400
+        point[0] = -float(x[weight_on] @ point)
+    return {
+        "levels": Agreement({}).to_tensor(),
+        "rows": torch.tensor(1000),
+        "phase": torch.tensor(NEWTON),
+        "point": torch.from_numpy(point),
+        "null": torch.zeros(1, dtype=torch.float64),
+        **write_scaling(Scaling(np.zeros(3), np.ones(3), 0)),
+    }
+
+
+def patients(name="cleveland", rows=120):
+    columns = ["age", "chol", "thalach"]
+    table = heart()[name].dropna(subset=columns)
+    return table[columns].assign(sick=(table["num"] > 0).astype(int)).drop_duplicates().head(rows)
+
+
+@pytest.mark.parametrize("rows", [120, 6])
+def test_coefficients_that_give_one_patient_all_the_weight_are_refused_by_the_party(rows, monkeypatch):
+    """The information matrix of such a step is w·xxᵀ of one patient, over all parties: x can be read off."""
+    from tacit.stats import glm_sums, regression
+    from tacit.stats.glm_sums import Pieces
+
+    table, victim = patients(rows=rows), 4
+    program = regression.GlmProgram("sick ~ chol + thalach")
+    down = _logistic_step(table, victim)
+    with pytest.raises(QueryRefused, match=f"rest on 1 of {rows} rows"):
+        program.local(2, table, down)
+    assert len(program.local(2, table, _logistic_step(table)))  # an honest step is answered
+
+    monkeypatch.setattr(glm_sums, "check_concentration", lambda weights: None)  # without the rule
+    sums = Pieces(program.model, False).read(exact.decode(program.local(2, table, down)), 3)
+    read = sums.information[0] / sums.information[0, 0]
+    assert read == pytest.approx([1.0, table["chol"].iloc[victim], table["thalach"].iloc[victim]], rel=1e-6)
+
+
+def test_hazards_that_give_one_patient_all_the_weight_are_refused_by_the_party():
+    import torch
+
+    from tacit.stats.design import Agreement
+    from tacit.stats.hazards import GRAM, RISK, CoxProgram
+
+    table = patients().assign(week=lambda t: 1.0 + np.arange(len(t)) % 7)
+    points = torch.arange(8)
+    one = torch.ones(1, dtype=torch.float64)
+
+    def ask(phase, beta, a, b):
+        down = {
+            "levels": Agreement({}).to_tensor(),
+            "rows": torch.tensor(1000),
+            "phase": torch.tensor(phase),
+            "center": 0 * one,
+            "scaled": one,
+            "cuts": points,
+            "points": points,
+            "starts": torch.tensor([0, 8]),
+            "beta": beta * one,
+            "a": torch.tensor(a, dtype=torch.float64),
+            "b": torch.tensor(b, dtype=torch.float64),
+        }
+        return CoxProgram("chol", "week", "sick").local(2, table, down)
+
+    nothing, everyone = [0.0] * 8, [1.0] * 8
+    assert len(ask(RISK, 0.0, everyone, nothing))
+    assert len(ask(GRAM, 0.0, everyone, nothing))
+    with pytest.raises(QueryRefused, match="rest on 1 of 120 rows"):
+        ask(RISK, 1.0, everyone, nothing)  # exp(chol): the patient with the most
+    lonely = table.assign(sick=0)
+    lonely.iloc[3, lonely.columns.get_loc("sick")] = 1
+    table = lonely
+    with pytest.raises(QueryRefused, match="rest on 1 of 120 rows"):
+        ask(GRAM, 0.0, nothing, everyone)  # Σ b xxᵀ over events: there is one
+
+
+def test_a_party_refuses_a_saturated_model_whatever_the_coordinator_overlooks():
+    import torch
+
+    from tacit.errors import ProtocolError
+    from tacit.stats.regression import GlmProgram
+
+    table, program = patients(rows=40), GlmProgram("sick ~ chol + thalach")
+    down = _logistic_step(table)
+    with pytest.raises(QueryRefused, match="3 parameters and 3 rows"):
+        program.local(2, table.head(3), {**down, "rows": torch.tensor(3)})
+    with pytest.raises(ProtocolError, match="fewer rows than this party has"):
+        program.local(2, table, {**down, "rows": torch.tensor(39)})
+
+
+def test_a_policy_may_refuse_sums_that_two_people_dominate(tmp_path):
+    incomes = pd.DataFrame(
+        {"income": [1e9, 2e8, *np.linspace(2e4, 9e4, 100)], "age": np.arange(102) % 60 + 20}
+    )
+    rules = StatsPolicy(max_share=0.9)
+
+    def ask(program, table=incomes):
+        contract = SumContract.of(program, ["va", "x", "y"])
+        admit(rules, contract, program, table, AnswerFile(tmp_path, "va", contract.digest), tmp_path)
+
+    ask(DescribeProgram(("age",)))
+    for program in (DescribeProgram(("age", "income")), CorrelationProgram(("income", "age"))):
+        with pytest.raises(QueryRefused, match="2 rows make up more than 90%"):
+            ask(program)
 
 
 def test_a_policy_file_is_read_and_checked(tmp_path):

@@ -333,6 +333,7 @@ def test_a_coordinator_cannot_ask_for_phases_that_are_not_in_the_model():
     down = {
         "levels": Agreement({}).to_tensor(),
         "phase": torch.tensor(FINISH),
+        "rows": torch.tensor(1000),
         "point": torch.zeros(2, dtype=torch.float64),
         "null": torch.zeros(1, dtype=torch.float64),
         "scale": torch.tensor(1.0),

@@ -321,6 +321,7 @@ def test_a_grid_without_a_partys_events_is_refused_by_the_party():
     down = {
         "levels": Agreement({}).to_tensor(),
         "phase": torch.tensor(RISK),
+        "rows": torch.tensor(1000),
         "center": torch.zeros(1, dtype=torch.float64),
         "scaled": torch.ones(1, dtype=torch.float64),
         "cuts": torch.arange(64),

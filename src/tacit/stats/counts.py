@@ -125,6 +125,11 @@ class CorrelationProgram:
             sums += [math.fsum(v) for v in (a, b, a * a, b * b, a * b)]
         return np.concatenate([np.array(counts, np.int64), exact.encode(np.array(sums))])
 
+    def summed_values(self, table: pd.DataFrame) -> list[np.ndarray]:
+        check_columns(table, list(self.columns), "this party")
+        columns = (numbers(table, c) for c in self.columns)
+        return [x[~np.isnan(x)] for x in columns]
+
     def coordinate(self) -> Generator[Down, np.ndarray, tuple[np.ndarray, np.ndarray]]:
         p = len(self.columns)
         total = yield {}

@@ -168,6 +168,12 @@ class DescribeProgram:
         groups = {} if self.by is None else {f"{self.by[0]}={v}": cell == g for g, v in enumerate(self.by[1])}
         return {"all rows": np.ones(len(table), bool), **groups}
 
+    def summed_values(self, table: pd.DataFrame) -> list[np.ndarray]:
+        """The numbers in each sum: of a column, in a cell."""
+        check_columns(table, self.columns, "this party")
+        x, cell = matrix(table, self.numeric), self._cell(table)
+        return [row[(cell == k) & ~np.isnan(row)] for row in x for k in range(self.cells)]
+
     # --- the coordinator ------------------------------------------------------------------------------------
 
     def coordinate(self) -> Generator[Down, np.ndarray, Descriptions]:

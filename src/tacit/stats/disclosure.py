@@ -3,7 +3,8 @@
 A small count in a published table points at people. Counts below `least` are suppressed, and so is a second
 one where the first could be computed from the total. These rules are about what is published: the sums
 themselves are opened by the coordinator. What a party refuses to contribute to is in `QueryHistory` (rows
-that differ in few people from an earlier query), `check_saturated` and `check_dominance`.
+that differ in few people from an earlier query), `check_saturated`, `check_dominance` and
+`check_concentration`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import numpy as np
 
 from ..errors import QueryRefused
 from ..files import append_line, write_atomic
+
+EFFECTIVE_ROWS = 3.0  # as in the dominance rule: never one or two people
 
 
 def suppress(counts: np.ndarray, least: int) -> np.ndarray:
@@ -76,6 +79,29 @@ def check_dominance(contributions: np.ndarray, share: float = 0.9, least: int = 
         raise QueryRefused(
             f"{least - 1} rows make up more than {share:.0%} of a sum, which would nearly be theirs. The "
             "party does not contribute to it."
+        )
+
+
+def check_concentration(weights: np.ndarray) -> None:
+    """Refuse a weighted sum that rests on few rows, whatever made it so.
+
+    The effective number of rows, (Σw)²/Σw², must be at least 3; of small parties at least 1 + n/80, which
+    one row with nearly all of the weight never has. A coordinator could otherwise choose coefficients under
+    which one person has all the weight of a step, and read that person's row off the sums.
+    """
+    weights = np.asarray(weights, dtype=np.float64)
+    n, peak = len(weights), float(np.abs(weights).max(initial=0.0))
+    if n < 2:
+        return
+    needed = min(EFFECTIVE_ROWS, 1 + n / 80)
+    unit = weights / peak if peak > 0 else weights
+    effective = float(unit.sum()) ** 2 / float((unit**2).sum()) if peak > 0 else 0.0
+    if not effective >= needed:
+        raise QueryRefused(
+            f"the weights of this step rest on {effective:.2g} of {n} rows of this party; at least "
+            f"{needed:.2g} are required, because sums of so few are nearly theirs. Either the coordinator's "
+            "coefficients single rows out, or the model predicts nearly all rows perfectly (separation: use "
+            "fewer terms, a penalty or firth=True). Nothing was sent."
         )
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .disclosure import check_concentration
 from .families import Family, load_scipy
 from .newton import symmetric, upper
 
@@ -73,6 +74,7 @@ def newton_pieces(
         out[0] = 1.0
         return out
     slope, variance = family.slope(eta, mu), family.variance(mu)
+    check_concentration(weights * slope**2 / variance)  # the point is the coordinator's choice
     residual = y - mu
     out[2] = float((weights * family.deviance(y, mu)).sum())
     out[3] = float((weights * residual**2 / variance).sum())

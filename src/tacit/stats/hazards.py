@@ -26,6 +26,7 @@ from ..crypto import exact
 from ..errors import BadData
 from ..protocols.sum_steps import Down
 from . import design, risk_sets
+from .disclosure import check_concentration, check_saturated
 from .lifetimes import COUNT_BOUND, _codes, count_powers, read_events, read_times, to_cells
 from .newton import INTERCEPT, Scaling, upper
 from .recall import recall
@@ -148,16 +149,19 @@ class CoxProgram:
         phase = int(down["phase"])
         if phase == COUNT:
             return self._count(rows, agreement, int(down["cells"]))
+        check_saturated(int(down["rows"]), rows.x.shape[1])
         placed = self._place(rows, down)
         if self.by_site:
             return exact.encode(self._own(rows, placed, down, phase))
         beta = down["beta"].numpy()
+        check_predictor(placed, beta)
         if phase == RISK:
             sums = risk_sets.sum_risk_sets(placed, beta, self.is_efron)
             parts = sums if self.is_efron else sums[:2]
             return exact.encode(np.concatenate([part.reshape(-1) for part in parts]))
         if phase == GRAM:
             weights = risk_sets.gram_weights(placed, beta, down["a"].numpy(), down["b"].numpy())
+            check_concentration(np.abs(weights))  # a and b are the coordinator's choice as well
             return exact.encode(upper(risk_sets.weighted_gram(placed.x, weights)))
         if phase == TEST:
             columns = [placed.sum_events(placed.x[placed.event, j]) for j in range(placed.x.shape[1])]
@@ -256,6 +260,7 @@ class CoxProgram:
     def _own(self, rows: CoxRows, placed: RiskRows, down: Down, phase: int) -> np.ndarray:
         """What a party adds if it is a stratum of its own."""
         beta = down["beta"].numpy()
+        check_predictor(placed, beta)
         sums = risk_sets.sum_risk_sets(placed, beta, self.is_efron)
         deaths = placed.sum_events(np.ones(int(placed.event.sum())))
         ties = risk_sets.sum_ties(sums, deaths, self.is_efron)
@@ -282,6 +287,12 @@ class CoxProgram:
         from .hazards_coordinator import coordinate
 
         return (yield from coordinate(self))
+
+
+def check_predictor(placed: RiskRows, beta: np.ndarray) -> None:
+    """Refuse coefficients under which few rows have nearly all of the hazard exp(xβ)."""
+    eta = placed.x @ beta
+    check_concentration(np.exp(eta - eta.max(initial=-np.inf)))
 
 
 def write(values: np.ndarray) -> torch.Tensor:

@@ -75,7 +75,11 @@ def coordinate(program: CoxProgram) -> Generator[Down, np.ndarray, CoxEstimate]:
     p = len(names)
     _check_size(program, p, events)
     cells = 1 if program.by_site else cells_from_powers(total[4 : 4 + POWERS], program.grid, OWNER)
-    base: dict[str, torch.Tensor] = {"levels": agreement.to_tensor(), "cells": torch.tensor(cells)}
+    base: dict[str, torch.Tensor] = {
+        "levels": agreement.to_tensor(),
+        "cells": torch.tensor(cells),
+        "rows": torch.tensor(rows),
+    }
 
     total = yield {**base, "phase": torch.tensor(COUNT)}
     numbers = exact.decode(total[-exact.LIMBS * (2 * p + p * (p + 1) // 2) :])

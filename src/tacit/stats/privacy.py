@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -34,3 +34,11 @@ class AboutRows(Protocol):
 
     def row_sets(self, table: pd.DataFrame) -> Mapping[str, np.ndarray]:
         """Return the rows (as truth values) by a name that says which they are."""
+
+
+@runtime_checkable
+class SumsValues(Protocol):
+    """A program that opens sums of columns, to which a party's owner may apply the dominance rule."""
+
+    def summed_values(self, table: pd.DataFrame) -> Iterable[np.ndarray]:
+        """Return the values of this party in each sum."""

@@ -21,10 +21,11 @@ import pandas as pd
 import torch
 
 from ..crypto import exact
-from ..errors import BadData
+from ..errors import BadData, ProtocolError
 from ..protocols.sum_steps import Down
 from . import design, families
 from .ascent import Ascent
+from .disclosure import check_concentration, check_saturated
 from .glm_sums import Pieces, count_third, firth_pieces, newton_pieces
 from .newton import Scaling, check_columns, invert, is_positive, solve, symmetric, upper
 from .recall import recall
@@ -173,6 +174,9 @@ class GlmProgram:
             return self._describe(table)
         agreement = design.Agreement.from_tensor(down["levels"])
         rows = recall(table, (repr(self), agreement.key), lambda: self._read(table, agreement))
+        check_saturated(int(down["rows"]), rows.x.shape[1] + self._estimates_alpha)
+        if int(down["rows"]) < len(rows.y):
+            raise ProtocolError("the coordinator states fewer rows than this party has.")
         phase = int(down["phase"])
         if phase == START:
             return exact.encode(self._start(rows, down))
@@ -217,6 +221,7 @@ class GlmProgram:
         eta = family.predictor(mu)
         slope = family.slope(eta, mu)
         weight = w * slope**2 / family.variance(mu)
+        check_concentration(weight)
         z = eta - rows.offset + (y - mu) / slope
         return np.concatenate(
             [
@@ -245,6 +250,7 @@ class GlmProgram:
         family, scale = self.model, float(down["scale"])
         eta = x @ down["point"].numpy() + rows.offset
         mu = family.mean(eta)
+        check_concentration(rows.weights * family.slope(eta, mu) ** 2 / family.variance(mu))
         null = family.mean(np.full(len(rows.y), float(down["null"][0])) + rows.offset)
         score = rows.weights * (rows.y - mu) * family.slope(eta, mu) / family.variance(mu)
         if self.robust == "site":

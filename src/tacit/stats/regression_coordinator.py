@@ -34,7 +34,7 @@ def coordinate(program: GlmProgram) -> Sums:
     agreement = design.agree(total[3:], program.columns, program.levels or {}, OWNER)
     names = program._terms(agreement)
     _check_size(program, counts, agreement, len(names))
-    levels = {"levels": agreement.to_tensor()}
+    levels = {"levels": agreement.to_tensor(), "rows": torch.tensor(counts.rows)}
     p = len(names)
 
     total = exact.decode((yield {**levels, "phase": torch.tensor(START)}))

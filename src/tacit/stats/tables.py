@@ -9,6 +9,9 @@ import numpy as np
 import pandas as pd
 import torch
 
+from ..data.cells import without_codes
+from ..data.federation import Federation, Holdings
+from ..data.skews import ByColumn
 from ..errors import BadData
 from ..parameters import bad, nearest
 
@@ -16,10 +19,18 @@ Frames = Mapping[str, pd.DataFrame]
 
 
 def check_frames(fed: Any, owner: str, least: int = 1) -> dict[str, pd.DataFrame]:
-    """Return the parties' tables, or raise an error that names all problems."""
+    """Return the parties' tables, or raise an error that names all problems.
+
+    `fed` is {party: DataFrame}, or a federation that was made from tables; see `tables_of`.
+    """
+    if isinstance(fed, Federation):
+        fed = tables_of(fed, owner)
     if not isinstance(fed, Mapping) or not all(isinstance(frame, pd.DataFrame) for frame in fed.values()):
         raise bad(
-            owner, "fed", type(fed).__name__, "the parties' tables by name, like {'north': DataFrame, …}"
+            owner,
+            "fed",
+            type(fed).__name__,
+            "the parties' tables by name, like {'north': DataFrame, …}, or a federation made from tables",
         )
     frames = dict(fed)
     if len(frames) < least:
@@ -39,6 +50,30 @@ def check_frames(fed: Any, owner: str, least: int = 1) -> dict[str, pd.DataFrame
     if problems:
         raise BadData(f"{owner}: " + "; ".join(problems) + ".")
     return frames
+
+
+def tables_of(fed: Federation, owner: str) -> dict[str, pd.DataFrame]:
+    """Return the raw rows of a federation's parties, training and held-out, in the order of the table.
+
+    The global test set is left out, because it is the server's and belongs to no party: make the federation
+    with test_fraction=0 to have statistics of all rows. The column that the parties were made from is not in
+    their tables, because its values are the parties' names. Codes declared as missing are missing values.
+    """
+    table = None if fed.source is None else fed.source.table
+    if table is None:
+        raise BadData(
+            f"{owner}: the federation {fed.name!r} has no raw tables: it was made from arrays, is one "
+            "party's part, or rows were left out. Statistics need the columns before they are encoded. Make "
+            "it from tables with all their rows (data.from_frames(…), data.from_csv(…).by(…)), or pass the "
+            "tables: {'north': DataFrame, …}."
+        )
+    frame = table.frame
+    if isinstance(fed.skew, ByColumn):
+        frame = frame.drop(columns=fed.skew.column, errors="ignore")
+    coded = {c: v for c, v in table.recipe.missing_codes.items() if c in frame.columns}
+    frame = frame.assign(**{c: without_codes(frame[c], codes) for c, codes in coded.items()})
+    rows = Holdings.from_owners(np.arange(len(frame)), fed.owner.numpy(), len(fed))
+    return {name: frame.iloc[rows.of(k).numpy()].reset_index(drop=True) for k, name in enumerate(fed.parties)}
 
 
 def check_columns(frame: pd.DataFrame, columns: list[str], who: str) -> None:

@@ -49,10 +49,11 @@ def glm(
 ) -> Regression:
     """Fit a generalized linear model to the rows of all parties; only sums over all parties are opened.
 
-    `fed` is {party: DataFrame}. `formula` is as in R and formulaic: "death ~ age + sex + C(site) + age:sex";
-    `site` is the party's name if the tables have no such column. `family`: "gaussian", "binomial" (`link`
-    "logit" or "probit"), "poisson", "negative_binomial" (`alpha` is estimated unless given), "gamma" (`link`
-    "inverse" or "log"). `weights`, `offset` and `exposure` name columns; `weight_kind` is "variance" or
+    `fed` is {party: DataFrame}, or a federation of tables. `formula` is as in R and formulaic: "death ~ age +
+    sex + C(site) + age:sex"; `site` is the party's name if the tables have no such column. `family`:
+    "gaussian", "binomial" (`link` "logit" or "probit"), "poisson", "negative_binomial" (`alpha` is estimated
+    unless given), "gamma" (`link` "inverse" or "log"). `weights`, `offset` and `exposure` name columns;
+    `weight_kind` is "variance" or
     "frequency". `l2` and `l1` penalize −log-likelihood/n by l2/2·Σβ² + l1·Σ|β|, without the intercept.
 
     `robust`: "HC0", "HC1" (heteroscedasticity) or "site" (clustered by party, at least 3). `firth=True`
@@ -65,10 +66,11 @@ def glm(
     Raises BadData if columns are collinear, outcomes are separated, or there are as many coefficients as
     rows.
     """
-    frames = add_site(check_frames(fed, "glm"))
+    tables = check_frames(fed, "glm")
+    frames = add_site(tables)
     program = make_program(
         formula, family, link, alpha, weights, weight_kind, offset, exposure, l2, l1, firth, robust,
-        with_sites(levels, frames, fed, formula), missing, max_rounds,
+        with_sites(levels, frames, tables, formula), missing, max_rounds,
     )  # fmt: skip
     if epsilon is not None or delta is not None or bounds is not None:
         from .private_glm import fit_private

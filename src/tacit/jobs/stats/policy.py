@@ -15,8 +15,8 @@ from ...accounting.account import FILE, Account
 from ...config import toml
 from ...errors import BudgetSpent
 from ...parameters import from_fields, real, whole
-from ...stats.disclosure import QueryHistory, check_parties
-from ...stats.privacy import AboutRows, Private
+from ...stats.disclosure import QueryHistory, check_dominance, check_parties
+from ...stats.privacy import AboutRows, Private, SumsValues
 from .answers import AnswerFile
 from .contract import SumContract
 from .parties import digest_of_table
@@ -34,6 +34,9 @@ class StatsPolicy:
     )
     epsilon: float | None = real(
         None, above=0, none=True, doc="most ε of all private queries about these data together"
+    )
+    max_share: float | None = real(
+        None, above=0, below=1, none=True, doc="most of a sum of this party that two of its rows may make up"
     )
     only_private: bool = False  # answer only queries with an ε
 
@@ -75,6 +78,9 @@ def admit(
     if private:  # noise protects each row, also in the difference of two answers
         _charge(policy, program, answers, folder)
         return
+    if policy.max_share is not None and isinstance(program, SumsValues):
+        for values in program.summed_values(table):
+            check_dominance(values, policy.max_share)
     rows = table if person is None else table[[person]]
     hashes = pd.util.hash_pandas_object(rows, index=False).to_numpy()
     sets = program.row_sets(table) if isinstance(program, AboutRows) else {}

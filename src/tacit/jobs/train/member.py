@@ -44,11 +44,10 @@ from .hidden_sums import HiddenCounts, HiddenSum
 from .local import Member
 from .party_rows import PartyTable, load_rows, read_party_table
 from .plan import Plan
-from .record import Record
+from .record import STATISTICS, Record
 from .row_privacy import RowPrivacy
 
 log = logging.getLogger("tacit.party")
-STATISTICS = "statistics"  # the key under which a party binds itself to one result of the preparation
 ACCEPTED = "accepted.jsonl"  # the contracts this party accepted, in its folder
 
 
@@ -87,8 +86,14 @@ async def member(
     async def answer() -> None:
         # a round that was sent to this party's previous process may come before the job
         await work.prepared.wait()
-        if work.program is not None and work.pipeline is None:
-            await prepare_table(me, work, boss)
+        if work.program is None:
+            await take_part()
+        else:
+            await run_alongside(take_part(), prepare_table(me, work, boss))
+
+    async def take_part() -> None:
+        if work.program is not None:
+            await work.fitted.wait()  # no request of a round is read before
         if work.paced:
             await buffered.client(me, work.local_in_thread, work.test, boss, done=free, consent=work)
         else:
@@ -117,9 +122,9 @@ async def member(
 
 
 async def prepare_table(me: Party, work: ClientWork, boss: str) -> None:
-    """Answer the sums of the preparation until the statistics are there.
+    """Answer the sums of the preparation and accept their result, for as long as the run lasts.
 
-    They come at the end of the sums or, if the server or this party was restarted since, with the job.
+    A server that was restarted without its sums asks for them again, and gets the same.
     """
     program, table, rules = work.program, work.table, work.rules
     assert program is not None
@@ -127,8 +132,8 @@ async def prepare_table(me: Party, work: ClientWork, boss: str) -> None:
     assert rules is not None
     answers = AnswerFile(work.state, work.name, rules.contract)
     answers.bind_table(work.record.bound["data"])  # sums over changed rows could be subtracted
-    sums = asyncio.ensure_future(
-        sum_program.client(
+    while True:
+        vectors = await sum_program.client(
             me.scope(preparing.SCOPE),
             program,
             table.training_rows,
@@ -139,16 +144,7 @@ async def prepare_table(me: Party, work: ClientWork, boss: str) -> None:
                 {"kind": "prepared", "step": step + 1, "steps": program.max_steps}
             ),
         )
-    )
-    known = asyncio.ensure_future(work.fitted.wait())
-    try:
-        await asyncio.wait([sums, known], return_when=asyncio.FIRST_COMPLETED)
-        if not known.done():
-            work.take_statistics(preparing.from_vectors(sums.result()))
-    finally:
-        for task in (sums, known):
-            task.cancel()
-        await asyncio.gather(sums, known, return_exceptions=True)
+        work.take_statistics(preparing.from_vectors(vectors))
 
 
 async def run_alongside(main: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any]) -> Any:
@@ -247,9 +243,6 @@ class ClientWork:
         else:
             p = self.agreement.check_offer(contract, self._accepted())
             self._show(contract)
-        if self.contract is not None and self.contract.digest != contract.digest:
-            self.pipeline, self.statistics = None, ""  # they belong to the other contract
-            self.fitted.clear()
         if "table" in self.data:
             self._read_table(p, contract)
         self.contract, self.run = contract, offer.run
@@ -258,7 +251,14 @@ class ClientWork:
     def _read_table(self, p: Plan, contract: Contract) -> None:
         """Read this party's file, and the statistics of an earlier preparation if there was one."""
         layout = contract.tables["data"]
-        self.program = preparing.program_of(p, layout)
+        program = preparing.program_of(p, layout)
+        is_new = self.contract is not None and self.contract.digest != contract.digest
+        if is_new and (program is not None or self.program is not None):
+            raise ProtocolError(
+                f"the server offers {self.name!r} another job than the one it began to prepare its table "
+                "for. Nothing was sent in answer."
+            )
+        self.program, self.pipeline, self.statistics = program, None, ""
         self.table = read_party_table(
             self.name, self.data["table"], layout, p.seed, p.private is not None, p.subgroups
         )
@@ -273,6 +273,7 @@ class ClientWork:
             if preparing.digest_of(text) != bound:
                 raise BadRun(f"{file} was modified. It holds the statistics of this job: restore it.")
             self.pipeline, self.statistics = preparing.check_result(text, self.program.pipeline), text
+            self.fitted.set()
 
     def take_statistics(self, text: str) -> None:
         """Accept the result of the preparation: once, for ever."""
@@ -282,6 +283,9 @@ class ClientWork:
                 "was sent in answer."
             )
         pipeline = preparing.check_result(text, self.program.pipeline)
+        if STATISTICS not in self.record.bound:
+            assert self.table is not None
+            preparing.check_rows(self.table, pipeline)
         # before it is bound: what is bound must be there after a crash
         if STATISTICS not in self.record.bound:
             write_atomic(preparing.result_file(self.state, self.contract.digest), text)

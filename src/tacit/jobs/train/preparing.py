@@ -25,14 +25,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...config.train import BALANCED
 from ...data.pipeline import Pipeline, PipelinePreparation
-from ...data.recipe import RANKS, Recipe
+from ...data.recipe import OTHER, RANKS, Recipe
 from ...errors import BadData, BadRun, ProtocolError
 from ...files import write_atomic
 from ...guard import Noise
-from ...protocols.sum_program import SumRules
 
 if TYPE_CHECKING:
+    from ...parties.ledger import How, Ledger
+    from ...protocols.sum_program import SumRules
+    from .party_rows import PartyTable
     from .plan import Plan
 
 SCOPE = "preparation"
@@ -64,7 +67,13 @@ def program_of(p: Plan, layout: Mapping[str, Any] | None) -> PipelinePreparation
         return None
     if agreed.fit == "" and (len(p.fed) < FEWEST or claims_epsilon(p)):
         return None
-    return PipelinePreparation(agreed.pipeline)
+    return PipelinePreparation(agreed.pipeline, counts_labels=p.class_weight == BALANCED)
+
+
+def record_label_counts(ledger: Ledger, party: str, sender: str, how: How = "executed") -> None:
+    """Add the line of the label counts that class_weight = "balanced" needs."""
+    what = "how many training rows of all parties together have each label (class_weight = 'balanced')"
+    ledger.record(party, sender, "LabelCounts", what, how=how)
 
 
 def claims_epsilon(p: Plan) -> bool:
@@ -73,6 +82,8 @@ def claims_epsilon(p: Plan) -> bool:
 
 def rules_of(contract: str, parties: tuple[str, ...], within: float | None = None) -> SumRules:
     """Return the rules of its sums: over all parties or none, against an active server."""
+    from ...protocols.sum_program import SumRules  # it needs msgpack, which a simulation does not
+
     return SumRules(contract, parties, 1.0, "active", within)
 
 
@@ -131,8 +142,11 @@ def check_result(text: str, agreed: Pipeline) -> Pipeline:
             raise BadData("they are not in canonical form")
         if unfitted(pipeline) != unfitted(agreed):
             raise BadData("they belong to another recipe than the agreed one")
+        if agreed.labels and pipeline.target != agreed.target:
+            raise BadData("a classification has no mean and deviation of its target")
         _check_statistics(pipeline.recipe)
-    except (BadData, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+    # whatever a server's text can cause in the readers of a pipeline
+    except (BadData, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise ProtocolError(
             f"the server's statistics of the tables cannot be used: {str(error).rstrip('.')}. Nothing was "
             "sent in answer."
@@ -140,10 +154,36 @@ def check_result(text: str, agreed: Pipeline) -> Pipeline:
     return pipeline
 
 
+def check_rows(table: PartyTable, pipeline: Pipeline) -> None:
+    """Raise ProtocolError if a party's rows, encoded with a server's statistics, are not finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        rows = table.encode(pipeline).rows
+    if not all(bool(torch.isfinite(values).all()) for values in (rows.x, rows.y)):
+        raise ProtocolError(
+            "the server's statistics of the tables cannot be used: this party's rows, encoded with them, are "
+            "not finite. Nothing was sent in answer."
+        )
+
+
 def unfitted(pipeline: Pipeline) -> Pipeline:
     """Return the pipeline without what preparation computes."""
     recipe = replace(pipeline.recipe, mean=None, std=None, fill=None, limits={}, knots={}, rare={})
-    return replace(pipeline, recipe=recipe, target=(0.0, 1.0))
+    return replace(pipeline, recipe=recipe, target=(0.0, 1.0), label_counts=())
+
+
+def check_label_counts(pipeline: Pipeline, program: PipelinePreparation, table: PartyTable) -> None:
+    """Raise ProtocolError unless label counts are there as agreed, and none is below this party's own."""
+    why = ""
+    if bool(pipeline.label_counts) != program.counts_labels:
+        why = "they have label counts exactly if the agreed class_weight is 'balanced'"
+    elif program.counts_labels:
+        own = program.count_labels(table.training_rows).tolist()
+        if any(n < mine for n, mine in zip(pipeline.label_counts, own)):
+            why = "they have fewer rows of a label than this party alone"
+    if why:
+        raise ProtocolError(
+            f"the server's statistics of the tables cannot be used: {why}. Nothing was sent in answer."
+        )
 
 
 def _check_statistics(recipe: Recipe) -> None:
@@ -155,28 +195,28 @@ def _check_statistics(recipe: Recipe) -> None:
             raise BadData(f"{key} is not a list of {n} finite numbers")
     if not all(v > 0 for v in recipe.std or ()):
         raise BadData("a standard deviation is not above 0")
+    ranked = {name for name in recipe.numeric if recipe.scaling_of(name) == "quantile"}
+    if set(recipe.knots) != ranked:
+        raise BadData("the quantiles are not those of the numbers that are scaled by rank")
     for name, limits in recipe.limits.items():
+        if recipe.winsorize == "none" or recipe.scaling_of(name) not in ("standard", "robust"):
+            raise BadData(f"{name!r:.60} has limits, and the agreed recipe does not clip it")
         if name not in recipe.numbers or len(limits) != 2 or not all(map(_is_finite, limits)):
             raise BadData(f"the limits of {name!r:.60} are not two finite numbers of a number's column")
         if not limits[0] < limits[1]:
             raise BadData(f"the limits of {name!r} are in the wrong order")
     for name, knots in recipe.knots.items():
-        if name not in recipe.numeric or len(knots) != len(RANKS) or not all(map(_is_finite, knots)):
+        if len(knots) != len(RANKS) or not all(map(_is_finite, knots)):
             raise BadData(f"the quantiles of {name!r:.60} are not {len(RANKS)} finite numbers")
         if any(a > b for a, b in pairwise(knots)):
             raise BadData(f"the quantiles of {name!r} are not in order")
     for name, rare in recipe.rare.items():
-        if name not in recipe.categories or not set(rare) <= set(recipe.categories[name]):
+        if OTHER not in recipe.categories.get(name, ()) or not set(rare) <= set(recipe.categories[name]):
             raise BadData(f"the rare values of {name!r:.60} are not among its categories")
 
 
 def _is_finite(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer beyond the largest float
-        return False
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _refuse_constant(text: str) -> Any:

@@ -31,6 +31,8 @@ from typing import Any
 from ...errors import BadRun, ProtocolError
 from ...files import append_line
 
+STATISTICS = "statistics"  # the key of the one result of the preparation that a party accepts
+
 
 class _NotAllowedError(Exception):
     """Raised inside the file's lock, so that nothing is written."""
@@ -83,7 +85,8 @@ class Record:
             case "paid":
                 self.paid.add(str(entry["answer"]))
             case "again":
-                self.bound.clear()
+                # the sums of the preparation stay answered, so its result stays the same
+                self.bound = {k: v for k, v in self.bound.items() if k == STATISTICS}
                 self.figures.clear()
             case other:
                 raise ValueError(f"unknown entry {other!r}")
@@ -111,7 +114,10 @@ class Record:
         return not (self.bound or self.uploads or self.reveals)
 
     def allow_again(self) -> None:
-        """Forget which models were seen, if the owner allows it. Hidden sums and their models stay spent."""
+        """Forget which models were seen, if the owner allows it.
+
+        Hidden sums and their models stay spent, and the statistics of the preparation stay the same.
+        """
         if self.bound and not self.uploads:
             self._write(lambda: True, what="again")
 
