@@ -31,6 +31,7 @@ from tests.security.lying_server import CLIENTS, JOB, SECAGG, Attacker, play, re
 
 PREPARED = JOB.replace('fit = "party"\n', "")
 HIDDEN = PREPARED + SECAGG
+BALANCED = PREPARED.replace("[train]", '[train]\nclass_weight = "balanced"')
 
 
 def program(server: Attacker) -> Any:
@@ -188,6 +189,34 @@ def test_statistics_that_are_not_of_the_agreed_recipe_are_refused(
         await asyncio.Event().wait()  # until the party refuses
 
     gained, ended = play(attack, tmp_path, PREPARED)
+    assert gained is None
+    assert why in str(ended["a"])
+
+
+@pytest.mark.parametrize(
+    ("job", "counts", "why"),
+    [
+        (PREPARED, [500, 500], "label counts exactly if the agreed class_weight is 'balanced'"),
+        (BALANCED, [], "label counts exactly if the agreed class_weight is 'balanced'"),
+        (BALANCED, [1000, 0], "fewer rows of a label than this party alone"),
+        (BALANCED, [500, -1], "label_counts are none, or one for each label"),
+        (BALANCED, [500, 0.5], "label_counts are none, or one for each label"),
+        (BALANCED, [500], "label_counts are none, or one for each label"),
+    ],
+)
+def test_label_counts_that_no_sum_gave_are_refused(
+    job: str, counts: list[Any], why: str, tmp_path: Path
+) -> None:
+    """By weights of its choice a server would single out the rows of one class."""
+
+    async def attack(server: Attacker) -> Any:
+        values = json.loads(statistics(server)) | {"label_counts": counts}
+        text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+        await server.offer(["a"])
+        await server.door.send("a", joining.Work(server.contract.text, "run", text))
+        await asyncio.Event().wait()  # until the party refuses
+
+    gained, ended = play(attack, tmp_path, job)
     assert gained is None
     assert why in str(ended["a"])
 

@@ -102,7 +102,8 @@ def read_layout(table: Mapping[str, Any]) -> AgreedTable:
     """Return what [data] of a job for real parties says, checked."""
     what = "for real parties it describes the columns of each party's own file, and has no key"
     layout = from_fields(table, TableLayout, "[data]", what)
-    kinds = {k: tuple(v) for k, v in layout.categories.items()}
+    # sorted: a contract does not keep the order of a table, and all parties must encode a row alike
+    kinds = {k: tuple(v) for k, v in sorted(layout.categories.items())}
     mean, std = (tuple(map(float, given)) or None for given in (layout.mean, layout.std))
     recipe = Recipe(
         tuple(layout.numbers),
@@ -111,7 +112,7 @@ def read_layout(table: Mapping[str, Any]) -> AgreedTable:
         fit=layout.fit or "federated",
         mean=mean,
         std=std,
-        dates={k: tuple(v) if isinstance(v, list) else v for k, v in layout.dates.items()},
+        dates={k: tuple(v) if isinstance(v, list) else v for k, v in sorted(layout.dates.items())},
         date_formats=dict(layout.date_formats),
         missing_codes={k: tuple(v) if isinstance(v, list) else (v,) for k, v in layout.missing_codes.items()},
         scaling=layout.scaling,
@@ -223,8 +224,11 @@ class PartyTable:
 
     @property
     def training_rows(self) -> DataFrame:
-        """What preparation is about."""
-        return self.frame.iloc[self.train.numpy()]
+        """What preparation is about; the label is a class's name, as agreed, or a number."""
+        rows, labels = self.frame.iloc[self.train.numpy()], self.agreed.labels
+        if labels is None:
+            return rows
+        return rows.assign(**{self.agreed.label: [labels[k] for k in self.y[self.train].tolist()]})
 
     def fit_alone(self) -> Pipeline:
         """Return the pipeline with declared statistics or, without these, with this party's own."""

@@ -8,6 +8,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -46,7 +47,8 @@ from ...topologies import Gossip, Hierarchy
 from ..devices import placed
 from . import guards, paced
 from .plan import Plan, make_plan, prepare_stack
-from .simulated import SimulatedTrainer
+from .preparing import record_label_counts
+from .simulated import SimulatedTrainer, all_parties
 from .stopping import EarlyStopping, without_best
 from .trainer import PENDING, RoundRecord, RunContext, Trainer
 
@@ -427,6 +429,8 @@ class _Training:
         """Return how the model of run i is used: what pipeline.json holds."""
         p = self.plans[i]
         pipeline = p.fed.pipeline if self.trainer.pipeline is None else self.trainer.pipeline
+        if p.label_counts and pipeline is not None:  # as the preparation of real parties leaves them there
+            pipeline = replace(pipeline, label_counts=p.label_counts)
         return Release.of(p.model, p.fed, pipeline, p.threshold, versions=versions(__version__))
 
     def _ledger(self, i: int) -> Ledger:
@@ -439,6 +443,15 @@ class _Training:
             from .local_dp import spent
 
             ledger.merge(spent(p, last))
+        if p.label_counts is not None and p.talks:
+            everyone, server = all_parties(p), "server"
+            if p.runtime == "parties":  # a real party has the line in its own ledger
+                record_label_counts(ledger, server, everyone)
+            elif isinstance(p.topology, Gossip):
+                record_label_counts(ledger, everyone, everyone, "ideal")
+            else:
+                record_label_counts(ledger, server, everyone, "ideal")
+                record_label_counts(ledger, everyone, server, "ideal")
         if p.fed.spent is not None:  # the noisy statistics by which the table was encoded
             ledger.spend(Spend(**p.fed.spent))
         if account is not None and account.spent:
