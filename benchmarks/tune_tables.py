@@ -11,6 +11,9 @@ its difference to scikit-learn on the pooled rows, and the setting with the best
     python benchmarks/tune_tables.py linear resources/rdata/csv
     python benchmarks/tune_tables.py network resources/rdata/csv --rows 600 --seeds 3
 
+The defaults were chosen with the same tables and an earlier form of this script; its synthetic tables were drawn
+from other random numbers, so single figures differ.
+
 `--rows` takes at most so many training rows of a table: small tables overfit where large ones do not.
 """
 

@@ -261,6 +261,17 @@ def test_a_global_test_set_judges_and_held_out_rows_choose(stages: Any) -> None:
     assert stop_of(runs[0])["best_round"] == stop_of(runs[1])["best_round"]
 
 
+def test_early_stopping_predicts_by_the_threshold_of_the_run() -> None:
+    table = frame().drop(columns="cost")
+    fed = data.from_frame(table, label="y", groups=["site"]).by("site", held_fraction=0.3)
+    options = {**STOPS, "metric": "f1", "threshold": 0.2, "rounds": 6}
+    here, there = (tacit.train(fed, **options, runtime=r) for r in ("cohort", "inprocess"))
+    figures = [[e["validation"]["f1"] for e in run.events if "validation" in e] for run in (here, there)]
+    assert figures[0] == pytest.approx(figures[1], abs=1e-6)
+    assert stop_of(here)["best_round"] == stop_of(there)["best_round"] == here.metrics["best_round"]
+    assert here.metrics["best_f1"] == here.metrics["f1"]
+
+
 def test_stacked_runs_stop_each_at_its_own_round() -> None:
     compared = tacit.compare(
         FED,

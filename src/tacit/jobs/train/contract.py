@@ -255,7 +255,7 @@ def _row_privacy(private: Mapping[str, Any]) -> str:
         else f"noise of {private['noise_multiplier']:g} times the clipping norm, taken of "
         f"{private['public_size']:,} rows,"
     )
-    return f"DP-SGD at each party: {amount} at δ = {private['delta']:g} for each of its rows"
+    return f"DP-SGD at each party: {amount} at δ = {private['delta']:g} for each of its training rows"
 
 
 @dataclass(frozen=True)
