@@ -97,7 +97,7 @@ def correlated(noise, n=200):
 
 
 def test_the_linear_model_is_exact_where_parties_measure_nearly_the_same():
-    """Correlations of 0.999 between parties: gradient descent would take 10,000 steps."""
+    """Correlations of 0.999 between columns of different parties."""
     x, y = correlated(0.03)
     run = tacit.regress(x, {"a": y}, test_fraction=0)
     pooled = torch.cat(list(x.values()), 1).numpy()
