@@ -11,7 +11,7 @@ stops by, with 95% intervals from 500 bootstrap samples of the test rows; the in
 resamples both models together. No table here was used to choose the defaults (docs/how-to-learn-from-tables.md).
 
     pip install pandas scikit-learn statsmodels lifelines
-    python benchmarks/tables.py [NAME …] [--write]     # --write updates docs/results/tables.md
+    python benchmarks/tables.py [NAME …] [--only network] [--write]     # --write updates docs/results/tables.md
 """
 
 from __future__ import annotations
@@ -299,7 +299,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", help=f"tables, of: {', '.join(TABLES)}")
     parser.add_argument("--write", action="store_true", help=f"write {RESULTS.relative_to(ROOT)}")
+    parser.add_argument("--only", choices=("linear", "network"), help="one kind of model, printed")
     options = parser.parse_args()
+    if options.only and options.write:
+        sys.exit("--write is for both kinds of models: leave --only out.")
     unknown = [name for name in options.names if name not in TABLES]
     if unknown:
         sys.exit(f"unknown tables: {', '.join(unknown)}. Known: {', '.join(TABLES)}.")
@@ -308,6 +311,8 @@ def main() -> None:
         (False, "Linear models", LINEAR_AIM),
         (True, "Networks (64 and 32 units)", NETWORK_AIM),
     ):
+        if options.only and network != (options.only == "network"):
+            continue
         rows = []
         for name in options.names or TABLES:
             rows.append(measure(name, network))

@@ -158,7 +158,12 @@ def test_an_integer_outcome_is_a_regression_with_a_word_about_classes():
 def test_real_measurements_are_not_called_sentinels_or_leaks():
     frame = data.heart_disease(test_fraction=0).table.frame
     found = inspect_table(frame, "num", "hospital")
-    assert [f.problem for f in found.findings] == ["duplicates"]
+    assert {f.problem for f in found.findings} == {"zeros", "few values", "duplicates"}
+    assert not {*found.settings} & {
+        "missing_codes",
+        "drop",
+        "categories",
+    }  # they are notes, and change nothing
     values = pd.DataFrame({"temperature": [*range(-12, 28)] * 3, "y": ["a", "b"] * 60})
     assert "missing_codes" not in inspect_table(values, "y").settings
 
@@ -173,3 +178,51 @@ def test_real_measurements_are_not_called_sentinels_or_leaks():
 )
 def test_a_date_form_is_taken_only_if_it_is_the_only_one(values, form):
     assert find_date_format(pd.Series(values)) == form
+
+
+def test_zeros_far_below_all_other_values_and_codes_are_pointed_out():
+    rng = np.random.default_rng(0)
+    n = 300
+    frame = pd.DataFrame(
+        {
+            "age": rng.normal(50, 9, n),
+            "chol": np.where(rng.random(n) < 0.2, 0, rng.integers(120, 400, n)),
+            "visits": rng.poisson(20, n),
+            "dose": rng.choice([0, 50, 100], n),
+            "pain": rng.integers(1, 5, n),
+            "smoker": rng.integers(0, 2, n),
+            "y": rng.choice(["a", "b"], n),
+        }
+    )
+    found = {(f.problem, f.column): f.text for f in inspect_table(frame, "y").findings}
+    zeros, least = int((frame["chol"] == 0).sum()), frame["chol"][frame["chol"] > 0].min()
+    assert found == {
+        ("zeros", "chol"): f"'chol' is 0 in {zeros} rows, and at least {least} in all others.",
+        ("few values", ""): "Whole numbers with 3 to 10 different values: 'dose', 'pain'.",
+    }
+
+
+def test_columns_named_as_categories_are_categories_in_both_drafts(folder, capsys):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "age": rng.normal(50, 9, 90),
+            "pain": rng.integers(1, 5, 90).astype(float),
+            "ill": rng.choice(["n", "y"], 90),
+        }
+    )
+    frame.to_csv("one.csv", index=False)
+    words = ("job", "new", "one.csv", "--label", "ill", "--categories", "pain")
+    value = answer(capsys, *words, "--out", "one.toml")
+    assert value["columns"]["pain"] == "category: 4 values"
+    assert not value["problems"]
+    tables = tomllib.loads(Path("one.toml").read_text())
+    assert tables["data"]["categories"] == ["pain"]
+    assert "train" not in tables  # rounds would replace the defaults for tables
+    answer(capsys, *words, "--parties", "--out", "parties.toml")
+    text = Path("parties.toml").read_text()
+    assert tomllib.loads(text)["data"]["categories"] == {"pain": ["1", "2", "3", "4"]}
+    assert "tacit party --kit KIT parties.toml" in text
+    code, _, err = run(capsys, "job", "new", "one.csv", "--categories", "pian", "--out", "two.toml")
+    assert code == 2
+    assert "there is no column 'pian' (categories). Did you mean 'pain'?" in err

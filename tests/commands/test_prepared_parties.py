@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 import torch
 
 import tacit
+from tacit import data
 from tacit.data.pipeline import PipelinePreparation
 from tacit.jobs.train.party_rows import read_party_table
 from tacit.protocols.sum_program import ideal
@@ -61,8 +64,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def expected(place: Path, names: tuple[str, ...] = NAMES) -> Any:
     """The ideal function, on the training rows of all parties."""
-    import tomllib
-
     layout = tomllib.loads((place / "job.toml").read_text())["data"]
     tables = {name: read_party_table(name, place / f"{name}.csv", layout, 0) for name in names}
     program = PipelinePreparation(tables[names[0]].agreed.pipeline)
@@ -160,3 +161,58 @@ def test_with_two_parties_the_job_must_allow_the_sums(
     for file in (place / "run" / "ledger.json", place / "kits" / "a" / "state" / "ledger.json"):
         (stamp,) = json.loads(file.read_text())["stamps"]
         assert "each of them can compute the other's counts" in stamp
+
+
+BALANCED = (
+    JOB.split("[algorithm]")[0] + '[train]\nclass_weight = "balanced"\n'
+)  # neither an algorithm nor rounds: those of tables
+
+
+def together(place: Path, fitted: Any) -> data.Federation:
+    """The rows of all parties as a simulation has them, held out and encoded alike."""
+    layout = tomllib.loads((place / "job.toml").read_text())["data"]
+    parts = [read_party_table(name, place / f"{name}.csv", layout, 0).encode(fitted) for name in NAMES]
+    sizes = [len(part.rows.y) for part in parts]
+    starts = np.cumsum([0, *sizes[:-1]]).tolist()
+    train, held = (
+        data.Holdings.from_lists([getattr(part, kind).index + at for part, at in zip(parts, starts)])
+        for kind in ("train", "held")
+    )
+    rows = data.Rows(torch.cat([p.rows.x for p in parts]), torch.cat([p.rows.y for p in parts]))
+    return replace(parts[0], rows=rows, train=train, held=held, parties=NAMES)
+
+
+def test_balanced_weights_and_defaults_are_those_of_the_simulation(place: Path) -> None:
+    """Without [algorithm] server and parties derive the same contract, and weights from summed label counts."""
+    (place / "job.toml").write_text(BALANCED)
+    hub = Role(place, "hub", "hub", "--kit", "kits/hub")
+    try:
+        server = Role(place, "server", "party", "--kit", "kits/server", "job.toml", "--out", "run")
+        clients = [start(place, name) for name in NAMES]
+        assert [role.wait() for role in (server, *clients)] == [0] * 4, server.log.read_text()
+    finally:
+        hub.process.terminate()
+        hub.wait()
+    run = tacit.load(place / "run")
+    fed = together(place, replace(run.pipeline, label_counts=()))
+    counts = torch.bincount(fed.rows.y[fed.train.index]).tolist()
+    assert list(run.pipeline.label_counts) == counts
+    assert len(set(counts)) > 1  # otherwise the weights would be 1
+    options: dict[str, Any] = {"model": "logistic", "class_weight": "balanced"}
+    for runtime in ("cohort", "processes"):
+        alike = tacit.train(fed, **options, runtime=runtime)
+        assert alike.pipeline == run.pipeline
+        for a, b in zip(alike.model.state_dict().values(), run.model.state_dict().values()):
+            assert torch.allclose(a, b, atol=1e-5)
+    plain = tacit.train(fed, model="logistic").model.state_dict()
+    assert not all(
+        torch.allclose(a, b, atol=1e-2) for a, b in zip(plain.values(), run.model.state_dict().values())
+    )
+    job = tomllib.loads((place / "run" / "job.toml").read_text())
+    assert (job["algorithm"]["name"], job["train"]["rounds"]) == ("FedLBFGS", 30)
+    assert job["train"]["class_weight"] == "balanced"
+    for file, who in ((place / "run", "server"), *((place / "kits" / n / "state", n) for n in NAMES)):
+        seen = json.loads((file / "ledger.json").read_text())["seen"]
+        (line,) = [line for line in seen if line["kind"] == "LabelCounts"]
+        assert line["party"] == who
+        assert line["how"] == "executed"

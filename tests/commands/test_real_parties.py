@@ -355,7 +355,7 @@ def test_private_training_between_real_parties_is_accounted_by_each_and_survives
         code, text = said(
             capsys, "party", "--kit", "kits/a", "--data", "a.csv", "--check", "job.toml"
         )  # the hub may not be up yet, which is another line
-        assert "DP-SGD at each party: ε ≤ 5 at δ = 0.001 for each of its rows" in text
+        assert "DP-SGD at each party: ε ≤ 5 at δ = 0.001 for each of its training rows" in text
         clients = [
             Role(place, c, "party", "--kit", f"kits/{c}", "--data", f"{c}.csv", "job.toml")
             for c in ("a", "b")

@@ -18,6 +18,7 @@ numbers = ["age", "chol"]
 missing = ["chol"]
 [data.categories]
 ward = ["north", "south", "other"]
+sex = ["f", "m"]
 [model]
 name = "logistic"
 [train]
@@ -40,6 +41,7 @@ def test_the_server_and_every_client_score_new_rows_alike(
         age = rng.normal(50, 10, n)
         chol = np.where(rng.random(n) < 0.1, np.nan, rng.normal(200, 30, n))
         frame = pd.DataFrame({"age": age, "chol": chol, "ward": rng.choice(["north", "south"], n)})
+        frame["sex"] = rng.choice(["f", "m"], n)  # listed after ward: not in alphabetical order
         return frame.assign(sick=np.where(age > 50, "yes", "no"))
 
     for k, name in enumerate(CLIENTS):

@@ -11,6 +11,7 @@ from tacit import data
 from tacit.config import job
 from tacit.data.conformance import check_dataset, check_federation
 from tacit.data.recipe import Recipe
+from tacit.data.subgroups import attach
 from tacit.errors import BadData, BadJob, BadParameter
 
 
@@ -313,3 +314,19 @@ def test_a_recipe_and_its_parts_may_not_both_be_given():
         data.from_frame(visits(), label="ill", fit=Recipe(("lab",)), scaling="robust")
     with pytest.raises(TypeError, match=r"unexpected keyword argument 'datess'. Did you mean 'dates'\?"):
         data.from_frame(visits(), label="ill", datess={})
+
+
+def test_subgroups_are_those_of_the_rows_that_remain_where_rows_without_a_party_are_left_out():
+    """The column's value of each row is found by a number that differs in every row."""
+    frame = visits()
+    frame.loc[::7, "site"] = None
+    frame["lab"] = np.arange(len(frame)) + 0.5
+    made = data.from_frame(
+        frame, label="ill", drop=["patient", "at", "admitted"], test_fraction=0, fit="none"
+    )
+    fed = made.by("site", missing_party="drop", small="drop")
+    group = attach(fed, ["zip"]).subgroups
+    place = fed.columns.index("lab")
+    at = (fed.rows.x[:, place].numpy() - 0.5).astype(int)
+    assert len(at) < len(frame)
+    assert [group.values[0][k] for k in group.codes[:, 0]] == frame["zip"][at].tolist()

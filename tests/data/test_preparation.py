@@ -275,6 +275,16 @@ def test_a_pipeline_names_all_columns_that_are_missing():
         {"recipe": {"numbers": ["a"], "mean": [1.0, 2.0], "std": [1.0, 1.0]}},
         {"recipe": {"numbers": ["a"], "code": "x"}},
         {"recipe": {"numbers": 3}},
+        {"recipe": {"numbers": "a", "mean": [1.0], "std": [1.0]}},
+        {"recipe": {"numbers": ["a"], "mean": [10**400], "std": [1.0]}},
+        {"recipe": {"numbers": ["a"], "mean": ["1"], "std": [1.0]}},
+        {"recipe": {"numbers": ["a"], "limits": [1, 2]}},
+        {"recipe": {"numbers": ["a"], "limits": {"a": [1.0]}}},
+        {"recipe": {"numbers": ["a"], "limits": {"a": [2.0, 1.0]}}},
+        {"recipe": {"numbers": ["a"], "knots": {"a": [1.0, 2.0]}}},
+        {"recipe": {"categories": {"a": "xyz"}}},
+        {"recipe": {"dates": {"a": [["year"]]}}},
+        {"target": [10**400, 1.0]},
         {"more": 1},
     ],
 )
@@ -303,3 +313,20 @@ def test_the_pipelines_program_is_the_recipes_with_the_target(hospitals):
     values = known(hospitals, "age", "chol")
     assert fitted.target == pytest.approx((values[:, 1].mean(), values[:, 1].std()), rel=1e-9)
     assert fitted.recipe.numeric == ("age",)
+
+
+def test_label_counts_are_summed_in_the_first_step_where_they_are_asked_for(hospitals):
+    named = {
+        name: t.assign(ill=np.where(np.arange(len(t)) % (k + 2) == 0, "yes", "no"))
+        for k, (name, t) in enumerate(hospitals.items())
+    }
+    unfitted = Pipeline(Recipe(("age",)), "ill", ("no", "yes"))
+    plain, program = PipelinePreparation(unfitted), PipelinePreparation(unfitted, counts_labels=True)
+    fitted, pooled = ideal(program, named), pd.concat(named.values())
+    assert fitted.label_counts == tuple((pooled["ill"] == label).sum() for label in ("no", "yes"))
+    assert replace(fitted, label_counts=()) == ideal(plain, named)
+    assert program.max_steps == plain.max_steps
+    assert Pipeline.from_dict(json.loads(json.dumps(fitted.to_dict()))) == fitted
+    table = pd.DataFrame({"age": [1.0, 2.0], "ill": ["no", "perhaps"]})
+    with pytest.raises(BadData, match="not among its agreed labels"):
+        program.local(0, table, {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -78,6 +79,24 @@ def test_the_ledger_has_the_epsilon_of_the_preparation():
     run = tacit.train(fed, model="logistic", rounds=1)
     (line,) = [s for s in run.ledger.spent if s.mechanism.startswith("preparation")]
     assert (line.epsilon, line.delta, line.unit) == (2.0, 1e-6, "one row")
+    assert run.ledger.stamps == []
+
+
+@pytest.mark.parametrize(
+    ("fit", "is_exact"),
+    [
+        ("federated", True),
+        ("pooled", True),
+        ("party", True),
+        ("none", False),
+        (replace(RECIPE, mean=(50.0,), std=(20.0,)), False),
+    ],
+    ids=["federated", "pooled", "party", "none", "declared"],
+)
+def test_an_epsilon_that_does_not_cover_the_statistics_says_so(fit, is_exact):
+    fed = data.from_frame(people(300), label="ill", fit=fit, groups=["site"]).by("site")
+    run = tacit.train(fed, model="logistic", rounds=1, private=tacit.private.DPSGD(epsilon=3.0, delta=1e-3))
+    assert any("ε does not cover the statistics" in stamp for stamp in run.ledger.stamps) is is_exact
 
 
 def test_bounds_must_be_declared_and_all_problems_are_named():

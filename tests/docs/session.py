@@ -22,6 +22,8 @@ from . import tables
 from .pages import PAGES, ROOT, Block, blocks
 from .parts import imports
 
+DATA = Path(os.environ.get("TACIT_DATA") or ROOT.parent / "shared" / "data")
+
 
 class Shown(NamedTuple):
     """Lines `first` to `last` of a page, and what was printed for them. `failed` is what a command said when
@@ -105,7 +107,7 @@ def refreshed(page: Path) -> str:
 
 
 def main() -> None:
-    os.environ["COLUMNS"] = "200"
+    os.environ |= {"COLUMNS": "200", "TACIT_DATA": str(DATA)}
     tables.main()
     for page in PAGES:
         new = refreshed(page)

@@ -18,7 +18,12 @@ from tacit.engine.task import Task
 from tacit.errors import BadParameter
 from tacit.jobs.train import table_defaults
 from tacit.jobs.train.contract import Contract
+from tacit.jobs.train.elsewhere import Deployed, Elsewhere
+from tacit.jobs.train.objective import balance_classes
+from tacit.jobs.train.party_rows import read_layout
 from tacit.jobs.train.plan import make_plan
+from tacit.jobs.train.preparing import program_of
+from tacit.protocols.sum_program import ideal
 
 
 def frame(rows: int = 400, seed: int = 0, sites: int = 5, codes: int = 0) -> pd.DataFrame:
@@ -256,6 +261,17 @@ def test_a_global_test_set_judges_and_held_out_rows_choose(stages: Any) -> None:
     assert stop_of(runs[0])["best_round"] == stop_of(runs[1])["best_round"]
 
 
+def test_early_stopping_predicts_by_the_threshold_of_the_run() -> None:
+    table = frame().drop(columns="cost")
+    fed = data.from_frame(table, label="y", groups=["site"]).by("site", held_fraction=0.3)
+    options = {**STOPS, "metric": "f1", "threshold": 0.2, "rounds": 6}
+    here, there = (tacit.train(fed, **options, runtime=r) for r in ("cohort", "inprocess"))
+    figures = [[e["validation"]["f1"] for e in run.events if "validation" in e] for run in (here, there)]
+    assert figures[0] == pytest.approx(figures[1], abs=1e-6)
+    assert stop_of(here)["best_round"] == stop_of(there)["best_round"] == here.metrics["best_round"]
+    assert here.metrics["best_f1"] == here.metrics["f1"]
+
+
 def test_stacked_runs_stop_each_at_its_own_round() -> None:
     compared = tacit.compare(
         FED,
@@ -366,6 +382,90 @@ def test_a_party_computes_with_the_objective_of_the_contract() -> None:
     other = make_plan(FED, model="logistic", algorithm=PLAIN, class_weight={"ill": 9, "well": 1})
     found = contract.differences(Contract.of(other, None, "server", [4]))
     assert any(line.startswith("train.class_weight") for line in found)
+
+
+LAYOUT: dict[str, Any] = {"label": "y", "labels": ["ill", "well"], "numbers": list("abcd")}
+CLINICS = ("a", "b", "c")
+
+
+def deployed_plan(layout: dict[str, Any] = LAYOUT, parties: tuple[str, ...] = CLINICS, **options: Any) -> Any:
+    recipe = read_layout(layout).recipe
+    fed = Elsewhere.of("clinics", parties, (len(recipe.columns),), tuple(layout["labels"]), recipe.columns)
+    return make_plan(fed, **{"model": "logistic", "runtime": Deployed(None, layout), **options})
+
+
+@pytest.mark.parametrize("model", ["logistic", "mlp", "table_network"])
+def test_real_parties_without_an_algorithm_derive_one_contract(model: str) -> None:
+    """The server's contract and that of a party with the same job are equal, and have the defaults of tables."""
+    p = deployed_plan(model=model)
+    contract = Contract.of(p, LAYOUT, "server", [4])
+    theirs = Contract.read(contract.text).plan()
+    assert Contract.of(theirs, LAYOUT, "server", [4]).digest == contract.digest
+    assert Contract.of(deployed_plan(model=model), LAYOUT, "server", [4]).digest == contract.digest
+    preset = table_defaults.LINEAR if model == "logistic" else table_defaults.NETWORK
+    for name, value in preset.items():
+        assert getattr(p, name) == getattr(theirs, name) == value
+    assert p.l2 == theirs.l2 == (table_defaults.L2 if model == "logistic" else 0.0)
+    other = Contract.of(deployed_plan(model=model, rounds=7), LAYOUT, "server", [4])
+    assert any(line.startswith("train.rounds") for line in contract.differences(other))
+
+
+def test_balanced_weights_of_real_parties_follow_from_the_preparation() -> None:
+    p = deployed_plan(class_weight="balanced")
+    contract = Contract.of(p, LAYOUT, "server", [4])
+    assert contract.tables["train"]["class_weight"] == "balanced"
+    assert "how many rows have each label" in contract.describe()
+    theirs = Contract.read(contract.text).plan()
+    program = program_of(theirs, LAYOUT)
+    assert program is not None
+    tables = {n: frame(rows, seed=k).iloc[:, :-1] for k, (n, rows) in enumerate(zip(CLINICS, (50, 90, 20)))}
+    fitted = ideal(program, tables)
+    pooled = pd.concat(tables.values())
+    fed = data.from_frame(pooled.drop(columns="site"), label="y", test_fraction=0.0).split(
+        1, held_fraction=0.0
+    )
+    simulated = make_plan(fed, model="logistic", class_weight="balanced")
+    assert balance_classes(theirs, fitted).class_weight == simulated.class_weight
+    assert balance_classes(theirs, fitted).objective == simulated.objective
+    assert program_of(deployed_plan(), LAYOUT).counts_labels is False  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("layout", "parties"),
+    [
+        ({}, ("a", "b")),
+        ({"fit": "party"}, CLINICS),
+        ({"mean": [0.0] * 4, "std": [1.0] * 4}, CLINICS),
+    ],
+    ids=["two parties", "own statistics", "declared statistics"],
+)
+def test_balanced_weights_without_a_preparation_are_refused(
+    layout: dict[str, Any], parties: tuple[str, ...]
+) -> None:
+    with pytest.raises(BadParameter, match="which are summed with the statistics of the tables"):
+        deployed_plan({**LAYOUT, **layout}, parties, class_weight="balanced")
+    deployed_plan({**LAYOUT, **layout}, parties, class_weight={"ill": 4, "well": 1})
+    deployed_plan({**LAYOUT, "fit": "federated"}, ("a", "b"), class_weight="balanced")
+
+
+def test_balanced_weights_with_a_private_preparation_are_refused() -> None:
+    table = frame().drop(columns="cost")
+    bounds = {name: (-5, 9) for name in "abcd"}
+    fed = data.from_frame(table, label="y", groups=["site"], fit_epsilon=1.0, bounds=bounds).by("site")
+    with pytest.raises(BadParameter, match="which no ε covers"):
+        tacit.train(fed, model="logistic", class_weight="balanced")
+
+
+def test_the_ledger_has_the_label_counts() -> None:
+    for runtime in ("cohort", "inprocess"):
+        run = tacit.train(FED, model="logistic", class_weight="balanced", runtime=runtime)
+        lines = [line for line in run.ledger.seen if line.kind == "LabelCounts"]
+        assert [line.party for line in lines] == ["server", "5 parties, together"]
+        counts = torch.bincount(FED.rows.y[FED.train.index]).tolist()
+        assert list(run.pipeline.label_counts) == counts  # type: ignore[union-attr]
+    plain = tacit.train(FED, model="logistic", class_weight={"ill": 4, "well": 1})
+    assert not any(line.kind == "LabelCounts" for line in plain.ledger.seen)
+    assert plain.pipeline.label_counts == ()  # type: ignore[union-attr]
 
 
 # ------------------------------------------------------------------------------------------------- embeddings

@@ -115,6 +115,12 @@ def test_intervals_subgroups_and_calibration_are_shown():
     assert "| f | 44 | 0.81 (0.7 to 0.9) |" in card
     assert "| 0.1 | 0.12 | 40 |" in card
     assert "| 0.9 |" not in card  # three rows are too few
+    # with early stopping the model is not that of the last round, and neither are its curves
+    events[-1]["metrics"] |= {"calibration": [[0.2, 0.25, 50]], "subgroups": {"sex": {"f": {"auc": 0.5}}}}
+    card = render_card(RunRecord({}, events, {"seen": [], "spent": [], "stamps": []}))
+    assert "| 0.2 | 0.25 | 50 |" in card
+    assert "| 0.1 | 0.12 | 40 |" not in card
+    assert "0.81" not in card
 
 
 def test_names_of_others_are_displayed_literally():

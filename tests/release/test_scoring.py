@@ -5,6 +5,7 @@ the command line and in ONNX; bad rows have clear errors.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -313,10 +314,24 @@ def test_damaged_directories_are_refused(trained, tmp_path):
         file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
         with pytest.raises(BadRun, match=why):
             tacit.load(file.parent)
-    broken = copy("broken")
-    (broken / FILE).write_text("{")
-    with pytest.raises(BadRun, match=f"{FILE} cannot be read"):
-        tacit.load(broken)
+    for number, (name, text) in enumerate(
+        [
+            (FILE, "{"),
+            (FILE, "[" * 100_000),
+            ("ledger.json", "[]"),
+            ("ledger.json", "[" * 100_000),
+            ("ledger.json", '{"seen": [5]}'),
+            ("events.jsonl", '[1]\n{"kind": "end"}\n'),
+            ("events.jsonl", '{"round": 1}\n{"kind": "end"}\n'),
+            ("events.jsonl", '{"kind": "end", "metrics": 5}\n'),
+            ("events.jsonl", "[" * 100_000 + "\n"),
+            ("job.toml", "= 3"),
+        ]
+    ):
+        broken = copy(f"broken {number}")
+        (broken / name).write_text(text)
+        with pytest.raises(BadRun, match=re.escape(name)):
+            tacit.load(broken)
 
 
 def test_a_party_keeps_the_final_model_in_a_folder_that_predicts(trained, tmp_path):

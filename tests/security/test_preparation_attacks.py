@@ -31,6 +31,7 @@ from tests.security.lying_server import CLIENTS, JOB, SECAGG, Attacker, play, re
 
 PREPARED = JOB.replace('fit = "party"\n', "")
 HIDDEN = PREPARED + SECAGG
+BALANCED = PREPARED.replace("[train]", '[train]\nclass_weight = "balanced"')
 
 
 def program(server: Attacker) -> Any:
@@ -166,9 +167,11 @@ def test_a_step_is_answered_once_with_one_request(tmp_path: Path) -> None:
             {"numbers": ["age"], "mean": [50.0], "std": [1.0], "fill": [50.0]},
             "another recipe than the agreed",
         ),
-        ({"limits": {"age": [5.0, 1.0]}}, "the limits of 'age' are in the wrong order"),
+        ({"limits": {"age": [5.0, 1.0]}}, "limits has another type or form"),
+        ({"limits": [1.0, 5.0]}, "limits has another type or form"),
+        ({"mean": [10**400, 0.0]}, "cannot be used"),
         ({"limits": {"sick": [1.0, 5.0]}}, "the limits of 'sick'"),
-        ({"knots": {"age": [1.0, 2.0]}}, "not those of the numbers that are scaled by rank"),
+        ({"knots": {"age": [1.0, 2.0]}}, "knots has another type or form"),
         ({"fill": None}, "fill is not a list of 2 finite numbers"),
         ({"winsorize": "none"}, "another recipe than the agreed"),
     ],
@@ -186,6 +189,34 @@ def test_statistics_that_are_not_of_the_agreed_recipe_are_refused(
         await asyncio.Event().wait()  # until the party refuses
 
     gained, ended = play(attack, tmp_path, PREPARED)
+    assert gained is None
+    assert why in str(ended["a"])
+
+
+@pytest.mark.parametrize(
+    ("job", "counts", "why"),
+    [
+        (PREPARED, [500, 500], "label counts exactly if the agreed class_weight is 'balanced'"),
+        (BALANCED, [], "label counts exactly if the agreed class_weight is 'balanced'"),
+        (BALANCED, [1000, 0], "fewer rows of a label than this party alone"),
+        (BALANCED, [500, -1], "label_counts are none, or one for each label"),
+        (BALANCED, [500, 0.5], "label_counts are none, or one for each label"),
+        (BALANCED, [500], "label_counts are none, or one for each label"),
+    ],
+)
+def test_label_counts_that_no_sum_gave_are_refused(
+    job: str, counts: list[Any], why: str, tmp_path: Path
+) -> None:
+    """By weights of its choice a server would single out the rows of one class."""
+
+    async def attack(server: Attacker) -> Any:
+        values = json.loads(statistics(server)) | {"label_counts": counts}
+        text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+        await server.offer(["a"])
+        await server.door.send("a", joining.Work(server.contract.text, "run", text))
+        await asyncio.Event().wait()  # until the party refuses
+
+    gained, ended = play(attack, tmp_path, job)
     assert gained is None
     assert why in str(ended["a"])
 

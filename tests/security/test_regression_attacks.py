@@ -120,8 +120,9 @@ def scores_seen(recorder: Recorder, n: int, width: int) -> list[np.ndarray]:
     return found
 
 
+@pytest.mark.parametrize(("solver", "scored"), [("newton", 6), ("descent", 5)])  # newton: one step more
 @pytest.mark.parametrize("masked", [True, False])
-def test_the_label_holder_rebuilds_no_column_unless_masks_are_off(masked, monkeypatch):
+def test_the_label_holder_rebuilds_no_column_unless_masks_are_off(masked, solver, scored, monkeypatch):
     """Random directions put a cell within 0.01 deviations in about 1% of the cases (a density of at most 0.4
     times 0.02): 5% of 3,934 cells never happens.
     """
@@ -129,10 +130,10 @@ def test_the_label_holder_rebuilds_no_column_unless_masks_are_off(masked, monkey
     if not masked:
         unmask(monkeypatch)
     recorder, _ = fit(
-        {"host": x["host"]}, y, epochs=5
+        {"host": x["host"]}, y, epochs=5, solver=solver
     )  # the guest holds the label alone, so that every score is the host's
     seen = scores_seen(recorder, len(y), KNOWN + 1)
-    assert len(seen) == KNOWN + 1 + 5
+    assert len(seen) == KNOWN + 1 + scored
     found = rebuild_columns(seen, x["host"].double().numpy())
     assert found < 0.05 if masked else found == 1.0
 
@@ -163,8 +164,8 @@ def test_a_party_with_columns_finds_no_label_unless_masks_are_off(masked, monkey
 
 
 def test_what_is_opened_does_not_grow_with_the_number_of_steps():
-    """Each party gets one message with its own coefficients, the label holder one more with the sums over the
-    test rows; all else is uniform.
+    """Each party gets one message with its own coefficients, the label holder two more: whether the fit has
+    converged, and the sums over the test rows; all else is uniform.
     """
     x, y = table(20)
     for epochs in (1, 4):
@@ -172,7 +173,7 @@ def test_what_is_opened_does_not_grow_with_the_number_of_steps():
         tacit.regress(x, {"guest": y}, epochs=epochs, runtime=recorder)
         for sender, to, sizes in (
             ("guest", "host", {"CoefficientShare": [20]}),
-            ("host", "guest", {"CoefficientShare": [4], "MetricShare": [4]}),
+            ("host", "guest", {"CoefficientShare": [4], "StepShare": [3], "MetricShare": [4]}),
         ):
             values = recorder.sent(sender, to)
             assert {

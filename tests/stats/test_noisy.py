@@ -12,6 +12,7 @@ import tacit
 from tacit.accounting import discrete
 from tacit.errors import BadParameter
 from tacit.stats.noisy import SCALE, NoisyProgram
+from tacit.stats.noisy_crosstab import NoisyCrosstab, independence_test
 from tests.stats.tables import heart, pooled
 
 BOUNDS = {"age": (0, 120), "chol": (0, 600)}
@@ -105,3 +106,73 @@ def test_a_private_histogram_has_intervals_around_its_counts():
 def test_epsilon_needs_declared_bounds(call, match):
     with pytest.raises(BadParameter, match=match):
         call()
+
+
+LEVELS = {"sex": [0, 1], "disease": ["no", "yes"]}
+
+
+def test_a_private_crosstab_has_noise_of_the_declared_size_and_is_charged():
+    frames = heart()
+    exact = tacit.stats.crosstab(frames, "sex", "disease", categories=LEVELS)
+    found = tacit.stats.crosstab(
+        frames, "sex", "disease", categories=LEVELS, epsilon=1.0, runtime="inprocess"
+    )
+    # four counts within four times the margin (7.8 standard deviations of the noise)
+    errors = found.table.iloc[:2, :2].to_numpy() - exact.table.iloc[:2, :2].to_numpy()
+    assert np.abs(errors).max() < 4 * found.statistics["margin"]
+    assert found.p < 0.01  # p is 1e-20 without noise
+    spent = found.ledger.spent[0]
+    assert (spent.epsilon, spent.unit) == (1.0, "one row")
+    program = NoisyCrosstab(4, 1.0, 1e-6, categories=(("sex", ("0", "1")), ("disease", ("no", "yes"))))
+    rho = 1 / (2 * program.honest * program.sigma(16, 1) ** 2)
+    assert discrete.epsilon_of(rho, 1e-6) <= 1.0 + 1e-6
+
+
+def test_one_row_changes_one_count_of_a_private_crosstab():
+    program = NoisyCrosstab(2, 1.0, 1e-6, categories=(("sex", ("f", "m")), ("arm", ("a", "b"))))
+    base = pd.DataFrame({"sex": ["f", "m", None], "arm": ["a", "zzz", "b"]})
+    (before,) = program._count(base)
+    for sex, arm in (("f", "b"), ("other", None), (None, None)):
+        (after,) = program._count(pd.concat([base, pd.DataFrame({"sex": [sex], "arm": [arm]})]))
+        assert sorted(after - before)[-2:] == [0, 1]
+        assert len(after) == program.length(0, {}) == 16
+
+
+def test_the_test_of_independence_under_noise_keeps_its_level():
+    """100 independent tables with noise of deviation 15: plain χ² rejects far more than 5 of them. At level
+    0.05, more than 16 rejections have probability below 1e-5.
+    """
+    rng = np.random.default_rng(1)
+    shares = np.outer([0.5, 0.5], [0.3, 0.7]).reshape(-1)
+    rejected = plain = 0
+    for _ in range(100):
+        counts = rng.multinomial(400, shares).reshape(2, 2) + rng.normal(0, 15, (2, 2))
+        statistic, p = independence_test(counts, 15.0**2, rng)
+        rejected, plain = rejected + (p < 0.05), plain + (statistic > 3.84)
+    assert rejected <= 16 < plain
+    dependent = np.array([[400.0, 100.0], [100.0, 400.0]])
+    assert independence_test(dependent, 15.0**2, rng)[1] < 0.001
+    assert math.isnan(independence_test(np.array([[3.0, 1.0], [2.0, -1.0]]), 1.0, rng)[1])
+
+
+def test_a_private_crosstab_needs_declared_levels():
+    with pytest.raises(BadParameter, match="the levels of 'disease' with epsilon"):
+        tacit.stats.crosstab(heart(), "sex", "disease", categories={"sex": [0, 1]}, epsilon=1.0)
+    with pytest.raises(BadParameter, match="epsilon"):
+        tacit.stats.crosstab(heart(), "sex", "disease", categories=LEVELS, epsilon=-1)
+
+
+def test_a_private_crosstab_from_a_job_file(tmp_path):
+    from tacit.jobs.stats.deployed import run_here
+
+    for name, frame in heart().items():
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+    parties = "\n".join(f'{name} = "{tmp_path / name}.csv"' for name in heart())
+    job = tmp_path / "counts.toml"
+    job.write_text(
+        '[stats]\nrows = "sex"\ncolumns = "disease"\nepsilon = 1.0\n'
+        f'categories = {{ sex = [0, 1], disease = ["no", "yes"] }}\n[parties]\n{parties}\n'
+    )
+    found = run_here("crosstab", job)
+    assert found.ledger.spent[0].epsilon == 1.0
+    assert found.p < 0.01

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .verbs import FORCE, Answer, arg
+from .verbs import FORCE, Answer, arg, parse_columns
 
 
 def add(verb: Callable[..., Any]) -> None:
@@ -17,6 +17,7 @@ def add(verb: Callable[..., Any]) -> None:
         arg("tables", nargs="+", help="CSV or Parquet files; of several, each belongs to one party"),
         arg("--label", metavar="COLUMN", help="the column to predict (default: a guess, which is listed)"),
         arg("--by", metavar="COLUMN", help="one party for each value of this column"),
+        arg("--categories", metavar="COLUMNS", help="numbers that are codes, separated by commas"),
         arg(
             "--parties",
             action="store_true",
@@ -39,7 +40,8 @@ def _new(args: Any) -> Answer:
         raise BadParameter(f"{out} exists. Choose another name with --out, or overwrite it with --force.")
     if not out.parent.is_dir():
         raise BadParameter(f"there is no folder {out.parent}. Create it, or choose another place with --out.")
-    draft = draft_job(args.tables, args.label, args.by, args.parties, out.parent)
+    categories = parse_columns(args.categories, "--categories")
+    draft = draft_job(args.tables, args.label, args.by, args.parties, out.parent, categories, out.name)
     remaining = _try(draft.text, out, args)
     write_atomic(out, draft.text.encode())
     value = {

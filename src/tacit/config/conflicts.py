@@ -492,17 +492,11 @@ def _objective(p: Plan) -> Iterator[Conflict]:
         yield Conflict("class_weight", f"{p.fed.name} is a regression, without classes", "Leave it out.")
     if p.class_weight != BALANCED:
         return
-    if _has_noise(p) or p.private is not None:
+    if _has_noise(p) or p.private is not None or p.fed.spent is not None:
         yield Conflict(
             "class_weight",
             "'balanced' needs the exact label counts of all parties together, which no ε covers",
             "Give weights by label: class_weight={'ill': 4, 'healthy': 1}.",
-        )
-    if p.runtime == "parties":
-        yield Conflict(
-            "class_weight",
-            "'balanced' needs label counts before the parties agree to a job",
-            "Give weights by label, such as class_weight = { ill = 4, healthy = 1 }.",
         )
 
 

@@ -481,4 +481,18 @@ def _partition(
     )
     if data.table is not None:
         fed = data.table.standardize(fed, skew.test_owner(data, names), kept)
+    if kept is not None:
+        fed = replace(fed, source=_keep_rows(data, kept))
     return replace(fed, rows=skew.alter(fed, alter_rng))
+
+
+def _keep_rows(data: Dataset, kept: np.ndarray) -> Dataset:
+    """Return the data set with these training rows alone."""
+    at, table = torch.from_numpy(kept), data.table
+    return replace(
+        data,
+        rows=Rows(data.rows.x[at], data.rows.y[at]),
+        groups={name: values[kept] for name, values in data.groups.items()},
+        table=table and replace(table, frame=table.frame.iloc[kept].reset_index(drop=True)),
+        persons=None if data.persons is None else data.persons[kept],
+    )

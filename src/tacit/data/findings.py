@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ UNKNOWN = r"(unknown|unk|none|missing|not (known|available|done|recorded)|n\.?a\
 EMPTY = 0.95  # a column with more missing values than this has too few values to learn from
 PERFECT = 0.99  # the AUC, or accuracy, of one column alone above which it probably is the outcome itself
 IMBALANCED = 0.65
+FEW_VALUES = 10  # a whole number with so few different values may be a code
 
 
 @dataclass(frozen=True)
@@ -78,11 +80,16 @@ class Inspection:
             self.settings.setdefault(key, []).append(value)
 
 
-def inspect_table(frame: DataFrame, label: str | None = None, by: str | None = None) -> Inspection:
-    """Return everything about a table that a job for it must decide, with a proposal for each."""
+def inspect_table(
+    frame: DataFrame, label: str | None = None, by: str | None = None, categories: Sequence[str] = ()
+) -> Inspection:
+    """Return everything about a table that a job for it must decide, with a proposal for each.
+
+    `categories` are columns that the user knows to be codes.
+    """
     frame = frame.rename(columns=str).reset_index(drop=True)
     names = list(frame.columns)
-    for what, name in (("label", label), ("by", by)):
+    for what, name in (("label", label), ("by", by), *(("categories", c) for c in categories)):
         if name is not None and name not in names:
             raise BadData(f"there is no column {name!r} ({what}). {nearest(name, names)}")
     found = Inspection(label or guess_label(frame), by)
@@ -105,8 +112,14 @@ def inspect_table(frame: DataFrame, label: str | None = None, by: str | None = N
     _inspect_label(frame, found)
     rows = frame[frame[found.label].notna()]
     for name in names:
-        if name not in (found.label, found.by):
+        if name in (found.label, found.by):
+            continue
+        if name in categories:
+            found.kinds[name] = f"category: {rows[name].nunique()} values"
+            found.add("categories", name)
+        else:
             _inspect_column(name, rows[name], found)
+    _find_few_values(rows, found)
     _find_leaks(rows, found)
     if found.by is not None:
         _inspect_parties(rows, found)
@@ -114,7 +127,7 @@ def inspect_table(frame: DataFrame, label: str | None = None, by: str | None = N
     if repeated:
         found.note(
             *("duplicates", ""),
-            f"{repeated} rows are exact repetitions of others.",
+            f"Exact repetitions of other rows: {repeated}.",
             "They are kept; remove them from the file if they are mistakes.",
         )
     return found
@@ -248,6 +261,14 @@ def _inspect_column(name: str, column: Series, found: Inspection) -> None:
                 f"{name!r} has {_some(codes)} in {hit} rows, far from its other values.",
                 "Declared as missing.",
             )
+        elif zeros := _count_doubtful_zeros(known):
+            least = to_text(known[known > 0].nsmallest(1))[0]
+            found.note(
+                *("zeros", name),
+                f"{name!r} is 0 in {zeros} {'row' if zeros == 1 else 'rows'}, "
+                f"and at least {least} in all others.",
+                f"Kept as numbers; if 0 means missing, declare missing_codes = {{ {name} = [0] }}.",
+            )
     if share > 0.5:
         found.note(
             *("missing values", name),
@@ -349,6 +370,37 @@ def _find_sentinels(column: Series) -> list[float | int]:
         if gap > wide or (only_negative and gap > 0.1 * wide and (values == code).sum() > 1):
             codes.append(code)
     return codes
+
+
+def _count_doubtful_zeros(known: Series) -> int:
+    """Return how many values are 0, if 0 is far below all others; it may mean missing, or nothing."""
+    values = to_numbers(known)
+    rest = np.unique(values[values != 0])
+    if len(rest) <= FEW_VALUES or rest[0] <= 0:
+        return 0
+    gap, spread = rest[0], rest[-1] - rest[0]
+    is_far = gap > 0.1 * spread and gap > 10 * np.median(np.diff(rest))
+    return int((values == 0).sum()) if is_far else 0
+
+
+def _find_few_values(rows: DataFrame, found: Inspection) -> None:
+    """Find numbers with few whole values: codes of categories, or counts."""
+    numbers = [name for name, kind in found.kinds.items() if kind == "number"]
+    values = {
+        name: without_codes(rows[name], found.settings.get("missing_codes", {}).get(name, ()))
+        for name in numbers
+    }
+    few = [
+        name
+        for name, column in values.items()
+        if 2 < column.nunique() <= FEW_VALUES and (to_numbers(column.dropna()) % 1 == 0).all()
+    ]
+    if few:
+        found.note(
+            *("few values", few[0] if len(few) == 1 else ""),
+            f"Whole numbers with 3 to {FEW_VALUES} different values: {', '.join(map(repr, few))}.",
+            "Read as numbers; list those that are codes in `categories` (or --categories).",
+        )
 
 
 def _find_typos(name: str, known: Series, found: Inspection, treatment: str) -> None:

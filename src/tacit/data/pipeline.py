@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from ..errors import BadData
+from .cells import to_text
 from .preparation import Preparation
 from .recipe import Recipe
 
@@ -31,6 +32,8 @@ class Pipeline:
     `labels` are the names of the classes, () for a regression. `target` is the (mean, standard deviation) by
     which a regression target is standardized: prediction = output · std + mean. `threshold` is the
     probability from which the second of two classes is predicted; None: the more probable class.
+    `label_counts` are the training rows of all parties with each label, where class_weight = "balanced"
+    needed them; () otherwise.
     """
 
     recipe: Recipe
@@ -38,6 +41,7 @@ class Pipeline:
     labels: tuple[str, ...] = ()
     target: tuple[float, float] = (0.0, 1.0)
     threshold: float | None = None
+    label_counts: tuple[int, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -60,15 +64,16 @@ class Pipeline:
             "labels": list(self.labels),
             "target": list(self.target),
             "threshold": self.threshold,
+            "label_counts": list(self.label_counts),
         }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Pipeline:
         """Return the pipeline of `to_dict`; raise BadData if it is not one."""
-        known = ("recipe", "label", "labels", "target", "threshold")
+        known = ("recipe", "label", "labels", "target", "threshold", "label_counts")
         if not isinstance(values, Mapping) or set(values) != set(known):
             raise BadData(f"a pipeline has the keys {', '.join(known)}, and this one does not.")
-        label, labels, target, threshold = (values[key] for key in known[1:])
+        label, labels, target, threshold, counts = (values[key] for key in known[1:])
         fine = (
             isinstance(label, str)
             and isinstance(labels, list)
@@ -78,15 +83,20 @@ class Pipeline:
             and all(_is_finite(v) for v in target)
             and target[1] > 0
             and (threshold is None or (_is_finite(threshold) and 0 <= threshold <= 1))
+            and isinstance(counts, list)
+            and all(type(n) is int and n >= 0 for n in counts)
+            and len(counts) in (0, len(labels))
         )
         if not fine:
             raise BadData(
                 "the values are not those of a pipeline: a label and labels are text, target is a mean and a "
-                "standard deviation above 0, and threshold is None or from 0 to 1."
+                "standard deviation above 0, threshold is None or from 0 to 1, and label_counts are none, or "
+                "one for each label."
             )
         pair = (float(target[0]), float(target[1]))
         recipe = Recipe.from_dict(values["recipe"])
-        return cls(recipe, label, tuple(labels), pair, None if threshold is None else float(threshold))
+        chosen = None if threshold is None else float(threshold)
+        return cls(recipe, label, tuple(labels), pair, chosen, tuple(counts))
 
 
 @dataclass(frozen=True)
@@ -94,10 +104,12 @@ class PipelinePreparation:
     """A `SumProgram` over parties' training rows that returns the fitted pipeline.
 
     It is the `Preparation` of the pipeline's recipe; for a regression the target is one more number of it,
-    which is neither winsorized nor imputed.
+    which is neither winsorized nor imputed. With `counts_labels`, step 0 of a classification has how many
+    rows have each label, too.
     """
 
     pipeline: Pipeline
+    counts_labels: bool = False
 
     @property
     def inner(self) -> Preparation:
@@ -117,15 +129,42 @@ class PipelinePreparation:
         return self.inner.bound
 
     def length(self, step: int, down: Mapping[str, Tensor]) -> int:
-        return self.inner.length(step, down)
+        return self.inner.length(step, down) + (len(self._counted) if step == 0 else 0)
 
     def local(self, step: int, table: DataFrame, down: Mapping[str, Tensor]) -> np.ndarray:
-        return self.inner.local(step, table, down)
+        mine = self.inner.local(step, table, down)
+        return np.concatenate([mine, self.count_labels(table)]) if step == 0 and self._counted else mine
+
+    @property
+    def _counted(self) -> tuple[str, ...]:
+        """The labels that are counted."""
+        return self.pipeline.labels if self.counts_labels else ()
+
+    def count_labels(self, table: DataFrame) -> np.ndarray:
+        """Return how many rows of a party have each label, in the order of the labels."""
+        found = to_text(table[self.pipeline.label])
+        counts = np.array([(found == label).sum() for label in self.pipeline.labels], dtype=np.int64)
+        if counts.sum() < len(table):
+            raise BadData(
+                f"the label {self.pipeline.label!r} has values that are not among its agreed labels, "
+                f"{', '.join(self.pipeline.labels)}."
+            )
+        return counts
 
     def coordinate(self) -> Generator[Mapping[str, Tensor], np.ndarray, Pipeline]:
-        fitted, p = (yield from self.inner.coordinate()), self.pipeline
+        steps, p = self.inner.coordinate(), self.pipeline
+        total = yield next(steps)
+        mine = len(total) - len(self._counted)
+        counts, total = tuple(total[mine:].tolist()), total[:mine]
+        while True:
+            try:
+                down = steps.send(total)
+            except StopIteration as end:
+                fitted: Recipe = end.value
+                break
+            total = yield down
         if p.labels:
-            return replace(p, recipe=fitted)
+            return replace(p, recipe=fitted, label_counts=counts)
         assert fitted.mean is not None
         assert fitted.std is not None
         place = fitted.numeric.index(p.label)
@@ -133,4 +172,9 @@ class PipelinePreparation:
 
 
 def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond the largest float
+        return False

@@ -441,10 +441,50 @@ class Recipe:
             raise BadData(f"a recipe cannot have {what}. Known: {', '.join(known)}.")
         try:
             recipe = cls(**{key: _frozen(value) for key, value in values.items()})
+            _check_types(recipe)
             recipe.check()
-        except (TypeError, AttributeError, ValueError) as error:
+        except (TypeError, AttributeError, ValueError, OverflowError) as error:
             raise BadData(f"the values are not those of a recipe: {error}.") from None
         return recipe
+
+
+def _check_types(recipe: Recipe) -> None:
+    """Raise ValueError unless the values, which were read from a file or a message, are a recipe's."""
+
+    def is_text(value: Any) -> bool:
+        return isinstance(value, str)
+
+    def is_finite(value: Any) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+    def is_code(value: Any) -> bool:
+        return is_text(value) or is_finite(value)
+
+    def is_list(value: Any, of: Any) -> bool:
+        return isinstance(value, tuple) and all(map(of, value))
+
+    def is_table(value: Any, of: Any) -> bool:
+        return isinstance(value, dict) and all(map(of, value.values()))
+
+    def is_texts(value: Any) -> bool:
+        return is_list(value, is_text)
+
+    r = recipe
+    fine = {
+        **{k: is_text(getattr(r, k)) for k in ("fit", "winsorize", "impute", "unseen")},
+        **{k: is_texts(getattr(r, k)) for k in ("numbers", "missing")},
+        **{k: is_table(getattr(r, k), is_texts) for k in ("categories", "dates", "rare")},
+        **{k: (v := getattr(r, k)) is None or is_list(v, is_finite) for k in ("mean", "std", "fill")},
+        "date_formats": is_table(r.date_formats, is_text),
+        "missing_codes": is_table(r.missing_codes, lambda v: is_list(v, is_code)),
+        "scaling": is_text(r.scaling) or is_table(r.scaling, is_text),
+        "limits": is_table(r.limits, lambda v: is_list(v, is_finite) and len(v) == 2 and v[0] <= v[1]),
+        "knots": is_table(
+            r.knots, lambda v: is_list(v, is_finite) and len(v) == len(RANKS) and list(v) == sorted(v)
+        ),
+    }
+    if wrong := [name for name, is_fine in fine.items() if not is_fine]:
+        raise ValueError(f"{', '.join(wrong)} has another type or form")
 
 
 def check_fit(owner: str, fit: Any) -> None:

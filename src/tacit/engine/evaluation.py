@@ -139,7 +139,8 @@ def validate(task: Task, w: Tensor, buffers: Tensor | None, held: Held) -> dict[
     """
     shown = held.reports[held.owner]
     out = task.predict(w, held.rows.x[shown].to(w.device), buffers).cpu()
-    return measure_all(count(out, held.rows.y[shown], held.rules.classes), held.rules.scale)
+    counts = count(out, held.rows.y[shown], held.rules.classes, threshold=held.rules.threshold)
+    return measure_all(counts, held.rules.scale)
 
 
 def validate_counts(answers: Mapping[str, Tally | None], rules: Rules) -> dict[str, float]:

@@ -61,8 +61,14 @@ def draft_job(
     by: str | None = None,
     real_parties: bool = False,
     folder: Path | None = None,
+    categories: Sequence[str] = (),
+    name: str = "job.toml",
 ) -> Draft:
-    """Return the draft of a job for these tables; `folder` is where the file will be, for relative paths."""
+    """Return the draft of a job for these tables.
+
+    `folder` is where the file will be, for relative paths, and `name` its name; `categories` are columns of
+    numbers that are codes.
+    """
     if not paths:
         raise BadData("give at least one table: tacit job new patients.csv")
     frames: list[DataFrame] = []
@@ -83,7 +89,7 @@ def draft_job(
         frame, by = _join(dict(zip(names, frames)), notes), PARTY
     else:
         frame = frames[0].rename(columns=str)
-    found = inspect_table(frame, label, by)
+    found = inspect_table(frame, label, by, categories)
     found.findings[:0] = notes
     for key, value in reading.items():
         what = {"encoding": "Not UTF-8; read as", "decimal": "Numbers have a decimal comma; decimal sign"}[
@@ -97,7 +103,7 @@ def draft_job(
     settings = _layout(frame, found) if real_parties else _simulated(relative, found)
     settings = {**{k: v for k, v in settings.items() if k not in reading}, **reading}
     return Draft(
-        _write(settings, found, [str(p) for p in relative], real_parties),
+        _write(settings, found, [str(p) for p in relative], real_parties, name),
         tuple(found.findings),
         found.kinds,
         found.label,
@@ -188,9 +194,9 @@ def _layout(frame: DataFrame, found: Inspection) -> dict[str, Any]:
     return {k: v for k, v in layout.items() if v not in (None, [], {})}
 
 
-def _write(settings: Mapping[str, Any], found: Inspection, paths: list[str], real: bool) -> str:
+def _write(settings: Mapping[str, Any], found: Inspection, paths: list[str], real: bool, name: str) -> str:
     """Return the text of the job file."""
-    verb = "tacit party --kit KIT job.toml (each party adds --data FILE)" if real else "tacit run job.toml"
+    verb = f"tacit party --kit KIT {name} (each party adds --data FILE)" if real else f"tacit run {name}"
     lines = [f"# Drafted by `tacit job new {' '.join(paths)}`. Check every comment, then: {verb}", ""]
     lines += _comments([f for f in found.findings if not any(f.problem in p for p in EXPLAINS.values())])
     lines.append("[data]")
@@ -199,8 +205,8 @@ def _write(settings: Mapping[str, Any], found: Inspection, paths: list[str], rea
         lines += [*_comments(_about(key, value, found)), _line(key, value)]
     for key in (k for k, v in settings.items() if isinstance(v, dict)):
         lines += ["", *_comments(_about(key, settings[key], found) if key != "date_formats" else [])]
-        lines += [f"[data.{key}]", *(_line(name, value) for name, value in settings[key].items())]
-    lines += ["", "[model]", 'name = "logistic"', "", "[train]", "rounds = 20"]
+        lines += [f"[data.{key}]", *(_line(column, value) for column, value in settings[key].items())]
+    lines += ["", "[model]", 'name = "logistic"']  # without [train], the defaults for tables apply
     return "\n".join(lines) + "\n"
 
 

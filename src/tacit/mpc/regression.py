@@ -5,6 +5,7 @@
       |<-- TapeKey, Corrections -------------------------------------------------------|   `dealer.py`
       |<-- MaskedFactors, MaskedProducts, MaskedValues, MaskedBits, MaskedSigns -->|   holders: uniform words
       |--- CoefficientShare(my share of w_j) --->| holder j           once, at the end: its own coefficients
+      |--- StepShare --------------------------->| label holder       once: has it converged (`newton.py`)
       |--- MetricShare ------------------------->| label holder       once: sums over test rows (`scoring.py`)
 
 Opened, and to whom:
@@ -15,6 +16,7 @@ Opened, and to whom:
 | the intercept | label holder | 1 |
 | sums over the test rows, from which the metrics follow | label holder | 2 (linear) or 3 to 4 (logistic) |
 | the score of each test row, with `test_scores` only | label holder | 1 per test row |
+| one more step's size, tr H⁻¹, the mean of σ′ (`newton.py`) | label holder | 2 (linear) or 3 (logistic) |
 | the number of columns, and the settings | everybody | 1 per party |
 | the exponent of the label's standard deviation (linear) | everybody | 1 |
 
@@ -22,7 +24,7 @@ Scores, residuals, gradients and the coefficients of earlier steps stay shared: 
 and the number of opened values does not depend on the number of steps. This holds if all parties are
 semi-honest and the helper colludes with no other party.
 
-Each holder standardizes and decorrelates its own columns (`Basis`), so that descent takes few steps, and
+Each holder standardizes and decorrelates its own columns (`Basis`), so that few steps are taken, and
 converts its coefficients back to the columns' units. The columns are not distributed as shares: (0 … X_i … 0)
 is holder i's share of the matrix, and only masked values are sent. Fixed point with 16 bits; coefficients and
 momentum carry 28.
@@ -46,7 +48,7 @@ from ..errors import BadData, ProtocolError
 from ..parameters import bad, check, choice, flag, real, whole
 from ..parties.message import Message
 from ..parties.party import Party
-from . import functions, scoring
+from . import functions, newton, scoring
 from .beaver import MATMUL, MUL, MaskedFactor, mask_shared
 from .context import RingContext
 from .dealer import DryRun, Stock, dealer, plan
@@ -62,8 +64,8 @@ FAR_OUT = 4096.0  # standard deviations along one direction: scores of test rows
 ASSUMES = (
     "SEMI-HONEST: the secrets hold if every party follows its program and the helper colludes with no other "
     "party; a party that deviates can corrupt the "
-    "result unnoticed. Opened: each party's own final coefficients, once; the intercept and the test "
-    "metrics to the label holder."
+    "result unnoticed. Opened: each party's own final coefficients, once; the intercept, the test "
+    "metrics and whether the fit converged to the label holder."
 )
 
 
@@ -76,6 +78,14 @@ class LabelExponent(
     Message, reveals="the label's standard deviation over the training rows, rounded up to a power of two"
 ):
     exponent: int
+
+
+class StepShare(
+    Message,
+    reveals="a share of the size of one more step at the end, which says whether the fit converged, of "
+    "the trace of the inverse Hessian and, for a logistic model, the mean of σ′: 2 or 3 numbers",
+):
+    values: list[Tensor]
 
 
 class CoefficientShare(
@@ -106,6 +116,12 @@ class RegressionTerms:
         most=64,
         doc="ridge on the coefficients of standardized columns, not on the intercept; 1/(nC) or α/n in "
         "scikit-learn",
+    )
+    solver: str = choice(
+        "descent",
+        ("newton", "descent"),
+        doc="newton: all rows in every step, with the inverse of XᵀX, exact for a linear model; descent: "
+        "gradient descent",
     )
     test_scores: bool = flag(False, doc="open the score of each test row to the label holder")
 
@@ -193,6 +209,8 @@ def check_terms(terms: RegressionTerms) -> None:
             "Metrics of fewer rows would reveal "
             "scores. Hold out more rows, none (test_fraction=0), or use test_scores=True.",
         )
+    if terms.solver == "newton" and (terms.lr is not None or terms.batch_size is not None):
+        raise bad("regress", "solver", "newton", "'descent' with lr or batch_size", "Leave them out.")
 
 
 def check_columns(terms: RegressionTerms, name: str, columns: int) -> None:
@@ -263,12 +281,24 @@ async def program(
     scale: Tensor,
     test_x: Tensor,
     test_y: Tensor,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """The whole computation on shares.
 
-    Returns ([coefficients, then the intercept], [test sums or scores for the label holder]).
+    Returns ([coefficients, then the intercept], [test sums or scores for the label holder], [the size of one
+    more step], empty for descent).
     """
-    u = await fit(ctx, terms, holders, x, y, ridge)
+    if terms.solver == "newton":
+        method = newton.NewtonPlan(
+            terms.family == "linear",
+            curvature(terms.family),
+            holders,
+            terms.epochs,
+            terms.momentum,
+            terms.l2 > 0,
+        )
+        u, left = await newton.fit(ctx, method, _with_one(ctx, terms.family, x), y, ridge)
+    else:
+        u, left = await fit(ctx, terms, holders, x, y, ridge), y[:0]
     tests = test_y[:0]
     if terms.tests:
         tests = await scoring.evaluate(
@@ -281,7 +311,8 @@ async def program(
         if not ctx.first
         else torch.cat([-offset[:-1], torch.full_like(offset[-1:], _one(ctx, terms.family))])
     )
-    return torch.cat([u[0, :-1], (await functions.mul(ctx, u, ones.reshape(-1, 1), MATMUL))[0]]), tests
+    intercept = (await functions.mul(ctx, u, ones.reshape(-1, 1), MATMUL))[0]
+    return torch.cat([u[0, :-1], intercept]), tests, left
 
 
 def _one(ctx: RingContext, family: str) -> int:
@@ -350,7 +381,7 @@ async def holder(
     ctx = RingContext(
         me, rank, settings.names, await Stock.connect(me, rank, len(settings.names), settings.helper), fixed
     )
-    w, sums = await program(
+    w, sums, left = await program(
         ctx,
         settings,
         holders,
@@ -376,11 +407,31 @@ async def holder(
     result: dict[str, Any] = {"weights": basis.coefficients(opened[: x.shape[1]])}
     if is_label_holder:
         result |= {"intercept": float(opened[-1]) + label[0], "label": list(label)}
+    if settings.solver == "newton":
+        opened_left = await _open_step(me, settings, left)
+        if opened_left is not None:
+            result["convergence"] = newton.Convergence.read(
+                opened_left, fixed.fraction, settings.rows, d + 1
+            )._asdict()
     if settings.tests:
         result["opened"] = await scoring.open_to(
             me, settings.names, settings.label_at, sums, settings.test_scores
         )
     return result
+
+
+async def _open_step(me: Party, terms: RegressionTerms, share: Tensor) -> Tensor | None:
+    """The sums of `newton.fit` about convergence, at the label holder; None elsewhere."""
+    if me.name != terms.label_at:
+        await me.send(terms.label_at, StepShare([share.contiguous()]))
+        return None
+    total = share.clone()
+    others = [name for name in terms.names if name != me.name]
+    for name, message in (await me.gather(others, StepShare)).items():
+        if [(v.shape, v.dtype) for v in message.values] != [(total.shape, torch.int64)]:
+            raise ProtocolError(f"{name!r} sent a share that does not match the size of a step.")
+        total += message.values[0]
+    return total
 
 
 async def _widths(me: Party, terms: RegressionTerms, others: list[str]) -> dict[str, int]:

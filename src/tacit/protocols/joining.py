@@ -100,7 +100,7 @@ class Free(Message, reveals="that the party has answered and can be asked again"
     pass
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
     """The text of another party, for a log: on one line, and not longer than a paragraph."""
     return " ".join("".join(c if c.isprintable() else " " for c in text[:MOST_SHOWN]).split()).rstrip(".")
 
@@ -116,10 +116,10 @@ async def attend(me: Party, server: str, version: str, prepare: Callable[[Work],
     while True:
         message: Any = await scope.recv(server, Call, Work, Refused, GaveUp)
         if isinstance(message, Refused):
-            raise ProtocolError(f"the server {server!r} refuses party {me.name!r}: {_shown(message.reason)}")
+            raise ProtocolError(f"the server {server!r} refuses party {me.name!r}: {shown(message.reason)}")
         if isinstance(message, GaveUp):
             raise ProtocolError(
-                f"the server {server!r} ended the run early: {_shown(message.reason)}. What this party "
+                f"the server {server!r} ended the run early: {shown(message.reason)}. What this party "
                 "answered is on its record. If the server resumes the run, start this party again as before."
             )
         if isinstance(message, Call):

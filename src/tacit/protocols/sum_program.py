@@ -45,6 +45,7 @@ from ..parameters import check, choice, real, whole
 from ..parties.message import Message
 from . import secagg
 from .consent import Commitment, OneSum
+from .joining import shown
 from .rounds import run_sum
 from .sum_steps import Down as Down
 from .sum_steps import R, T
@@ -187,7 +188,7 @@ async def client(
     while True:
         message = message if message is not None else await me.recv(server, *ASKS)
         if isinstance(message, SumsOver) and message.failed:
-            raise ProtocolError(f"the coordinator {server!r} gave up: {message.failed:.300}")
+            raise ProtocolError(f"the coordinator {server!r} gave up: {shown(message.failed)[:300]}")
         if isinstance(message, SumsOver):
             return dict(message.vectors)
         step = message.step
@@ -364,7 +365,7 @@ async def _refusal(me: Party, names: Sequence[str]) -> str:
     while True:
         name, message = await me.first(SumRefused)
         if name in names:
-            return f"party {name!r} does not answer step {message.step + 1}: {message.reason:.300}"
+            return f"party {name!r} does not answer step {message.step + 1}: {shown(message.reason)[:300]}"
 
 
 async def _restart(names: Sequence[str], admission: Admission | None) -> str:

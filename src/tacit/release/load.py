@@ -34,10 +34,13 @@ def load(directory: str | Path, *, model: Any = None) -> Result:
     events = _events(folder / "events.jsonl")
     ledger = folder / "ledger.json"
     end: Event = next((e for e in reversed(events) if e["kind"] == "end"), {})
+    metrics = end.get("metrics", {})
+    if not isinstance(metrics, dict):
+        raise BadRun(f"{folder / 'events.jsonl'} has no metrics at its end. {DAMAGED}")
     return Result(
         module,
-        dict(end.get("metrics", {})),
-        Ledger.from_dict(_json(ledger)) if ledger.exists() else Ledger(),
+        metrics,
+        _ledger(ledger) if ledger.exists() else Ledger(),
         _job(folder / "job.toml"),
         events,
         folder,
@@ -55,18 +58,20 @@ def _events(file: Path) -> list[Event]:
         try:
             event = json.loads(line) if line.strip() else None
             if event is not None:
+                if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
+                    raise ValueError("it is no event")
                 events.append(decode_nonfinite(event))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             if number == len(lines):
                 break
             raise BadRun(f"{file}, line {number}, cannot be read: {error}. {DAMAGED}") from error
     return events
 
 
-def _json(file: Path) -> Any:
+def _ledger(file: Path) -> Ledger:
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return Ledger.from_dict(json.loads(file.read_text(encoding="utf-8")))
+    except (BadRun, OSError, ValueError, RecursionError) as error:
         raise BadRun(f"{file} cannot be read: {error}. {DAMAGED}") from error
 
 

@@ -238,7 +238,7 @@ def read_release(folder: str | Path) -> tuple[Release, str | None]:
     file = Path(folder) / FILE
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadRun(f"{file} cannot be read: {error}. {DAMAGED}") from error
     release = Release.from_dict(values, str(file))
     digest = values.get("sha256")

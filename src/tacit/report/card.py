@@ -168,7 +168,7 @@ def _metrics(record: RunRecord) -> Part:
             f"The accuracy {accuracy:.3f} is not above {majority:.3f}, that of always guessing the majority "
             "class."
         )
-    calibration = _last_tested(record).get("calibration")
+    calibration = _details(record).get("calibration")
     if isinstance(calibration, Sequence) and not isinstance(calibration, str) and calibration:
         part.tables.append(
             Table(
@@ -184,7 +184,7 @@ def _metrics(record: RunRecord) -> Part:
 
 
 def _subgroups(record: RunRecord) -> list[Part]:
-    groups = _last_tested(record).get("subgroups")
+    groups = _details(record).get("subgroups")
     if not isinstance(groups, Mapping) or not groups:
         return []
     tables = []
@@ -254,8 +254,10 @@ def _settings(record: RunRecord) -> Mapping[str, Any]:
     return settings if isinstance(settings, Mapping) else {}
 
 
-def _last_tested(record: RunRecord) -> Mapping[str, Any]:
-    return next((e for e in reversed(record.rounds) if "loss" in e), {})
+def _details(record: RunRecord) -> Mapping[str, Any]:
+    """Return the curves and subgroups of the run's model, which with early stopping is not the last one."""
+    last: Mapping[str, Any] = next((e for e in reversed(record.rounds) if "loss" in e), {})
+    return {**last, **(record.last("end").get("metrics") or {})}
 
 
 def _count(n: int) -> str:

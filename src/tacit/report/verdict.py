@@ -360,7 +360,9 @@ def run(record: RunRecord) -> list[str]:
         )
     if record.diverged is not None:
         sentences.append("Results after that round are meaningless. Try a smaller learning rate first.")
-    if is_finite(metrics.get(f"best_{metric}")):
+    if record.last("stop"):
+        sentences.append(f"Its model is that of round {metrics.get('best_round', '?')}: early stopping.")
+    elif is_finite(metrics.get(f"best_{metric}")):
         best = format_metric(metric, metrics[f"best_{metric}"])
         sentences.append(
             f"{metric_title(metric)} is {format_metric(metric, metrics.get(metric))} in the last round and "

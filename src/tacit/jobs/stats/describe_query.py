@@ -11,6 +11,8 @@ from ...parties.ledger import Ledger
 from ...stats.columns import text_of
 from ...stats.counts import CorrelationProgram, CrosstabProgram, FrequentProgram, HistogramProgram
 from ...stats.description import DescribeProgram
+from ...stats.noisy import check_privacy
+from ...stats.noisy_crosstab import NoisyCrosstab
 from . import tables
 from .describe import (
     DELTA,
@@ -116,14 +118,24 @@ class CrosstabOptions:
     columns: str = ""
     categories: dict = field(default_factory=dict)  # type: ignore[type-arg]
     min_count: int = LEAST
+    epsilon: float | None = None
+    delta: float = DELTA
 
 
-def _crosstab(options: CrosstabOptions, parties: int) -> CrosstabProgram:
+def _crosstab(options: CrosstabOptions, parties: int) -> CrosstabProgram | NoisyCrosstab:
     owner = "stats.crosstab"
     _need(owner, rows=options.rows, columns=options.columns)
-    return CrosstabProgram(
-        _levels(owner, options.rows, options.categories), _levels(owner, options.columns, options.categories)
-    )
+    a, b = (_levels(owner, c, options.categories) for c in (options.rows, options.columns))
+    if options.epsilon is None:
+        return CrosstabProgram(a, b)
+    check_privacy(owner, options.epsilon, options.delta)
+    return NoisyCrosstab(parties, float(options.epsilon), options.delta, categories=(a, b))
+
+
+def _conclude_crosstab(program: Any, found: Any, ledger: Any, options: CrosstabOptions) -> Any:
+    if isinstance(program, NoisyCrosstab):
+        return tables.conclude_noisy_crosstab(program, found, ledger)
+    return tables.conclude_crosstab(program, found, ledger, options.min_count)
 
 
 @dataclass(frozen=True)
@@ -203,7 +215,7 @@ VERBS = {
     "crosstab": StatsVerb(
         CrosstabOptions,
         _crosstab,
-        _as(lambda p, f, ledger, o: tables.conclude_crosstab(p, f, ledger, o.min_count)),
+        _as(_conclude_crosstab),
     ),
     "correlation": StatsVerb(
         CorrelationOptions,

@@ -28,7 +28,8 @@ from ...stats.comparisons import (
 from ...stats.counts import CorrelationProgram, CrosstabProgram, FrequentProgram, HistogramProgram
 from ...stats.description import DescribeProgram, Descriptions
 from ...stats.disclosure import suppress, suppress_table
-from ...stats.noisy import NoisyHistogram, Z
+from ...stats.noisy import NoisyHistogram, Z, check_privacy
+from ...stats.noisy_crosstab import NoisyCrosstab, independence_test
 from ...stats.table_one import few_rows
 from ...stats.tables import check_frames
 from .describe import (
@@ -203,16 +204,35 @@ def crosstab(
     *,
     categories: Mapping[str, Sequence[Any]] | None = None,
     min_count: int = LEAST,
+    epsilon: float | None = None,
+    delta: float = DELTA,
     runtime: Any = "cohort",
     guard: Any = None,
 ) -> Statistic:
     """Counts by two columns, with Pearson's χ² test; rows with a missing value are left out.
 
-    Counts of 1 to min_count − 1 are not shown, and then neither is the test.
+    Counts of 1 to min_count − 1 are not shown, and then neither is the test. With `epsilon` and declared
+    `categories` of both columns, counts have noise, `margin` bounds it (95%), and p comes from simulated
+    independent tables with the same noise.
     """
     owner, declared = "stats.crosstab", categories or {}
     frames = check_frames(fed, owner)
     need_columns(frames, [rows, columns], owner)
+    if epsilon is not None:
+        missing = [c for c in (rows, columns) if c not in declared]
+        if missing:
+            raise bad(
+                owner,
+                "categories",
+                categories,
+                f"the levels of {' and '.join(map(repr, missing))} with epsilon: taken from rows, they would "
+                "show that a level occurs",
+            )
+        check_privacy(owner, epsilon, delta)
+        pair = tuple(levels(frames, c, declared[c], owner) for c in (rows, columns))
+        noisy = NoisyCrosstab(len(frames), float(epsilon), delta, categories=pair)
+        total, ledger = run_sums(noisy, frames, runtime=runtime, guard=guard, owner=owner)
+        return conclude_noisy_crosstab(noisy, total, ledger)
     a, b = (levels(frames, c, declared.get(c), owner) for c in (rows, columns))
     program = CrosstabProgram(a, b)
     total, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner=owner)
@@ -232,6 +252,27 @@ def conclude_crosstab(program: CrosstabProgram, total: np.ndarray, ledger: Ledge
     statistics = {"n": float(counts.sum()), "chi_square": test.statistic, "df": test.df, "p": test.p}
     note = f"counts below {least} are not shown, nor the test that they would enter"
     return Statistic(f"{rows} by {columns}", table, ledger, statistics, (note,) if hidden.any() else ())
+
+
+def conclude_noisy_crosstab(program: NoisyCrosstab, total: np.ndarray, ledger: Ledger) -> Statistic:
+    (rows, a), (columns, b) = program.categories
+    counts, variance = total[:-1, :-1].astype(float), program.variance(total.size, 1)
+    table = pd.DataFrame(
+        np.maximum(counts, 0), pd.Index([*a, OTHER], name=rows), pd.Index([*b, OTHER], name=columns)
+    )
+    statistic, p = independence_test(counts[:-1, :-1], variance, np.random.default_rng(0))
+    statistics = {
+        "n": float(counts.sum()),
+        "chi_square": statistic,
+        "p": p,
+        "margin": Z * math.sqrt(variance),
+    }
+    notes = [f"counts have noise of standard deviation {math.sqrt(variance):.3g}"]
+    if math.isnan(p):
+        notes.append("the test needs expected counts of at least 5 in all declared cells")
+    else:
+        notes.append("p: share of simulated independent tables with the same noise and as large a χ²")
+    return Statistic(f"{rows} by {columns}", table, ledger, statistics, tuple(notes))
 
 
 def correlation(

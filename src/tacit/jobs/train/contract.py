@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from ... import aggregate, algorithms, guard, models, pace, selection
+from ...config.train import BALANCED, SIMULATED
 from ...config.train import SETTINGS as TRAIN_SETTINGS
-from ...config.train import SIMULATED
 from ...errors import BadJob, TacitError
 from ...parameters import from_table, to_table, whole
 from .elsewhere import Deployed, Elsewhere
@@ -218,6 +218,7 @@ class Contract:
         if t["preparation"] is not None:
             rows += (
                 f"; statistics of the tables by {t['preparation']['steps']} hidden sums over all parties"
+                + (", with how many rows have each label" if train["class_weight"] == BALANCED else "")
                 + (", from which each of the two learns the other's part" if len(t["parties"]) == 2 else "")
             )
         model = "own code" if t["model"] is None else t["model"].get("name")
@@ -254,7 +255,7 @@ def _row_privacy(private: Mapping[str, Any]) -> str:
         else f"noise of {private['noise_multiplier']:g} times the clipping norm, taken of "
         f"{private['public_size']:,} rows,"
     )
-    return f"DP-SGD at each party: {amount} at δ = {private['delta']:g} for each of its rows"
+    return f"DP-SGD at each party: {amount} at δ = {private['delta']:g} for each of its training rows"
 
 
 @dataclass(frozen=True)

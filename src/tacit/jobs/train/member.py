@@ -42,6 +42,7 @@ from .counts import blank_tally
 from .figures import add_noise, fit_figures
 from .hidden_sums import HiddenCounts, HiddenSum
 from .local import Member
+from .objective import balance_classes
 from .party_rows import PartyTable, load_rows, read_party_table
 from .plan import Plan
 from .record import STATISTICS, Record
@@ -272,19 +273,21 @@ class ClientWork:
             text = file.read_text()
             if preparing.digest_of(text) != bound:
                 raise BadRun(f"{file} was modified. It holds the statistics of this job: restore it.")
-            self.pipeline, self.statistics = preparing.check_result(text, self.program.pipeline), text
+            pipeline = preparing.check_result(text, self.program.pipeline)
+            preparing.check_label_counts(pipeline, self.program, self.table)
+            self.pipeline, self.statistics = pipeline, text
             self.fitted.set()
 
     def take_statistics(self, text: str) -> None:
         """Accept the result of the preparation: once, for ever."""
-        if self.program is None or self.contract is None:
+        if self.program is None or self.contract is None or self.table is None:
             raise ProtocolError(
                 f"the server sends {self.name!r} statistics, and the agreed job has no preparation. Nothing "
                 "was sent in answer."
             )
         pipeline = preparing.check_result(text, self.program.pipeline)
+        preparing.check_label_counts(pipeline, self.program, self.table)
         if STATISTICS not in self.record.bound:
-            assert self.table is not None
             preparing.check_rows(self.table, pipeline)
         # before it is bound: what is bound must be there after a crash
         if STATISTICS not in self.record.bound:
@@ -299,6 +302,7 @@ class ClientWork:
         terms = contract.tables
         # without its statistics a table is encoded by its own: that shows what does not fit, and no more
         fed = load_rows(Path(self.data["folder"])) if self.table is None else self.table.encode(self.pipeline)
+        p = balance_classes(p, self.pipeline)
         binding = preparing.bind_statistics(contract.digest, self.statistics)
         shape, classes = list(fed.rows.x.shape[1:]), fed.classes or 0
         if shape != terms["features"] or classes != terms["classes"]:
@@ -653,6 +657,8 @@ class ClientWork:
             ledger.spend(guards.own_spend(self.plan, self.mine.guard, self.account, self.record.evaluations))
         if self.agreement is not None and self.statistics and len(self.plan.fed) == 2:
             ledger.stamp(preparing.TWO)
+        if self.contract is not None and self.statistics and self.plan.label_counts is not None:
+            preparing.record_label_counts(ledger, self.name, self.contract.tables["server"])
         if self.agreement is not None and self.rows is not None and self.rows.account.spent:
             ledger.spend(self.rows.spending())
 

@@ -39,6 +39,7 @@ from .counts import blank_tally, unpack_tally
 from .elsewhere import Deployed, Elsewhere
 from .member import member, model_spec, run_alongside
 from .messages import SERVER, MessageTrainer
+from .objective import balance_classes
 from .party_rows import read_layout, save_rows
 from .plan import Plan
 from .trainer import Records, RoundRecord, RunContext
@@ -335,7 +336,8 @@ class NetworkedTrainer(MessageTrainer):
         )
         self.pipeline, self.prepared = pipeline, preparing.to_text(pipeline)
         # errors of a regression are reported in the unit of the tables
-        self.plan = replace(self.plan, fed=replace(self.plan.fed, pipeline=pipeline))
+        p = replace(self.plan, fed=replace(self.plan.fed, pipeline=pipeline))
+        self.plan = balance_classes(p, pipeline)
         for hidden in (self.hidden, self.counted):
             if hidden is not None:
                 hidden.federation = self.binding()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ...config.train import BALANCED, TrainConfig
 from ...data.federation import Federation
+from ...data.pipeline import Pipeline
 from ...parameters import bad
+from .preparing import program_of
 from .table_defaults import L2, is_linear, recipe_of
 
 if TYPE_CHECKING:
@@ -27,13 +31,28 @@ def _default_l2(config: TrainConfig, fed: Federation) -> float:
     return L2 if is_linear(config.model) and recipe_of(fed, config.runtime) is not None else 0.0
 
 
-def weigh_classes(p: Plan) -> tuple[float, ...] | None:
-    """Return the weight of each class, in the order of the classes; None: all weigh 1."""
+def weigh_classes(p: Plan) -> tuple[float, ...] | str | None:
+    """Return the weight of each class, in the order of the classes; None: all weigh 1.
+
+    Between real parties "balanced" stays: the weights follow from the preparation (`balance_classes`).
+    """
     given, fed = p.class_weight, p.fed
     if given is None or fed.classes is None:
         return None
+    if given == BALANCED and p.runtime == "parties":
+        if program_of(p, p.through.layout) is None:
+            raise bad(
+                "train",
+                "class_weight",
+                given,
+                "weights by label, such as { ill = 4, healthy = 1 }, where parties do not prepare their "
+                "tables together",
+                "'balanced' needs the label counts of all parties, which are summed with the statistics of "
+                "the tables: by default with three parties or more, or with fit = 'federated' in [data].",
+            )
+        return BALANCED
     if given == BALANCED:
-        return balance(count_labels(fed))
+        return balance(count_labels(fed).tolist())
     labels = fed.labels or tuple(map(str, range(fed.classes)))
     if isinstance(given, dict):
         if set(given) != set(labels):
@@ -50,7 +69,14 @@ def count_labels(fed: Federation) -> torch.Tensor:
     return torch.bincount(y[y >= 0], minlength=fed.classes or 0)
 
 
-def balance(counts: torch.Tensor) -> tuple[float, ...]:
+def balance(counts: Sequence[int]) -> tuple[float, ...]:
     """Return n / (C · n_c) for each class, as scikit-learn's "balanced"; a class without rows weighs 1."""
-    n, present = float(counts.sum()), int((counts > 0).sum())
-    return tuple(n / (present * c) if c else 1.0 for c in counts.tolist())
+    n, present = sum(counts), sum(c > 0 for c in counts)
+    return tuple(n / (present * c) if c else 1.0 for c in counts)
+
+
+def balance_classes(p: Plan, pipeline: Pipeline | None) -> Plan:
+    """Return the plan with the weights that follow from a preparation's label counts, if it asks for them."""
+    if p.class_weight != BALANCED or pipeline is None:
+        return p
+    return replace(p, class_weight=balance(pipeline.label_counts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -101,7 +102,8 @@ def read_layout(table: Mapping[str, Any]) -> AgreedTable:
     """Return what [data] of a job for real parties says, checked."""
     what = "for real parties it describes the columns of each party's own file, and has no key"
     layout = from_fields(table, TableLayout, "[data]", what)
-    kinds = {k: tuple(v) for k, v in layout.categories.items()}
+    # sorted: a contract does not keep the order of a table, and all parties must encode a row alike
+    kinds = {k: tuple(v) for k, v in sorted(layout.categories.items())}
     mean, std = (tuple(map(float, given)) or None for given in (layout.mean, layout.std))
     recipe = Recipe(
         tuple(layout.numbers),
@@ -110,7 +112,7 @@ def read_layout(table: Mapping[str, Any]) -> AgreedTable:
         fit=layout.fit or "federated",
         mean=mean,
         std=std,
-        dates={k: tuple(v) if isinstance(v, list) else v for k, v in layout.dates.items()},
+        dates={k: tuple(v) if isinstance(v, list) else v for k, v in sorted(layout.dates.items())},
         date_formats=dict(layout.date_formats),
         missing_codes={k: tuple(v) if isinstance(v, list) else (v,) for k, v in layout.missing_codes.items()},
         scaling=layout.scaling,
@@ -222,8 +224,11 @@ class PartyTable:
 
     @property
     def training_rows(self) -> DataFrame:
-        """What preparation is about."""
-        return self.frame.iloc[self.train.numpy()]
+        """What preparation is about; the label is a class's name, as agreed, or a number."""
+        rows, labels = self.frame.iloc[self.train.numpy()], self.agreed.labels
+        if labels is None:
+            return rows
+        return rows.assign(**{self.agreed.label: [labels[k] for k in self.y[self.train].tolist()]})
 
     def fit_alone(self) -> Pipeline:
         """Return the pipeline with declared statistics or, without these, with this party's own."""
@@ -307,7 +312,10 @@ def read_party_table(
     groups = Subgroups.without_rows(subgroups, recipe.categories, recipe.numbers)
     if groups is not None:
         groups = groups._replace(codes=groups.encode(subgroups, frame))
-    held, train = _hold_out(len(y), agreed.held_fraction, seed, one_by_one)
+    if one_by_one:
+        held, train = _hold_out_each(frame, recipe, y, agreed.held_fraction, seed)
+    else:
+        held, train = _hold_out(len(y), agreed.held_fraction, seed)
     if not len(train):
         raise BadData(f"{file}: all of its {len(y)} rows are held out, and there is none to train on.")
     return PartyTable(file.name, name, agreed, frame, y, train, held, seed, groups)
@@ -325,12 +333,22 @@ def read_rows(
     return read_party_table(name, path, layout, seed, one_by_one, subgroups).encode()
 
 
-def _hold_out(rows: int, fraction: float, seed: int, one_by_one: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def _hold_out(rows: int, fraction: float, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the numbers of the rows that are held out, and of those to train on."""
-    rng = np.random.default_rng([seed, HOLDING])
-    if one_by_one:
-        is_held = rng.random(rows) < fraction
-        return torch.from_numpy(np.flatnonzero(is_held)), torch.from_numpy(np.flatnonzero(~is_held))
-    order = torch.from_numpy(rng.permutation(rows))
+    order = torch.from_numpy(np.random.default_rng([seed, HOLDING]).permutation(rows))
     held = min(max(round(fraction * rows), 1 if fraction and rows > 1 else 0), rows - 1)
     return order[:held], order[held:]
+
+
+def _hold_out_each(
+    frame: DataFrame, recipe: Recipe, y: torch.Tensor, fraction: float, seed: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the same, decided for each row by its own values: neither its place nor other rows matter."""
+    raw = recipe.raw(frame)
+    codes = [recipe.place_of(name, frame)[:, None] for name in recipe.categories]
+    # one bit pattern for each of NaN and 0
+    content = np.concatenate([np.where(np.isnan(raw), np.nan, raw) + 0.0, *codes, y.numpy()[:, None]], axis=1)
+    key = f"held {seed}".encode()
+    draws = [hashlib.blake2b(row.tobytes(), key=key, digest_size=8).digest() for row in content]
+    is_held = np.array([int.from_bytes(draw, "big") < fraction * 2**64 for draw in draws], dtype=bool)
+    return torch.from_numpy(np.flatnonzero(is_held)), torch.from_numpy(np.flatnonzero(~is_held))

@@ -16,8 +16,8 @@ from ...algorithms.plan import count_steps, identify
 from ...algorithms.types import State
 from ...audit.poisoning import Adversaries
 from ...config import conflicts
+from ...config.train import BALANCED, TrainConfig, to_tables
 from ...config.train import MIN_ROWS as MIN_ROWS
-from ...config.train import TrainConfig, to_tables
 from ...data.federation import Federation, check_one_label
 from ...data.subgroups import Subgroups, attach
 from ...engine.evaluation import Rules
@@ -30,7 +30,7 @@ from ...parameters import NONE, bad, check, to_table
 from ...runtimes.cohort import Run
 from ..devices import device_for
 from . import guards
-from .objective import resolve_loss, weigh_classes
+from .objective import count_labels, resolve_loss, weigh_classes
 from .table_defaults import fit_model, recipe_of, table_defaults
 
 
@@ -52,12 +52,15 @@ class Plan(TrainConfig):
     )
     through: Any = None  # the runtime object, where `runtime` is "processes" or "parties"
     preset: tuple[str, ...] = ()  # options that follow from the data being a table
+    # with class_weight = "balanced": the training rows of all parties with each label; () if not known yet
+    label_counts: tuple[int, ...] | None = None
     sums_only: bool = False  # the server sees metrics on held-out rows of all parties together only
 
     @property
     def objective(self) -> Objective:
-        """What local steps minimize."""
-        return Objective(self.loss or "cross_entropy", self.class_weight or (), self.l2 or 0.0)
+        """What local steps minimize; without weights as long as they are not known (`balance_classes`)."""
+        weights = () if self.class_weight == BALANCED else self.class_weight or ()
+        return Objective(self.loss or "cross_entropy", weights, self.l2 or 0.0)
 
     def run(self) -> Run:
         members = None if self.members is None else np.array(self.members)
@@ -315,7 +318,12 @@ def make_plan(fed: Federation, *, label: str = "", skew: str = "", **options: An
 
 def _complete(p: Plan) -> Plan:
     """Fill in what follows from the data: class weights, malicious rows, public sizes, hidden weights."""
-    changes: dict[str, Any] = {"guard": _with_max_rows(p), "class_weight": weigh_classes(p)}
+    changes: dict[str, Any] = {
+        "guard": _with_max_rows(p),
+        "class_weight": weigh_classes(p),
+    }
+    if p.class_weight == BALANCED:
+        changes["label_counts"] = () if p.runtime == "parties" else tuple(count_labels(p.fed).tolist())
     fed = _with_subgroups(p)
     if p.threshold is not None and fed.pipeline is not None:  # predictions use it, too
         fed = dataclasses.replace(fed, pipeline=dataclasses.replace(fed.pipeline, threshold=p.threshold))

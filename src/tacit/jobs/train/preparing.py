@@ -25,14 +25,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...config.train import BALANCED
 from ...data.pipeline import Pipeline, PipelinePreparation
 from ...data.recipe import OTHER, RANKS, Recipe
 from ...errors import BadData, BadRun, ProtocolError
 from ...files import write_atomic
 from ...guard import Noise
-from ...protocols.sum_program import SumRules
 
 if TYPE_CHECKING:
+    from ...parties.ledger import How, Ledger
+    from ...protocols.sum_program import SumRules
     from .party_rows import PartyTable
     from .plan import Plan
 
@@ -65,7 +67,13 @@ def program_of(p: Plan, layout: Mapping[str, Any] | None) -> PipelinePreparation
         return None
     if agreed.fit == "" and (len(p.fed) < FEWEST or claims_epsilon(p)):
         return None
-    return PipelinePreparation(agreed.pipeline)
+    return PipelinePreparation(agreed.pipeline, counts_labels=p.class_weight == BALANCED)
+
+
+def record_label_counts(ledger: Ledger, party: str, sender: str, how: How = "executed") -> None:
+    """Add the line of the label counts that class_weight = "balanced" needs."""
+    what = "how many training rows of all parties together have each label (class_weight = 'balanced')"
+    ledger.record(party, sender, "LabelCounts", what, how=how)
 
 
 def claims_epsilon(p: Plan) -> bool:
@@ -74,6 +82,8 @@ def claims_epsilon(p: Plan) -> bool:
 
 def rules_of(contract: str, parties: tuple[str, ...], within: float | None = None) -> SumRules:
     """Return the rules of its sums: over all parties or none, against an active server."""
+    from ...protocols.sum_program import SumRules  # it needs msgpack, which a simulation does not
+
     return SumRules(contract, parties, 1.0, "active", within)
 
 
@@ -158,7 +168,22 @@ def check_rows(table: PartyTable, pipeline: Pipeline) -> None:
 def unfitted(pipeline: Pipeline) -> Pipeline:
     """Return the pipeline without what preparation computes."""
     recipe = replace(pipeline.recipe, mean=None, std=None, fill=None, limits={}, knots={}, rare={})
-    return replace(pipeline, recipe=recipe, target=(0.0, 1.0))
+    return replace(pipeline, recipe=recipe, target=(0.0, 1.0), label_counts=())
+
+
+def check_label_counts(pipeline: Pipeline, program: PipelinePreparation, table: PartyTable) -> None:
+    """Raise ProtocolError unless label counts are there as agreed, and none is below this party's own."""
+    why = ""
+    if bool(pipeline.label_counts) != program.counts_labels:
+        why = "they have label counts exactly if the agreed class_weight is 'balanced'"
+    elif program.counts_labels:
+        own = program.count_labels(table.training_rows).tolist()
+        if any(n < mine for n, mine in zip(pipeline.label_counts, own)):
+            why = "they have fewer rows of a label than this party alone"
+    if why:
+        raise ProtocolError(
+            f"the server's statistics of the tables cannot be used: {why}. Nothing was sent in answer."
+        )
 
 
 def _check_statistics(recipe: Recipe) -> None:

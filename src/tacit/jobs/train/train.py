@@ -8,6 +8,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -46,7 +47,8 @@ from ...topologies import Gossip, Hierarchy
 from ..devices import placed
 from . import guards, paced
 from .plan import Plan, make_plan, prepare_stack
-from .simulated import SimulatedTrainer
+from .preparing import record_label_counts
+from .simulated import SimulatedTrainer, all_parties
 from .stopping import EarlyStopping, without_best
 from .trainer import PENDING, RoundRecord, RunContext, Trainer
 
@@ -55,6 +57,10 @@ if TYPE_CHECKING:
 
 # with more parties than this, each party's accuracy is kept for the last round only, to save memory
 EACH = 1000
+ENCODED = (
+    "ε does not cover the statistics by which the table was encoded, which are exact. Give fit_epsilon, "
+    "declare mean and std (fit=data.Recipe(…)), or use fit='none' if that matters."
+)
 # entries of an evaluation that are kept for the model of the run only
 DETAILS = ("confusion", "calibration", "curve", "subgroups")
 
@@ -423,6 +429,8 @@ class _Training:
         """Return how the model of run i is used: what pipeline.json holds."""
         p = self.plans[i]
         pipeline = p.fed.pipeline if self.trainer.pipeline is None else self.trainer.pipeline
+        if p.label_counts and pipeline is not None:  # as the preparation of real parties leaves them there
+            pipeline = replace(pipeline, label_counts=p.label_counts)
         return Release.of(p.model, p.fed, pipeline, p.threshold, versions=versions(__version__))
 
     def _ledger(self, i: int) -> Ledger:
@@ -435,13 +443,37 @@ class _Training:
             from .local_dp import spent
 
             ledger.merge(spent(p, last))
+        if p.label_counts is not None and p.talks:
+            everyone, server = all_parties(p), "server"
+            if p.runtime == "parties":  # a real party has the line in its own ledger
+                record_label_counts(ledger, server, everyone)
+            elif isinstance(p.topology, Gossip):
+                record_label_counts(ledger, everyone, everyone, "ideal")
+            else:
+                record_label_counts(ledger, server, everyone, "ideal")
+                record_label_counts(ledger, everyone, server, "ideal")
         if p.fed.spent is not None:  # the noisy statistics by which the table was encoded
             ledger.spend(Spend(**p.fed.spent))
         if account is not None and account.spent:
             ledger.spend(guards.spend(p, self.trainer.guards[i], account, last))
+        if ledger.spent and _has_exact_statistics(p):
+            ledger.stamp(ENCODED)
         if p.insecure_seed is not None:
             ledger.stamp(NOT_PRIVATE)
         return ledger
+
+
+def _has_exact_statistics(p: Plan) -> bool:
+    """Whether rows of a table were encoded by statistics of theirs that no ε of the ledger covers."""
+    if p.fed.spent is not None:
+        return False
+    if p.fed.pipeline is not None and p.fed.pipeline.recipe.fill is not None:  # federated
+        return True
+    table = None if p.fed.source is None else p.fed.source.table
+    if table is None or table.recipe.is_fitted:
+        return False
+    # noise that hides a whole party also hides what it computes for itself
+    return table.recipe.fit == "pooled" or (table.recipe.fit == "party" and p.private is not None)
 
 
 def _describe_preset(p: Plan) -> list[str]:
@@ -469,7 +501,8 @@ def _last_metrics(events: list[Event], asked: str | None, best_round: int = 0) -
         best = scored[0]
         for e in scored[1:]:
             best = e if is_better(metric, e[metric], best[metric]) else best
-        metrics |= {f"best_{metric}": best[metric], "best_round": best_round or best["round"]}
+        best = last if best_round else best
+        metrics |= {f"best_{metric}": best[metric], "best_round": best["round"]}
     return metrics | {k: last[k] for k in DETAILS if k in last}
 
 

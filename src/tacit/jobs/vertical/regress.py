@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...mpc import regression, scoring
+from ...errors import BadData
+from ...mpc import newton, regression, scoring
 from ...parameters import bad
 from ...parties.ledger import Ledger
 from ...results import JobResult
@@ -38,7 +40,7 @@ class Regression(JobResult):
     """
 
     title = "Regression over columns of several parties"
-    facts = ("weights", "intercept", "columns", "metrics", "notes")
+    facts = ("weights", "intercept", "columns", "metrics", "converged", "notes")
 
     weights: dict[str, Tensor]
     intercept: float
@@ -46,10 +48,50 @@ class Regression(JobResult):
     ledger: Ledger
     notes: tuple[str, ...] = ()
     columns: dict[str, tuple[str, ...]] = field(repr=False, default_factory=dict)
+    converged: bool | None = None  # None: not checked
+    family: str = "logistic"
 
     @property
     def value(self) -> dict[str, Tensor]:
         return self.weights
+
+    def predict(self, columns: Mapping[str, Any]) -> Tensor:
+        """Return the probability of class 1, or the number, for rows of all parties' columns.
+
+        `columns` are {party: tensor, array or data frame}, encoded as in training; of a data frame, the
+        columns of `self.columns`. This adds the parties' scores in one place: the label holder of a real
+        federation would learn the others' score of each row.
+        """
+        if not isinstance(columns, Mapping) or set(columns) != set(self.weights):
+            names = list(columns) if isinstance(columns, Mapping) else type(columns).__name__
+            raise bad("predict", "columns", names, f"the columns of {list(self.weights)} by party")
+        parts = {name: self._read(name, columns[name]) for name in self.weights}
+        if len({len(x) for x in parts.values()}) > 1:
+            sizes = {name: len(x) for name, x in parts.items()}
+            raise bad("predict", "the number of rows", sizes, "the same at all parties")
+        score = sum(x @ self.weights[name] for name, x in parts.items()) + self.intercept
+        assert isinstance(score, Tensor)
+        return score if self.family == "linear" else torch.sigmoid(score)
+
+    def _read(self, name: str, x: Any) -> Tensor:
+        known = getattr(x, "columns", None)
+        if known is not None:
+            missing = [c for c in self.columns.get(name, ()) if c not in known]
+            if missing or name not in self.columns:
+                raise BadData(
+                    f"predict: the table of {name!r} has no column {', '.join(map(repr, missing))}."
+                )
+            x = x[list(self.columns[name])].to_numpy(dtype="float64")
+        x = torch.as_tensor(x).double()
+        x = x.reshape(len(x), -1)
+        if x.shape[1] != len(self.weights[name]):
+            raise bad(
+                "predict",
+                f"the columns of {name!r}",
+                x.shape[1],
+                f"{len(self.weights[name])}, as in training",
+            )
+        return x
 
 
 def regress(
@@ -62,6 +104,7 @@ def regress(
     batch_size: int | None = None,
     lr: float | None = None,
     momentum: float = 0.8,
+    solver: str | None = None,
     l2: float = 0.0,
     test: Any = None,
     test_fraction: float = 0.2,
@@ -79,9 +122,11 @@ def regress(
     coefficients are in the columns' own units.
 
     `l2` is the ridge on standardized columns: 1/(n·C) of scikit-learn's LogisticRegression, alpha/n of its
-    Ridge. `lr=None` uses the largest step size that is safe for any data; `batch_size=None` uses all rows in
-    every step. With little or no ridge, raise `epochs` and `momentum` (400 and 0.9): well-separated classes
-    take many steps.
+    Ridge. `solver`: "newton" (the default) uses the inverse of XᵀX on shares. It solves the normal equations
+    of a linear model in at most 12 steps, and a logistic model in `epochs` steps with `momentum`; `converged`
+    and the notes say whether it did. "descent" is gradient descent with step size `lr` (None: the largest
+    that is safe for any data) over batches (`batch_size`; None: all rows), the default if one of these is
+    given; its convergence is not checked.
     """
     if secure != "shared":
         raise bad("regress", "secure", secure, "'shared'", WITHDRAWN if secure == "encrypted" else "")
@@ -96,9 +141,12 @@ def regress(
             "'logistic' for two classes, 'linear' for numbers",
             f"These labels are {'numbers' if rows.classes is None else f'of {rows.classes} classes'}.",
         )
+    if solver is None:
+        solver = "newton" if lr is None and batch_size is None else "descent"
     terms = _terms(
         rows,
         {
+            "solver": solver,
             "family": family,
             "epochs": epochs,
             "batch_size": batch_size,
@@ -112,6 +160,13 @@ def regress(
     results = choose_runtime("regress", runtime, all_stay=True).run_sync(programs, ledger=ledger)
     holder = results[terms.label_at]
     notes = list(rows.notes)
+    converged = None
+    if "convergence" in holder:
+        found = newton.Convergence(**holder["convergence"])
+        converged = found.is_converged
+        notes += _convergence_notes(found, family)
+    else:
+        notes.append("Convergence was not checked (solver='descent').")
     metrics = _metrics(terms, rows.test_y[0], holder) if terms.tests else {}
     if family == "logistic" and not test_scores and terms.tests > scoring.AUC_ROWS:
         notes.append(
@@ -126,7 +181,26 @@ def regress(
         ledger,
         tuple(notes),
         rows.columns,
+        converged,
+        family,
     )
+
+
+def _convergence_notes(found: newton.Convergence, family: str) -> list[str]:
+    collinear = "Columns of different parties are nearly collinear: their own coefficients are not determined"
+    if not found.is_converged:
+        return [
+            "NOT CONVERGED: one more step would still change the coefficients; do not interpret them. "
+            + (f"{collinear}. " if found.is_collinear else "")
+            + (
+                "Use l2, or leave out columns that others can predict."
+                if family == "linear"
+                else "Raise epochs, use l2, or leave out columns that separate the classes."
+            )
+        ]
+    if found.is_collinear:
+        return [f"{collinear}, only their effect together. Use l2, or leave one out."]
+    return []
 
 
 def _terms(rows: SplitRows, settings: dict[str, Any]) -> regression.RegressionTerms:
