@@ -44,7 +44,9 @@ def test_every_rule_conforms(name):
     ("name", "shape"),
     [
         ("logistic", (12,)),
+        ("linear", (12,)),
         ("mlp", (12,)),
+        ("table_network", (12,)),
         ("cnn", (1, 8, 8)),
         ("cnn", (3, 32, 32)),
         ("resnet8", (3, 8, 8)),

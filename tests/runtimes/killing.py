@@ -211,11 +211,11 @@ def kill_at_random(base: Path, kills: int, seed: int, kind: str) -> dict[str, An
 
 
 def leave_and_return(base: Path) -> dict[str, Any]:
-    """A client is killed before its third upload, a round continues without it, and it is restarted and takes
-    part again.
+    """A client is killed before its third upload, rounds continue without it, and it is restarted and takes
+    part again. Rounds do not wait for it meanwhile, so there are many.
     """
     cast = Cast(base, deadline=4.0, at_least=1)
-    cast.job |= {"rounds": 5, "per_round": CLIENTS, "evaluate_every": 0}
+    cast.job |= {"rounds": 300, "per_round": CLIENTS, "evaluate_every": 0}
     gone = cast.fed.parties[1]
     cast.doomed = {gone: 3}
     for role in cast.roles:

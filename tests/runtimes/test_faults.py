@@ -52,7 +52,9 @@ def test_two_hundred_kills_change_nothing(tmp_path: Path) -> None:
 def test_a_killed_client_is_dropped_by_name_and_takes_part_again_when_it_returns(tmp_path: Path) -> None:
     told = killing("leave", str(tmp_path), timeout=280)
     gone = told["gone"]
-    assert told["dropped"] == [[], [], [gone], [], []]
-    assert told["sampled"] == [3, 3, 2, 3, 3]
+    missed = told["dropped"].count([gone])
+    assert told["dropped"] == [[], []] + [[gone]] * missed + [[]] * (298 - missed)
+    assert 1 <= missed < 298
+    assert told["sampled"] == [2 if dropped else 3 for dropped in told["dropped"]]
     assert told["why"] == "no answer within 4 s"
     assert any(f"{gone!r} was restarted" in n for n in told["notes"])

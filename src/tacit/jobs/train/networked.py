@@ -101,9 +101,10 @@ class NetworkedTrainer(MessageTrainer):
                 *self.notes,
                 *preparing.notes_of(self.plan, self.through.layout, self.preparation),
             )
-            agreed = read_layout(self.through.layout)
-            if self.preparation is None and agreed.recipe.is_fitted:
-                self.pipeline = agreed.pipeline
+            if self.preparation is None and self.through.layout:
+                agreed = read_layout(self.through.layout)
+                if agreed.recipe.is_fitted:
+                    self.pipeline = agreed.pipeline
 
     def binding(self) -> str:
         """Return the contract's digest and, after a preparation, that of the statistics."""
