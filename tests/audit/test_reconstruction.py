@@ -74,7 +74,14 @@ def test_a_picture_is_a_png_others_read():
 def test_a_run_is_audited_and_its_page_shows_what_was_rebuilt(tmp_path):
     x = squares(300, 0).reshape(300, 64)
     y = (x[:, :32].sum(1) > 3).long()
-    told = {"configuration": "vanilla", "epochs": 3, "width": 24, "lr": 0.2}
+    told = {
+        "configuration": "vanilla",
+        "epochs": 3,
+        "width": 24,
+        "lr": 0.2,
+        "optimizer": "sgd",
+        "patience": 0,
+    }
     plain = tacit.splitnn({"clinic": x}, {"lab": y}, **told)
     noisy = tacit.splitnn({"clinic": x}, {"lab": y}, guard=NoiseRows(5.0), **told)
     victims, own = squares(40, 1).reshape(40, 64), {"clinic": squares(300, 2).reshape(300, 64)}

@@ -107,7 +107,7 @@ def test_all_verbs_read_the_same_values(file: Path, tmp_path: Path, capsys: pyte
         "held_fraction": 0.0,
     }
     mine = read_rows("a", file, layout, seed=0)
-    zips = mine.rows.x[:, 1:4].argmax(1).tolist()
+    zips = mine.rows.x[:, 4:7].argmax(1).tolist()  # columns are in the order of a contract: age, town, zip
     assert [f"0{8000 + k}" for k in zips] == table["zip"].tolist()
     assert mine.rows.x[:, -2].bool().tolist() == table["age"].isna().tolist()
     # private set intersection: the same ids, and the same ones missing
