@@ -32,6 +32,7 @@ import torch
 
 import tacit
 from tacit import data
+from tacit.data.heart_disease import COLUMNS
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared" / "data"
@@ -76,26 +77,10 @@ def _adult() -> pd.DataFrame:
 
 
 def _heart() -> pd.DataFrame:
-    names = [
-        "age",
-        "sex",
-        "cp",
-        "trestbps",
-        "chol",
-        "fbs",
-        "restecg",
-        "thalach",
-        "exang",
-        "oldpeak",
-        "slope",
-        "ca",
-        "thal",
-        "num",
-    ]
     hospitals = []
     for hospital in ("cleveland", "hungarian", "switzerland", "va"):
         path = SHARED / "heart_disease" / f"processed.{hospital}.data"
-        hospitals.append(pd.read_csv(path, names=names, na_values="?").assign(hospital=hospital))
+        hospitals.append(pd.read_csv(path, names=COLUMNS, na_values="?").assign(hospital=hospital))
     frame = pd.concat(hospitals, ignore_index=True)
     for column in ("sex", "cp", "fbs", "restecg", "exang", "slope", "thal"):
         frame[column] = frame[column].map(lambda v: None if pd.isna(v) else f"c{v:g}")

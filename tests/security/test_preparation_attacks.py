@@ -78,6 +78,18 @@ def test_an_honest_sum_is_opened(tmp_path: Path) -> None:
     assert int(total[0]) == 24 + 15 + 7 + 18  # the training rows of all
 
 
+def test_a_party_without_an_agreed_job_sums_nothing(tmp_path: Path) -> None:
+    """A server that chooses the columns could name a category of one person, and count it."""
+
+    async def attack(server: Attacker) -> Any:
+        await server.offer()
+        return await ask_step(server, CLIENTS)
+
+    gained, ended = play(attack, tmp_path, PREPARED, agreed=None)
+    assert gained is None
+    assert any("sums statistics of the parties' columns before training" in t for t in refusals(ended))
+
+
 class Impostor:
     """The server plays c: it has c's name, and not c's signing key."""
 

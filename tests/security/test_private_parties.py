@@ -178,7 +178,8 @@ def test_a_contract_with_less_noise_is_refused(change: dict[str, Any], what: str
             for key in outer:
                 here = here[key]
             here[last] = value
-        return await server.offer(["a"], Contract(tables).text)
+        await server.offer(["a"], Contract(tables).text)
+        await asyncio.Event().wait()  # until the party has raised
 
     _, ended = play(attack, tmp_path, PRIVATE)
     assert what in str(ended["a"])

@@ -9,23 +9,7 @@ import pandas as pd
 from lifelines.datasets import load_lung  # type: ignore[import-untyped]
 
 import tacit
-
-HEART = [
-    "age",
-    "sex",
-    "cp",
-    "trestbps",
-    "chol",
-    "fbs",
-    "restecg",
-    "thalach",
-    "exang",
-    "oldpeak",
-    "slope",
-    "ca",
-    "thal",
-    "num",
-]
+from tacit.data.heart_disease import COLUMNS
 
 
 @functools.cache
@@ -42,7 +26,7 @@ def heart() -> dict[str, pd.DataFrame]:
     folder = Path(tacit.__file__).parent / "data" / "files" / "heart_disease"
     frames = {}
     for name in ("cleveland", "hungarian", "switzerland", "va"):
-        frame = pd.read_csv(folder / f"processed.{name}.data", names=HEART, na_values="?")
+        frame = pd.read_csv(folder / f"processed.{name}.data", names=COLUMNS, na_values="?")
         frame["disease"] = (frame["num"] > 0).map({True: "yes", False: "no"})
         frames[name] = frame
     return frames

@@ -322,6 +322,12 @@ class Limits:
                 f"{', '.join(map(str, train['subgroups']))[:80]}); without an agreed job none are sent, "
                 f"because a narrow subgroup is a single person. {AGREE}"
             )
+        if program_of(p, contract.tables["data"]) is not None:
+            raise NotAgreed(
+                "the server's job sums statistics of the parties' columns before training; without an agreed "
+                "job none are sent, because a category that the server names may be a single person. "
+                f"{AGREE}"
+            )
         with torch.device("meta"):  # nothing is allocated
             module = models.build(
                 p.model, tuple(contract.tables["features"]), contract.tables["classes"] or 1, p.seed
