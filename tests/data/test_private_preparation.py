@@ -45,7 +45,7 @@ def test_the_statistics_are_close_to_those_without_noise():
     assert fitted.mean[0] == pytest.approx(frame["age"].mean(), abs=0.6)
     assert fitted.std[0] == pytest.approx(frame["age"].std(), abs=3)
     assert fitted.limits == {"age": (0.0, 120.0)}
-    assert not {"f", "m"} & set(fitted.rare["sex"])  # whether `other` is rare is the noise's to say: nobody has it
+    assert not {"f", "m"} & set(fitted.rare["sex"])  # nobody has `other`: noise alone decides about it
 
 
 def test_the_noise_has_the_declared_variance():
