@@ -24,6 +24,7 @@ MODULES: tuple[str, ...] = (
     "synthesize",
     "psi",
     "split",
+    "regress",
     "predict",
     "stats",
     "export",

@@ -32,39 +32,42 @@ The columns are not distributed as shares: (0 … X_i … 0) is holder i's share
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import BadData, ProtocolError, QueryRefused
-from ..parameters import bad, check, choice, flag, whole
+from ..errors import ProtocolError
 from ..parties.message import Message
 from ..parties.party import Party
 from . import hazards, irls
 from .beaver import MATMUL, MUL
 from .context import RingContext
 from .dealer import Stock, dealer, plan
+from .glm_terms import (
+    PARAMETERS,
+    STEPS,
+    GlmTerms,
+    Label,
+    LabelFacts,
+    Whitening,
+    check_facts,
+    check_terms,
+    check_widths,
+    encode_label,
+    to_words,
+)
 from .irls import COLUMN, MANTISSA, SLOPE, WIDE, FitPlan
-from .precise import CLASSES, MEAN
-from .regression import ROWS_PER_COLUMN, ColumnCount
+from .regression import ColumnCount
 from .ring import FixedPoint
 from .shuffle import permute
 
-FAMILIES = ("gaussian", "binomial", "multinomial", "poisson", "cox")
-TIES = ("efron", "breslow")
-# of Newton's method: enough for all data sets of the tests with two to spare; gaussian: to remove rounding
-STEPS = {"gaussian": 3, "binomial": 9, "multinomial": 10, "poisson": 9, "cox": 8}
 CONVERGED = 1e-4  # of the last step, root mean square in standard errors
 INVERTED = 1e-3  # of 1 − PH
-COLLINEAR = 1e-10  # eigenvalue of one party's own standardized columns, relative to the largest
-FURTHEST = 2.0**10  # of mean/standard deviation, and of a row in standard deviations
-PARAMETERS = 512  # of a model, all outcomes
-SCALES = (-40, 60)  # exponents of the label's scale
+SPREAD = 34  # fractional bits of a covariance: a residual variance may be small
+INTERCEPT = 22  # of the intercept's variance, which is up to 2^23
 OFFSET = 14  # bits that mix the shares of the intercept
 ASSUMES = (
     "SEMI-HONEST: the secrets hold if every party follows its program and the helper colludes with no other "
@@ -75,19 +78,10 @@ ASSUMES = (
 PUBLISHED = "PUBLISHED: every party learned the estimates and standard errors of all parties (publish)."
 
 
-class LabelFacts(
-    Message,
-    reveals="the scale of the label as a power of two, the number of its classes and, for Cox with Efron's "
-    "method, the most deaths at one time as a power of two",
-):
-    scale: int
-    classes: int
-    ties: int
-
-
 class EstimateShare(
     Message,
-    reveals="a share of the receiver's own coefficients and their covariance: with the others', these numbers",
+    reveals="a share of the receiver's own coefficients and their covariance: with the others', these "
+    "numbers",
 ):
     values: list[Tensor]
 
@@ -100,7 +94,9 @@ class CheckShare(
     values: list[Tensor]
 
 
-class Verdict(Message, reveals="whether the fit converged, and whether columns of different parties are collinear"):
+class Verdict(
+    Message, reveals="whether the fit converged, and whether columns of different parties are collinear"
+):
     is_converged: bool
     is_collinear: bool
 
@@ -111,202 +107,12 @@ class InterceptShare(
     values: list[Tensor]
 
 
-class Estimates(Message, reveals="the sender's coefficients and standard errors, because the job publishes them"):
+class Estimates(
+    Message, reveals="the sender's coefficients and standard errors, because the job publishes them"
+):
     names: list[str]
     coefficients: list[float]
     errors: list[float]
-
-
-@dataclass(frozen=True)
-class GlmTerms:
-    """The settings that all parties agree on."""
-
-    names: tuple[str, ...]
-    label_at: str
-    helper: str
-    rows: int = whole(least=2, most=irls.LIMIT, doc="rows")
-    family: str = choice("binomial", FAMILIES, doc="distribution of the label")
-    ties: str = choice("efron", TIES, doc="method for equal times of a Cox model")
-    steps: int | None = whole(None, least=2, most=100, none=True, doc="of Newton's method; None: by family")
-    publish: bool = flag(False, doc="every party learns all estimates")
-
-    @classmethod
-    def read(cls, table: Mapping[str, Any]) -> GlmTerms:
-        return cls(**{**table, "names": tuple(table["names"])})
-
-    def text(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True)
-
-
-def check_terms(terms: GlmTerms) -> None:
-    """Refuse settings out of range. Every party checks its own copy."""
-    check(terms, "regress")
-    if len(terms.names) < 2 or len(set(terms.names)) < len(terms.names) or terms.helper in terms.names:
-        raise bad(
-            "regress",
-            "parties",
-            list(terms.names),
-            f"at least two different ones, and none called {terms.helper!r}, which deals the randomness",
-        )
-
-
-def check_widths(terms: GlmTerms, widths: Mapping[str, int], outcomes: int) -> None:
-    """Refuse a model that nearly reproduces its rows, or that gives one party too many numbers."""
-    parameters = outcomes * (sum(widths.values()) + (terms.family != "cox"))
-    if parameters > PARAMETERS:
-        raise bad("regress", "the number of coefficients", parameters, f"at most {PARAMETERS}")
-    if terms.rows < ROWS_PER_COLUMN * parameters:
-        raise QueryRefused(
-            f"regress: the model has {parameters} coefficients and {terms.rows} rows; at least "
-            f"{ROWS_PER_COLUMN * parameters} rows are required ({ROWS_PER_COLUMN} for each coefficient). "
-            "Coefficients are equations about the other parties' data: with too few rows they reveal it. "
-            "Use fewer columns or more rows."
-        )
-
-
-@dataclass(frozen=True)
-class Whitening:
-    """One holder's columns, uncorrelated with variance 1: (X − mean)/std · T with T = VΛ^(−1/2)."""
-
-    mean: Tensor
-    std: Tensor
-    transform: Tensor
-
-    @classmethod
-    def of(cls, name: str, x: Tensor, columns: Sequence[str] = ()) -> Whitening:
-        x = x.double()
-        if not x.shape[1]:
-            return cls(x[0], x[0], x[:0])
-        known = list(columns) or [f"column {k}" for k in range(x.shape[1])]
-        if not bool(torch.isfinite(x).all()):
-            raise BadData(f"regress: the columns of {name!r} contain NaN or infinite values. Drop these rows.")
-        std, mean = torch.std_mean(x, 0, correction=0)
-        constant = [c for c, s, m in zip(known, std.tolist(), mean.tolist()) if s <= 1e-12 * max(abs(m), 1e-300)]
-        if constant:
-            raise BadData(
-                f"regress: {', '.join(map(repr, constant))} of {name!r} has the same value in every row "
-                "that all parties share, so it has no coefficient. Leave it out."
-            )
-        values, vectors = torch.linalg.eigh(((x - mean) / std).T @ ((x - mean) / std) / len(x))
-        if float(values[0]) < COLLINEAR * float(values[-1]):
-            involved = [c for c, v in zip(known, vectors[:, 0].abs().tolist()) if v > 1e-3]
-            raise BadData(
-                f"regress: the columns {', '.join(map(repr, involved))} of {name!r} are collinear: one of them "
-                "follows from the others, so their coefficients are not determined. Leave one out."
-            )
-        if float((mean / std).abs().max()) > FURTHEST:
-            far = known[int((mean / std).abs().argmax())]
-            raise BadData(
-                f"regress: the mean of {far!r} of {name!r} is more than {FURTHEST:g} standard deviations from "
-                "0, outside the range of the computation. Subtract a constant first."
-            )
-        made = cls(mean, std, vectors * values.rsqrt())
-        if float(made.apply(x).abs().max()) > FURTHEST:
-            raise BadData(
-                f"regress: a row of {name!r} is more than {FURTHEST:g} standard deviations away from the "
-                "others, outside the range of the computation. Leave it out, or limit its values."
-            )
-        return made
-
-    def apply(self, x: Tensor) -> Tensor:
-        return (x.double() - self.mean) / self.std @ self.transform
-
-    def offset(self) -> Tensor:
-        """(mean/std)T: the intercept is that of whitened columns, less offset · u."""
-        return self.mean / self.std @ self.transform
-
-    def to_units(self, u: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
-        """Coefficients (outcomes × p) and their covariance (outcomes × p × p) in the columns' units."""
-        back = self.transform / self.std[:, None] if len(self.std) else self.transform
-        return u @ back.T, back @ covariance @ back.T
-
-
-@dataclass(frozen=True)
-class Label:
-    """The label holder's own numbers: the rows of `irls.fit`, and what the others must know."""
-
-    values: Tensor  # ring words, label columns × n
-    facts: LabelFacts
-    mean: float = 0.0
-    std: float = 1.0
-    order: Tensor | None = None  # of the rows by time
-
-
-def encode_label(terms: GlmTerms, y: Tensor, classes: int | None = None) -> Label:
-    """Check the label and encode it for its family. For Cox, `y` has the columns time and event."""
-    y, n = y.double(), len(y)
-    if not bool(torch.isfinite(y).all()):
-        raise BadData("regress: a label is NaN or infinite. Drop its row.")
-    if terms.family == "cox":
-        return _encode_times(terms, y)
-    if y.dim() != 1:
-        raise BadData(f"regress: labels of shape {tuple(y.shape)}; give one number for each row.")
-    whole_numbers = bool((y == y.round()).all())
-    if terms.family == "gaussian":
-        std, mean = (float(v) for v in torch.std_mean(y, correction=0))
-        if not std > 0:
-            raise BadData("regress: the label has the same value in every row, so there is nothing to fit.")
-        return Label(_words((y - mean) / std, MEAN)[None], LabelFacts(math.frexp(std)[1], 2, -1), mean, std)
-    if terms.family == "poisson":
-        mean = float(y.mean())
-        if float(y.min()) < 0 or not whole_numbers or not mean > 0:
-            raise BadData("regress: family 'poisson' needs counts: whole numbers from 0, not all of them 0.")
-        exponent = math.frexp(mean)[1]
-        start = (y + 0.1) / 2.0**exponent
-        parts = [y / 2.0**exponent, start, start * torch.log(start)]
-        return Label(torch.stack([_words(v, MEAN) for v in parts]), LabelFacts(exponent, 2, -1))
-    many = classes if classes is not None else int(y.max()) + 1
-    counts = torch.bincount(y.long(), minlength=many) if whole_numbers and float(y.min()) >= 0 else None
-    if counts is None or len(counts) != many or many < 2 or (terms.family == "binomial" and many != 2):
-        wanted = "0 and 1" if terms.family == "binomial" else "classes, numbered from 0"
-        raise BadData(f"regress: family {terms.family!r} needs labels that are {wanted}.")
-    if int(counts.min()) < ROWS_PER_COLUMN:
-        raise QueryRefused(
-            f"regress: a class has {int(counts.min())} rows; at least {ROWS_PER_COLUMN} are required. Merge it "
-            "with another one."
-        )
-    if terms.family == "multinomial":
-        if many > CLASSES:
-            raise bad("regress", "the number of classes", many, f"at most {CLASSES}")
-        one_hot = torch.nn.functional.one_hot(y.long(), many).double().T[1:]
-        return Label(_words(one_hot, MEAN), LabelFacts(0, many, -1))
-    mean = float(y.mean())
-    first = torch.zeros(n, dtype=torch.float64)
-    first[0] = math.log(mean / (1 - mean))
-    values = torch.stack([_words(y, MEAN), _words(first, SLOPE)])
-    return Label(values, LabelFacts(math.frexp(mean * (1 - mean))[1], 2, -1))
-
-
-def _encode_times(terms: GlmTerms, y: Tensor) -> Label:
-    if y.dim() != 2 or y.shape[1] != 2 or not bool(((y[:, 1] == 0) | (y[:, 1] == 1)).all()):
-        raise BadData("regress: family 'cox' needs a time and an event, 0 or 1, for each row.")
-    if float(y[:, 0].min()) < 0:
-        raise BadData("regress: family 'cox' needs times that are not negative.")
-    events = int(y[:, 1].sum())
-    if events < ROWS_PER_COLUMN:
-        raise QueryRefused(f"regress: there are {events} events; at least {ROWS_PER_COLUMN} are required.")
-    values, order, ties = hazards.encode_times(y[:, 0], y[:, 1], terms.ties == "efron")
-    return Label(values, LabelFacts(math.frexp(events / len(y))[1], 2, ties), order=order)
-
-
-def _words(values: Tensor, bits: int) -> Tensor:
-    return torch.round(values * 2.0**bits).long()
-
-
-def check_facts(terms: GlmTerms, facts: LabelFacts) -> LabelFacts:
-    """Refuse announcements of the label holder that are out of range."""
-    fits = SCALES[0] <= facts.scale <= SCALES[1]
-    if terms.family == "cox" and terms.ties == "efron":
-        fits = fits and 0 <= facts.ties <= math.ceil(math.log2(terms.rows))
-    else:
-        fits = fits and facts.ties == hazards.BRESLOW
-    fits = fits and (2 <= facts.classes <= CLASSES if terms.family == "multinomial" else facts.classes == 2)
-    if not fits:
-        raise ProtocolError(
-            f"{terms.label_at!r} announced a label of scale 2^{facts.scale}, {facts.classes} classes and "
-            f"{facts.ties} doublings, which no label of a {terms.family} model has."
-        )
-    return facts
 
 
 def make_plan(terms: GlmTerms, facts: LabelFacts, holders: int) -> FitPlan:
@@ -329,7 +135,7 @@ async def estimate(
     order: Tensor | None = None,
     label_rank: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """([coefficients], SLOPE bits; [their covariance × n], WIDE bits; [checks])."""
+    """([coefficients], SLOPE bits; [their covariance × n], SPREAD bits; [checks])."""
     if plan.family == "cox":
         x = await permute(ctx, "times", x, order, label_rank)
     else:
@@ -337,44 +143,45 @@ async def estimate(
         x = torch.cat([x, ones.to(x.device)], 1)
     u, p, checks = await irls.fit(ctx, plan, x, y)
     if plan.family != "gaussian":
-        return u, p, checks
+        return u, p << (SPREAD - WIDE), checks
     left = await irls.residual_variance(ctx, plan, u, x, y)
     freedom = plan.rows / (plan.rows - x.shape[1])
-    variance = await irls.scale(ctx, left, freedom, MEAN, MEAN)
+    variance = await irls.scale(ctx, left, freedom, irls.VARIANCE, irls.VARIANCE)
     # in units of the label: times its standard deviation, less a power of two that everybody knows
     square = await ctx.truncate(await ctx.product(scale, scale, MUL), MANTISSA)
-    factor = await ctx.truncate(await ctx.product(variance, square, MUL), MANTISSA)
+    factor = await ctx.truncate(await ctx.product(variance, square, MUL), irls.VARIANCE + MANTISSA - 28)
     u = await ctx.truncate(await ctx.product(u, scale.reshape(1, 1).expand_as(u), MUL), MANTISSA)
-    p = await ctx.truncate(await ctx.product(p, factor.reshape(1, 1).expand_as(p), MUL), MEAN)
-    return u, p, torch.cat([checks, left])
+    short = await ctx.truncate(p, WIDE - 24)  # with the factor's 28 bits and 2^10, below 2^62
+    p = await ctx.product(short, factor.reshape(1, 1).expand_as(short), MUL)
+    return u, await ctx.truncate(p, 24 + 28 - SPREAD), torch.cat([checks, left])
 
 
 async def intercept(
     ctx: RingContext, plan: FitPlan, u: Tensor, p: Tensor, offsets: Tensor, sums: Tensor
 ) -> Tensor:
-    """[intercept, its variance × n] of each outcome, with SLOPE and WIDE bits.
+    """[intercept, its variance × n] of each outcome, with SLOPE and INTERCEPT bits.
 
     `sums`: each party's own offset · u, outcomes, with OFFSET more bits; `offsets` with 16 bits, D.
     """
     each = u[:, -1] - await ctx.truncate(sums, OFFSET)
     d = u.shape[1]
     blocks = torch.stack([p[k * d : (k + 1) * d, k * d : (k + 1) * d] for k in range(len(u))])
-    short = await ctx.truncate(blocks, WIDE - 20)
+    short = await ctx.truncate(blocks, SPREAD - INTERCEPT)
     right = await ctx.product(short, offsets.reshape(-1, 1), MATMUL)  # outcomes × D × 1
     right = (await ctx.truncate(right, 16))[..., 0]
     variance = await ctx.product(right, offsets.reshape(-1, 1), MATMUL)
-    return torch.stack([each, await ctx.truncate(variance[:, 0], 36 - 20)])
+    return torch.stack([each, await ctx.truncate(variance[:, 0], 16)])
 
 
 async def program(
     ctx: RingContext, plan: FitPlan, width: int, order: Tensor | None = None, label_rank: int = 0
 ) -> None:
     """The computation without numbers: what the helper must deal."""
-    empty = [
+    x, y, scale = (
         torch.empty(shape, dtype=torch.int64, device="meta")
         for shape in ((plan.rows, width), (label_rows(plan), plan.rows), (1,))
-    ]
-    u, p, _ = await estimate(ctx, plan, *empty, order, label_rank)
+    )
+    u, p, _ = await estimate(ctx, plan, x, y, scale, order, label_rank)
     if plan.has_intercept:
         offsets = torch.empty(width + 1, dtype=torch.int64, device="meta")
         await intercept(ctx, plan, u, p, offsets, torch.empty_like(u[:, 0]))
@@ -413,13 +220,13 @@ async def holder(
     d, own = sum(widths.values()), slice(start[me.name], start[me.name] + widths[me.name])
 
     share = torch.zeros(settings.rows, d, dtype=torch.int64)
-    share[:, own] = _words(whitening.apply(x), COLUMN)
+    share[:, own] = to_words(whitening.apply(x), COLUMN)
     labels = torch.zeros(label_rows(fit_plan), settings.rows, dtype=torch.int64)
     mantissa = torch.zeros(1, dtype=torch.int64)
     if label is not None:
         labels = label.values
         if settings.family == "gaussian":
-            mantissa = _words(torch.tensor([label.std / 2.0**facts.scale]), MANTISSA)
+            mantissa = to_words(torch.tensor([label.std / 2.0**facts.scale]), MANTISSA)
     ctx = RingContext(
         me, rank, settings.names, await Stock.connect(me, rank, len(settings.names), settings.helper), fixed
     )
@@ -443,21 +250,26 @@ async def holder(
     blocks = {
         name: torch.cat(
             [u[:, s : s + w].flatten()]
-            + [p[k * full + s : k * full + s + w, k * full + s : k * full + s + w].flatten() for k in range(len(u))]
+            + [
+                p[k * full + s : k * full + s + w, k * full + s : k * full + s + w].flatten()
+                for k in range(len(u))
+            ]
         )
         for name, s, w in ((n, start[n], widths[n]) for n in settings.names)
     }
     total = await _open_own(me, others, blocks, EstimateShare, "estimates")
     width, outcomes = widths[me.name], fit_plan.outcomes
     mine = (total[: outcomes * width].double() / 2.0**SLOPE).reshape(outcomes, width) * 2.0**exponent
-    own_covariance = (total[outcomes * width :].double() / 2.0**WIDE).reshape(outcomes, width, width) * spread
+    own_covariance = (total[outcomes * width :].double() / 2.0**SPREAD).reshape(
+        outcomes, width, width
+    ) * spread
     coefficients, covariance = whitening.to_units(mine, own_covariance)
     result: dict[str, Any] = {"coef": coefficients, "covariance": covariance, **verdict}
     if fit_plan.has_intercept:
         offsets = torch.zeros(full, dtype=torch.int64)
-        offsets[own] = _words(-whitening.offset(), 16)
+        offsets[own] = to_words(-whitening.offset(), 16)
         offsets[-1] = (1 << 16) if ctx.first else 0
-        sums = _words(mine @ whitening.offset() / 2.0**exponent, SLOPE + OFFSET)
+        sums = to_words(mine @ whitening.offset() / 2.0**exponent, SLOPE + OFFSET)
         both = await intercept(ctx, fit_plan, u, p, offsets, sums)
         opened = await _open_to(me, settings, both.flatten(), InterceptShare, "intercept")
         if opened is not None:
@@ -465,14 +277,14 @@ async def holder(
             values = opened.double().reshape(2, outcomes)
             shift = math.log(2.0**facts.scale) if settings.family == "poisson" else label.mean
             result["intercept"] = values[0] / 2.0**SLOPE * 2.0**exponent + shift
-            result["intercept_se"] = (values[1] / 2.0**20 * spread).clamp(min=0).sqrt()
+            result["intercept_se"] = (values[1] / 2.0**INTERCEPT * spread).clamp(min=0).sqrt()
     if is_label_holder:
         assert label is not None
         result["label"] = [label.mean, label.std]
     result["freedom"] = settings.rows - full if settings.family == "gaussian" else None
     if settings.publish:
         me.ledger.stamp(PUBLISHED)
-        result["published"] = await exchange_estimates(me, others, columns, result)
+        result["published"] = await exchange_estimates(me, settings.names, columns, result)
     return result
 
 
@@ -496,9 +308,7 @@ async def exchange_facts(me: Party, terms: GlmTerms, to: Sequence[str], label: L
     return label.facts
 
 
-async def judge(
-    me: Party, terms: GlmTerms, plan: FitPlan, checks: Tensor, directions: int
-) -> dict[str, Any]:
+async def judge(me: Party, terms: GlmTerms, plan: FitPlan, checks: Tensor, directions: int) -> dict[str, Any]:
     """The label holder reads the checks and tells the others the verdict."""
     opened = await _open_to(me, terms, checks, CheckShare, "checks")
     others = [n for n in terms.names if n != me.name]
@@ -516,7 +326,7 @@ async def judge(
     await me.send(others, Verdict(converged, collinear))
     found = {"step": step, "inverse_error": error, "trace": trace}
     if plan.family == "gaussian":
-        found["residual_variance"] = values[3] / 2.0**MEAN
+        found["residual_variance"] = values[3] / 2.0**irls.VARIANCE
     return {"converged": converged, "collinear": collinear, "checks": found}
 
 
@@ -547,21 +357,29 @@ async def _add(me: Party, others: Sequence[str], share: Tensor, kind: Any, what:
 
 
 async def exchange_estimates(
-    me: Party, others: Sequence[str], columns: Sequence[str], result: Mapping[str, Any]
+    me: Party, order: Sequence[str], columns: Sequence[str], result: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """All parties' coefficients and standard errors: {party: (names, coefficients, errors)}."""
+    """All parties' coefficients and standard errors: {party: (names, coefficients, errors)}, in "
+    "this order."""
+    others = [n for n in order if n != me.name]
     errors = result["covariance"].diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
+    outcomes = len(errors)
+    names = [f"class {k + 1}: {c}" if outcomes > 1 else c for k in range(outcomes) for c in columns]
+    ends = result.get("intercept", torch.zeros(0)).tolist()
     own = Estimates(
-        list(columns),
-        [*result["coef"].flatten().tolist(), *result.get("intercept", torch.zeros(0)).tolist()],
+        names + [f"class {k + 1}: Intercept" if outcomes > 1 else "Intercept" for k in range(len(ends))],
+        [*result["coef"].flatten().tolist(), *ends],
         [*errors.flatten().tolist(), *result.get("intercept_se", torch.zeros(0)).tolist()],
     )
     await me.send(others, own)
     tables = {me.name: own, **(await me.gather(others, Estimates))}
     for name, table in tables.items():
-        if len(table.coefficients) != len(table.errors):
-            raise ProtocolError(f"{name!r} sent {len(table.coefficients)} estimates and {len(table.errors)} errors.")
-    return {name: [t.names, t.coefficients, t.errors] for name, t in tables.items()}
+        if not len(table.names) == len(table.coefficients) == len(table.errors) <= PARAMETERS:
+            raise ProtocolError(
+                f"{name!r} sent {len(table.names)} names, {len(table.coefficients)} estimates and "
+                f"{len(table.errors)} errors, which do not match."
+            )
+    return {name: [tables[name].names, tables[name].coefficients, tables[name].errors] for name in order}
 
 
 async def helper(me: Party, terms: Mapping[str, Any]) -> None:
@@ -573,7 +391,5 @@ async def helper(me: Party, terms: Mapping[str, Any]) -> None:
     fit_plan = make_plan(settings, facts, sum(w > 0 for w in widths.values()))
     check_widths(settings, widths, fit_plan.outcomes)
     rank = settings.names.index(settings.label_at)
-    requests = plan(
-        lambda ctx: program(ctx, fit_plan, sum(widths.values()), None, rank), fixed=FixedPoint()
-    )
+    requests = plan(lambda ctx: program(ctx, fit_plan, sum(widths.values()), None, rank), fixed=FixedPoint())
     await dealer(me, settings.names, requests)

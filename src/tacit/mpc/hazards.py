@@ -1,8 +1,8 @@
 """Cox's partial likelihood on secret shares, where only the label holder knows the order of the times.
 
-The rows are shared and sorted by time, deaths first at equal times (`shuffle.py`), so that a sum over the rows
-at risk is a cumulative sum from the end, which is local. What the label holder knows about the order enters
-as its own vectors (`encode_times`). With e = exp(z), S = Σ_{at risk} (e, e·x):
+The rows are shared and sorted by time, deaths first at equal times (`shuffle.py`), so that a sum over the
+rows at risk is a cumulative sum from the end, which is local. What the label holder knows about the order
+enters as its own vectors (`encode_times`). With e = exp(z), S = Σ_{at risk} (e, e·x):
 
     Breslow    every time t with d deaths has d times the weight 1/S0(t)
     Efron      death number l = 0 … d − 1 of time t has S − (l/d)·D, where D = Σ_{deaths at t} (e, e·x)
@@ -68,12 +68,14 @@ def encode_times(time: Tensor, event: Tensor, efron: bool) -> tuple[Tensor, Tens
     share = torch.where(event > 0, number / deaths[group].clamp(min=1), 0.0)
     doublings = math.ceil(math.log2(max(float(deaths.max()), 1.0)))
     bits = [(v >> k) & 1 for v in (number, left) for k in range(doublings)]
-    return torch.stack([weights, event.long(), torch.round(share * 2.0**COLUMN).long(), *bits]), order, doublings
+    return (
+        torch.stack([weights, event.long(), torch.round(share * 2.0**COLUMN).long(), *bits]),
+        order,
+        doublings,
+    )
 
 
-async def evaluate(
-    ctx: RingContext, ties: int, rows: MaskedFactor[Tensor], z: Tensor, y: Tensor
-) -> Hazards:
+async def evaluate(ctx: RingContext, ties: int, rows: MaskedFactor[Tensor], z: Tensor, y: Tensor) -> Hazards:
     """`z`: scores by row in the order of time; `y`: the vectors of `encode_times`."""
     e = await precise.exponential(ctx, z)
     ex = await ctx.product_masked((await ctx.truncate(e, 4)).reshape(-1, 1), rows, MUL)
@@ -93,9 +95,7 @@ async def evaluate(
     weighted = await ctx.product_masked(w.reshape(-1, 1), rows, MUL)
     weighted = await ctx.truncate(weighted, MEAN + COLUMN - SHORT)
     means = await ctx.truncate(await ctx.product(at_risk[:, 1:], over.reshape(-1, 1), MUL), OVER)
-    counted = await ctx.truncate(
-        await ctx.product(count.reshape(-1, 1), means, MUL), COLUMN - SHORT
-    )
+    counted = await ctx.truncate(await ctx.product(count.reshape(-1, 1), means, MUL), COLUMN - SHORT)
     return Hazards((w - y[0]).reshape(1, -1), weighted, counted, means)
 
 

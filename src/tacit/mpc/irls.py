@@ -11,9 +11,9 @@ Hessian, from which standard errors follow.
 | multinomial | softmax(0, z) | μ_k(δ_kl − μ_l) in block k, l |
 | cox | `hazards.py` | `hazards.py` |
 
-z = Xu, where each holder has made its own columns uncorrelated with variance 1 (`glm.py`), so that an error of
-2^-24 in u is the same fraction of a standard error for all columns. Everything stays shared. H and ∇ are
-divided by n·2^e, where 2^e is the scale of the label that its holder announced.
+z = Xu, where each holder has made its own columns uncorrelated with variance 1 (`glm_terms.py`), so that an
+error of 2^-24 in u is the same fraction of a standard error for all columns. Everything stays shared. H and
+∇ are divided by n·2^e, where 2^e is the scale of the label that its holder announced.
 
 McCullagh, Nelder: Generalized Linear Models, 1989, Section 2.5; G. Schulz, 1933.
 """
@@ -41,6 +41,7 @@ LIMIT = 2**20  # rows
 FURTHEST = 30  # bits that one truncation removes
 SMALLEST = 2.0**-10  # eigenvalue of H, relative to uncorrelated columns of rows with the average weight
 MANTISSA = 24
+VARIANCE = 30
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Fit(NamedTuple):
 
 async def fit(ctx: RingContext, plan: FitPlan, x: Tensor, y: Tensor) -> Fit:
     """`x` ends with the constant of the intercept, if there is one. `y` has a row for each of the family's
-    label columns (`glm.encode_label`).
+    label columns (`glm_terms.encode_label`).
     """
     rows = await mask_shared(ctx, "rows", x)
     columns = await mask_shared(ctx, "columns", x.T.contiguous())
@@ -125,11 +126,11 @@ async def fit(ctx: RingContext, plan: FitPlan, x: Tensor, y: Tensor) -> Fit:
 
 
 async def residual_variance(ctx: RingContext, plan: FitPlan, u: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """[Σ(z − y)²/n] with MEAN fractional bits, of a gaussian model."""
+    """[Σ(z − y)²/n] with VARIANCE fractional bits, of a gaussian model."""
     z = await ctx.truncate(await ctx.product(u, x.T.contiguous(), MATMUL), SLOPE + COLUMN - COLUMN)
     residual = z - await ctx.truncate(y, MEAN - COLUMN)
     total = (await ctx.square(residual)).sum().reshape(1)
-    return await scale(ctx, total, 1 / plan.rows, 2 * COLUMN, MEAN)
+    return await scale(ctx, total, 1 / plan.rows, 2 * COLUMN, VARIANCE)
 
 
 async def _evaluate(

@@ -41,12 +41,14 @@ async def exponential(ctx: RingContext, x: Tensor) -> Tensor:
     """[e^x] for x clamped to −16 … 8."""
     both = torch.stack([add_scalar(ctx, x, -CLAMP_LOW, ARG), add_scalar(ctx, x, -CLAMP_HIGH, ARG)])
     above = (await ctx.sign(both)).positive
-    return await _power(ctx, add_scalar(ctx, above[0] - above[1], CLAMP_LOW, ARG))
+    clamped: Tensor = add_scalar(ctx, above[0] - above[1], CLAMP_LOW, ARG)
+    return await _power(ctx, clamped)
 
 
 async def _power(ctx: RingContext, x: Tensor) -> Tensor:
     """[e^x], −16 ≤ x ≤ 8: the 16th power of a polynomial at x/16, which is the same word with INNER bits."""
-    y, bits = await polynomial(ctx, x, _fit(), INNER), INNER
+    y: Tensor = await polynomial(ctx, x, _fit(), INNER)
+    bits = INNER
     for left in SQUARES:
         y = await ctx.truncate(await ctx.square(y), 2 * bits - left)
         bits = left
@@ -73,7 +75,8 @@ async def softmax(ctx: RingContext, x: Tensor) -> Tensor:
     least = add_scalar(ctx, x - top, -CLAMP_LOW, ARG)
     e = await _power(ctx, add_scalar(ctx, (await ctx.sign(least)).positive, CLAMP_LOW, ARG))
     over = await reciprocal(ctx, e.sum(-1), 0, math.ceil(math.log2(x.shape[-1])))
-    return await mul(ctx, e, over.unsqueeze(-1).expand_as(e), bits=OVER)
+    chances: Tensor = await mul(ctx, e, over.unsqueeze(-1).expand_as(e), bits=OVER)
+    return chances
 
 
 async def reciprocal(ctx: RingContext, x: Tensor, low: int = -LOW, high: int = HIGH) -> Tensor:
@@ -89,7 +92,8 @@ async def reciprocal(ctx: RingContext, x: Tensor, low: int = -LOW, high: int = H
     for bit, before, after in zip(bits[1:], powers, powers[1:]):
         down = down + bit * (after - before)
     near = await mul(ctx, x, down, bits=MEAN + INNER - NEAR)
-    return await mul(ctx, await inverse(ctx, near, NEAR), down, MUL, NEAR + INNER - OVER)
+    over: Tensor = await mul(ctx, await inverse(ctx, near, NEAR), down, MUL, NEAR + INNER - OVER)
+    return over
 
 
 @functools.cache
