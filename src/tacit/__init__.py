@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from .jobs.train.gossip import gossip
     from .jobs.train.train import train
     from .jobs.train_private import train_private
+    from .jobs.vertical.join import join
     from .jobs.vertical.psi import align, psi
     from .jobs.vertical.regress import regress
     from .jobs.vertical.split import splitnn
@@ -90,6 +91,7 @@ __all__ = [
     "graphs",
     "guard",
     "infer",
+    "join",
     "load",
     "models",
     "mpc",
@@ -132,6 +134,7 @@ _HOME = {
     "ftl": "jobs.vertical.transfer",
     "gossip": "jobs.train.gossip",
     "infer": "jobs.infer",
+    "join": "jobs.vertical.join",
     "load": "release.load",
     "pate": "jobs.pate.pate",
     "plan": "jobs.plan",

@@ -198,7 +198,7 @@ def test_without_test_rows_nothing_is_opened_about_them():
     [
         ({"secure": "trust"}, r"secure is 'trust'; it must be 'shared'\.$"),
         (
-            {"family": "linear"},
+            {"family": "linear", "l2": 0.1},
             r"family is 'linear'; it must be 'logistic' for two classes, 'linear' for numbers\. These "
             r"labels are of 2 classes",
         ),

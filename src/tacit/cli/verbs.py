@@ -25,6 +25,7 @@ MODULES: tuple[str, ...] = (
     "psi",
     "split",
     "regress",
+    "join",
     "predict",
     "stats",
     "export",

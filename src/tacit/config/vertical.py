@@ -220,6 +220,42 @@ class RegressParty(MatchedParty):
     categories: Any = component((), _take("categories", list[str]), doc="columns of codes, not numbers")
 
 
+def _take_questions(value: Any, where: str) -> Any:
+    if not isinstance(value, list) or not value or not all(isinstance(v, dict) for v in value):
+        raise bad(where, "queries", value, "one or more tables, [[join.queries]]")
+    known = ("name", "what", "of", "above", "by")
+    names = [v.get("name") for v in value]
+    for table in value:
+        unknown = [key for key in table if key not in known]
+        if unknown:
+            raise bad(where, "queries", unknown[0], f"one of {', '.join(known)}")
+        if not isinstance(table.get("name"), str) or names.count(table["name"]) > 1:
+            raise bad(where, "queries", table.get("name"), "a different name for each question")
+        if table.get("what") not in ("total", "count"):
+            raise bad(where, f"what of {table['name']!r}", table.get("what"), "'total' or 'count'")
+    return value
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JoinSettings:
+    """[join]: sums and counts over people whom all parties have."""
+
+    decimals: int = whole(2, least=0, most=6, doc="decimals of the columns; sums are exact")
+    minimum: int = whole(10, least=3, doc="fewest people in a figure, and in the difference of two")
+    queries: Any = component(
+        (),
+        _take_questions,
+        doc="tables with name, what (total or count), of (columns), above (thresholds) and by (a category)",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JoinParty(MatchedParty):
+    """A party of a join."""
+
+    columns: Any = component((), _take("columns", list[str]), doc="the columns that are asked about")
+
+
 def read_parties(
     path: str | Path, verb: str, settings: type[Any], party: type[Any]
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
