@@ -180,13 +180,15 @@ def _coordinate(args: Any, kit: Any, deployed: Any) -> Answer:
 
 def _answer(result: Result, out: Path) -> Answer:
     from . import answer_run
-    from .progress import result_line
+    from ..release.release import has_release
+    from .progress import digest_line, result_line
 
+    digest = [f"model   {digest_line(out)}"] if has_release(out) else []
     dropped = {e["round"]: e["dropped"] for e in result.history if "dropped" in e}
     lines = [f"round {r} continued without {', '.join(who)}" for r, who in dropped.items()]
     notes = [e["text"] for e in result.events if e["kind"] == "note"]
     return answer_run(
-        result, out, notes, [result_line(result.metrics, result.metric), *lines], dropped=dropped
+        result, out, notes, [result_line(result.metrics, result.metric), *lines, *digest], dropped=dropped
     )
 
 
