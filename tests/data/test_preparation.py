@@ -352,6 +352,18 @@ def test_a_row_alone_is_encoded_as_in_a_table_of_a_thousand(census):
     assert torch.isfinite(whole).all()
 
 
+def test_pipelines_whose_features_are_in_another_order_are_not_equal():
+    """The same row has other features in another order, so the same model gives it another score."""
+    one, other = (
+        Pipeline(Recipe((), {c: ("x", "y") for c in order}, dates={c + "d": ("year",) for c in order}))
+        for order in ("ab", "ba")
+    )
+    assert one.columns != other.columns
+    assert one != other
+    assert one != 3
+    assert one == Pipeline.from_dict(json.loads(json.dumps(one.to_dict())))
+
+
 def test_a_pipeline_names_all_columns_that_are_missing():
     fitted = replace(Recipe(("age", "pulse"), {"sex": ("f", "m")}), mean=(0.0, 0.0), std=(1.0, 1.0))
     with pytest.raises(BadData, match=r"needs a column 'pulse'.*Also missing: 'sex'"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -178,14 +177,7 @@ def client_lines(value: dict[str, Any]) -> list[str]:
         lines.append(f"all parties together: {shown}")
     if value["model"] is not None:
         lines.append(f"the model is in {value['model']}: `tacit predict {value['model']} new.csv` uses it")
-        lines.append(digest_line(value["model"]))
+        lines.append(f"its SHA-256 is {value['model_sha256']}; it is the same at every party")
     else:
         lines.append("the server sent no final model")
     return [*lines, f"what {value['party']} saw and remembers is in {value['state']}"]
-
-
-def digest_line(folder: str | Path) -> str:
-    """Say which model this is: people at different parties compare it, because each had it from the server."""
-    from ..release.release import read_release
-
-    return f"its SHA-256 is {read_release(folder)[1]}; it is the same at every party"
