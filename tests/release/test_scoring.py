@@ -208,7 +208,7 @@ def test_an_integer_category_may_be_written_as_a_float(trained):
     recipe = data.Recipe((), {"g": ("1", "1.0", "07", "-2")}, unseen="refuse")
     frame = pd.DataFrame({"g": ["1", "1.0", "07", "-2.0"]})
     assert recipe.place_of("g", frame).tolist() == [0, 1, 2, 3]  # what is declared is meant
-    with pytest.raises(BadData, match="'07.0', which is not in the recipe"):
+    with pytest.raises(BadData, match=r"'07\.0', which is not in the recipe"):
         recipe.place_of("g", pd.DataFrame({"g": ["07.0"]}))
 
 

@@ -182,8 +182,8 @@ def _coordinate(args: Any, kit: Any, deployed: Any) -> Answer:
 
 
 def _answer(result: Result, out: Path) -> Answer:
-    from . import answer_run
     from ..release.release import has_release, read_release
+    from . import answer_run
     from .progress import result_line
 
     digest = read_release(out)[1] if has_release(out) else None
