@@ -28,7 +28,7 @@ def add(verb: Callable[..., Any]) -> None:
         arg(
             "--out",
             metavar="DIR",
-            help="the folder of the figures (default: part in the kit); without a kit, a folder for all parties",
+            help="the folder of the figures (default: part in the kit); without a kit, one for all parties",
         ),
         PROCESSES,
         WAIT,

@@ -16,11 +16,13 @@ thresholds t_1 < t_2 < … and each group:
 
 Differences of opened figures are therefore about at least `minimum` people, too. Without thresholds a sum is
 opened for groups with `minimum` people; the party with the group column leaves smaller groups out, and a
-second one where the first could be computed from the total. Semi-honest parties; the helper colludes with none.
+second one where the first could be computed from the total. Semi-honest parties; the helper colludes with
+none.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -120,7 +122,8 @@ def check_terms(terms: JoinTerms) -> None:
         raise bad("join", "parties", list(terms.names), f"at least two, and none called {terms.helper!r}")
     if terms.rows < terms.minimum:
         raise BadData(
-            f"join: the parties share {terms.rows} people; a figure needs {terms.minimum} (minimum). Nothing is "
+            f"join: the parties share {terms.rows} people; a figure needs {terms.minimum} (minimum). "
+            f"Nothing is "
             "opened."
         )
     asked = set()
@@ -140,7 +143,8 @@ def check_terms(terms: JoinTerms) -> None:
                 "above",
                 list(query.above),
                 "asked once for each measure",
-                "Two counts with nearby thresholds differ by few people. Give all thresholds in one question.",
+                "Two counts with nearby thresholds differ by few people. Give all thresholds in one "
+                "question.",
             )
         if query.above:
             asked.add(query.measure)
@@ -187,12 +191,14 @@ def encode_measure(values: Tensor, who: str, decimals: int) -> Tensor:
     words = torch.round(scaled)
     if not bool(torch.isfinite(scaled).all()) or float(scaled.abs().max() if len(scaled) else 0) >= MOST:
         raise BadData(
-            f"join: a value of {who!r} is not a number within ±{MOST / 10**decimals:g}, the range with {decimals} "
+            f"join: a value of {who!r} is not a number within ±{MOST / 10**decimals:g}, the range "
+            f"with {decimals} "
             "decimals. Use fewer decimals, or other units."
         )
     if float((scaled - words).abs().max() if len(scaled) else 0) > 1e-3:
         raise BadData(
-            f"join: a value of {who!r} has more than {decimals} decimals. Sums are exact: set decimals, or round "
+            f"join: a value of {who!r} has more than {decimals} decimals. Sums are exact: set "
+            f"decimals, or round "
             "the column."
         )
     return words.long()
@@ -261,11 +267,11 @@ async def exchange_groups(
             await me.send(to, GroupNames(f"question {k}", group[0]))
             names.append(group[0])
         else:
-            message = await me.recv(query.by[0], GroupNames)
-            fits = message.settings == f"question {k}" and 1 <= len(message.names) <= GROUPS
-            if not fits or len(set(message.names)) < len(message.names):
+            found = await me.recv(query.by[0], GroupNames)
+            fits = found.settings == f"question {k}" and 1 <= len(found.names) <= GROUPS
+            if not fits or len(set(found.names)) < len(found.names):
                 raise ProtocolError(f"{query.by[0]!r} sent group names that do not match question {k}.")
-            names.append(message.names)
+            names.append(found.names)
     return names
 
 
@@ -294,7 +300,7 @@ def ideal(terms: JoinTerms, query: JoinQuery, v: Tensor, groups: Tensor) -> list
             continue
         counts = [int((inside > t).sum()) for t in query.above]
         edges = [size, *counts, 0]
-        enough = [a - b >= terms.minimum for a, b in zip(edges, edges[1:])]
+        enough = [a - b >= terms.minimum for a, b in itertools.pairwise(edges)]
         values = counts if query.what == "count" else [int(inside[inside > t].sum()) for t in query.above]
         table.append([x if enough[j] and enough[j + 1] else None for j, x in enumerate(values)])
     return table

@@ -139,9 +139,8 @@ def join(
         kept = list(columns.get(who, ())) if columns is not None else [c for c in frame.columns if c != on]
         missing = [c for c in kept if c not in frame.columns]
         if missing:
-            raise BadData(
-                f"the table of {who!r} has no column {missing[0]!r}. {nearest(missing[0], list(frame.columns))}"
-            )
+            known = nearest(missing[0], list(map(str, frame.columns)))
+            raise BadData(f"the table of {who!r} has no column {missing[0]!r}. {known}")
         tables[who], more = take_complete_rows(frame[[on, *kept]], who, on)
         notes += more
     shared = align({who: t[on].tolist() for who, t in tables.items()}, runtime=runtime)

@@ -8,8 +8,8 @@
     of = ["cash"]
     above = [100000.0]
 
-All questions are in the job, so that each party's owner agrees to them before anything is compared. Every party
-gets the figures.
+All questions are in the job, so that each party's owner agrees to them before anything is compared. Every
+party gets the figures.
 """
 
 from __future__ import annotations
@@ -100,9 +100,10 @@ def check_policy(policy: JoinPolicy, me: str, terms: JoinTerms) -> None:
     asked |= {q.by[1] for q in terms.queries if q.by is not None and q.by[0] == me}
     refused = sorted(asked - set(policy.columns)) if policy.columns else []
     if refused:
+        allowed = ", ".join(policy.columns)
         raise QueryRefused(
-            f"the job asks about {refused[0]!r}, and the policy of this party allows {', '.join(policy.columns)} "
-            "(columns). Nothing was sent."
+            f"the job asks about {refused[0]!r}, and the policy of this party allows {allowed} (columns). "
+            "Nothing was sent."
         )
 
 
