@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from .jobs.vertical.join import join
     from .jobs.vertical.psi import align, psi
     from .jobs.vertical.regress import regress
+    from .jobs.vertical.regress_result import Regression
     from .jobs.vertical.split import splitnn
     from .jobs.vertical.transfer import ftl
     from .parties.ledger import Ledger
@@ -72,6 +73,7 @@ __all__ = [
     "Ledger",
     "Processes",
     "PsiPolicy",
+    "Regression",
     "Result",
     "TacitError",
     "__version__",
@@ -125,6 +127,7 @@ _HOME = {
     "Ledger": "parties.ledger",
     "Processes": "runtimes.processes",
     "PsiPolicy": "protocols.psi_policy",
+    "Regression": "jobs.vertical.regress_result",
     "Result": "results",
     "TacitError": "errors",
     "align": "jobs.vertical.psi",

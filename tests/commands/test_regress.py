@@ -82,11 +82,11 @@ def check_table(records) -> None:
 def check_predictions(file: str) -> None:
     made = pd.read_csv(file, dtype={"patient": str}).set_index("patient")
     new = pd.read_csv("new.csv", dtype={"patient": str}).set_index("patient")
-    assert list(made.columns) == ["prediction", "chance of no", "chance of yes"]
+    assert list(made.columns) == ["prediction", "p(no)", "p(yes)"]
     assert sorted(made.index) == sorted(new.index)
     expected = pooled().predict(new)
-    assert (made["chance of yes"] - expected).abs().max() < 1e-6
-    assert (made["prediction"] == np.where(made["chance of yes"] > 0.5, "yes", "no")).all()
+    assert (made["p(yes)"] - expected).abs().max() < 1e-6
+    assert (made["prediction"] == np.where(made["p(yes)"] > 0.5, "yes", "no")).all()
 
 
 PREDICT = (

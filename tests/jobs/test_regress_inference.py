@@ -13,7 +13,6 @@ from lifelines.datasets import load_lung, load_rossi
 
 import tacit
 from tacit.errors import BadData, BadParameter, BadRun, QueryRefused
-from tacit.jobs.vertical.regress_result import Regression
 
 
 def split(frame: pd.DataFrame, parties: int) -> dict[str, pd.DataFrame]:
@@ -139,7 +138,7 @@ def test_tables_are_matched_and_rows_with_missing_values_left_out(tmp_path):
     kinds = {line.kind for line in run.ledger.seen}
     assert {"EstimateShare", "CheckShare", "PermutedOrder"} <= kinds
     file = run.save(tmp_path / "fit.json")
-    again = Regression.load(file)
+    again = tacit.Regression.load(file)
     assert again.summary().equals(run.summary())
     assert torch.equal(
         again.predict({"clinic": both, "lab": both}), run.predict({"clinic": both, "lab": both})
@@ -148,7 +147,7 @@ def test_tables_are_matched_and_rows_with_missing_values_left_out(tmp_path):
         run.save(file)
     file.write_text(file.read_text().replace("regressions", "recipes"))
     with pytest.raises(BadData, match=r"is no result of tacit\.regress with standard errors"):
-        Regression.load(file)
+        tacit.Regression.load(file)
     with pytest.raises(
         BadData, match=r"has the value 'other', which no row of the fit had\. Known: female, male"
     ):

@@ -80,7 +80,7 @@ def write(out: Path, part: RegressionPart, ids: np.ndarray, mean: torch.Tensor) 
         chances = mean if mean.dim() == 2 else torch.stack([1 - mean, mean], 1)
         frame["prediction"] = [part.labels[k] for k in chances.argmax(1).tolist()]
         for k, name in enumerate(part.labels):
-            frame[f"chance of {name}"] = chances[:, k].numpy()
+            frame[f"p({name})"] = chances[:, k].numpy()
     else:
         frame["relative hazard" if part.family == "cox" else "prediction"] = mean.numpy()
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -95,7 +95,7 @@ class Regression(JobResult):
         """Return the prediction for rows of all parties' columns, {party: data frame, array or tensor}.
 
         That is the probability of class 1 (multinomial: of each class), the number, the expected count, or
-        for Cox the hazard relative to the average row's. Rows must be in the same order at all parties. This
+        for Cox the hazard relative to columns that are 0. Rows must be in the same order at all parties. This
         adds the parties' scores in one place: the label holder of a real federation learns the sum of the
         others' scores of each row.
         """
@@ -134,7 +134,7 @@ class Regression(JobResult):
         return x
 
     def save(self, path: str | Path) -> Path:
-        """Write the result as JSON to a new file; `Regression.load` and `tacit.load` read it."""
+        """Write the result as JSON to a new file; `tacit.Regression.load` reads it."""
         if not self.parts:
             return super().save(path)
         file = check_absent(path)
