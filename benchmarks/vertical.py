@@ -61,6 +61,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1000, 10000])
     parser.add_argument("--columns", type=int, default=10)
     args = parser.parse_args()
+    x, y = make("gaussian", 100, 2)
+    tacit.regress({"a": x[:, :1], "b": x[:, 1:]}, {"a": y})  # the imports
     print(f"{'':24}{'rows':>8}{'CPU s':>9}{'MB':>9}{'rounds':>9}{'distance':>11}")
     for rows in args.rows:
         for family in FAMILIES:
@@ -68,14 +70,20 @@ def main() -> None:
             half = args.columns // 2
             found = []
             seconds, size, rounds = measure(
-                lambda: found.append(tacit.regress({"a": x[:, :half], "b": x[:, half:]}, {"a": y}, family=family))  # noqa: B023
-                or found[0]  # noqa: B023
+                lambda: (
+                    found.append(tacit.regress({"a": x[:, :half], "b": x[:, half:]}, {"a": y}, family=family))  # noqa: B023
+                    or found[0]
+                )  # noqa: B023
             )
             theirs, table = pooled(family, x, y), found[0].summary()
             if family == "multinomial":
                 params, errors = np.asarray(theirs.params), np.asarray(theirs.bse)
                 own = np.concatenate(
-                    [found[0].intercept.numpy()[None], found[0].weights["a"].numpy().T, found[0].weights["b"].numpy().T]
+                    [
+                        found[0].intercept.numpy()[None],
+                        found[0].weights["a"].numpy().T,
+                        found[0].weights["b"].numpy().T,
+                    ]
                 )
                 distance = np.abs((own - params) / errors).max()
             else:

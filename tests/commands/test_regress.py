@@ -20,6 +20,7 @@ from .test_split import start
 JOB = """
 [regress]
 family = "binomial"
+steps = 6
 [parties.clinic]
 file = "clinic.csv"
 id = "patient"
@@ -187,9 +188,7 @@ def test_each_with_its_kit_over_a_hub_then_new_people(
 
 def test_a_killed_party_stops_the_others_and_all_can_start_again(place: Path) -> None:
     provision("clinic", "lab", "notary")
-    Path("job.toml").write_text(
-        JOB.replace("[regress]", "[regress]\nsteps = 100")
-    )  # it does not end before the kill
+    Path("job.toml").write_text(JOB.replace("steps = 6", "steps = 100"))  # it does not end before the kill
     hub = start("hub", "--kit", "kits/hub")
     try:
         waiting = start("regress", "job.toml", "--kit", "kits/clinic", "--patience", "3")
@@ -226,7 +225,7 @@ def test_a_killed_party_stops_the_others_and_all_can_start_again(place: Path) ->
         (JOB.replace("binomial", "cox"), "family 'cox' needs time and event at exactly one party"),
         (JOB.replace("binomial", "normal"), "family is 'normal'; it must be one of"),
         (JOB.replace("relapse", "relaps"), "has no column 'relaps'. Did you mean 'relapse'?"),
-        (JOB.replace("[regress]", "[regress]\nsteps = 1"), "steps is 1; it must be"),
+        (JOB.replace("steps = 6", "steps = 1"), "steps is 1; it must be"),
         (JOB.replace("[regress]", "[regress]\nstep = 3\nthing = 1"), "it has no key 'step'"),
         (
             JOB.replace('id = "person"', 'id = "person"\ndrop = ["warp"]'),
