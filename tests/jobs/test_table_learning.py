@@ -16,7 +16,7 @@ from tacit.config import job as config
 from tacit.engine.losses import Objective
 from tacit.engine.task import Task
 from tacit.errors import BadParameter
-from tacit.jobs.train import table_defaults
+from tacit.jobs.train import stopping, table_defaults
 from tacit.jobs.train.contract import Contract
 from tacit.jobs.train.elsewhere import Deployed, Elsewhere
 from tacit.jobs.train.objective import balance_classes
@@ -259,6 +259,70 @@ def test_a_global_test_set_judges_and_held_out_rows_choose(stages: Any) -> None:
         assert stop["value"] == max(e["validation"]["auc"] for e in rounds.values())
         assert run.metrics["auc"] == best["auc"] != best["validation"]["auc"]
     assert stop_of(runs[0])["best_round"] == stop_of(runs[1])["best_round"]
+
+
+def test_a_run_can_stop_by_another_metric_than_it_is_judged_by() -> None:
+    run = tacit.train(FED, **{**STOPS, "metric": "auc", "stop_by": "loss", "rounds": 12})
+    stop, rounds = stop_of(run), {e["round"]: e for e in run.events if e["kind"] == "round" and e["round"]}
+    assert (stop["metric"], run.metric) == ("loss", "auc")
+    assert stop["value"] == min(e["loss"] for e in rounds.values())
+    assert run.metrics["auc"] == rounds[stop["best_round"]]["auc"]
+
+
+def test_stop_by_needs_patience_and_a_metric_of_the_task() -> None:
+    with pytest.raises(BadParameter, match="stop_by.*the run has none"):
+        make_plan(FED, model="mlp", rounds=5, stop_by="loss")
+    with pytest.raises(BadParameter, match="stop_by.*'r2' is not for a classification"):
+        make_plan(FED, model="mlp", stop_by="r2")
+
+
+@pytest.mark.parametrize("test_fraction", [0.0, 0.25])
+def test_a_table_without_reported_rows_stops_after_fixed_rounds(
+    test_fraction: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No party holds back min_rows rows. Neither is the test set used instead, nor are all rounds run."""
+    monkeypatch.setattr(stopping, "BLIND_ROUNDS", 10)
+    table = frame(rows=200).drop(columns="cost")
+    fed = data.from_frame(table, label="y", groups=["site"], test_fraction=test_fraction).by(
+        "site", held_fraction=0.05
+    )
+    assert 0 < int(fed.held.sizes.max()) < 10
+    p = make_plan(fed, model=models.MLP((5,)))
+    assert (p.rounds, p.stop_by) == (table_defaults.NETWORK["rounds"], "loss")
+    # the options of the job file, as a resumed run has them
+    named = {name: getattr(p, name) for name in p.preset} | {"l2": p.l2, "model": p.model}
+    runs = [
+        tacit.train(fed, model=p.model),
+        tacit.train(fed, **named),
+        tacit.train(fed, model=p.model, runtime="inprocess"),
+    ]
+    for run in runs:
+        assert max(e["round"] for e in run.events if e["kind"] == "round") == 10
+        assert not any(e["kind"] == "stop" for e in run.events)
+        assert any(e["kind"] == "note" and e["text"].startswith("nothing to stop by") for e in run.events)
+        assert torch.allclose(vector(run.model), vector(runs[0].model), atol=1e-5)
+
+
+def test_a_network_without_held_out_rows_has_fixed_rounds() -> None:
+    table = frame().drop(columns="cost")
+    fed = data.from_frame(table, label="y", groups=["site"]).by("site", held_fraction=0.0)
+    p = make_plan(fed, model="mlp")
+    assert (p.rounds, p.patience, p.stop_by) == (table_defaults.BLIND_ROUNDS, None, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "metric"),
+    [
+        ({}, "loss"),
+        ({"metric": "f1"}, "f1"),
+        ({"class_weight": "balanced"}, "auc"),
+        ({"loss": "focal"}, "auc"),
+        ({"stop_by": "brier"}, "brier"),
+    ],
+    ids=str,
+)
+def test_a_network_stops_by_the_metric_asked_for_or_by_the_loss(options: dict[str, Any], metric: str) -> None:
+    assert make_plan(FED, model="mlp", **options).stop_by == metric
 
 
 def test_early_stopping_predicts_by_the_threshold_of_the_run() -> None:

@@ -252,7 +252,7 @@ class _Trained:
 
     def __init__(self, p: Plan, metric: str):
         self.plan = dataclasses.replace(
-            p, landscape=False, evaluate_every=0, runtime="cohort", through=None, patience=None
+            p, landscape=False, evaluate_every=0, runtime="cohort", through=None, patience=None, stop_by=None
         )
         self.judge = _Judge(self.plan, metric)
 

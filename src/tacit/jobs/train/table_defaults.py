@@ -38,7 +38,9 @@ NETWORK: dict[str, Any] = {
     "batch_size": 64,
     "evaluate_every": 5,
     "patience": 10,
+    "stop_by": "loss",  # of a few dozen rows, accuracy and AUC are too coarse to compare rounds by
 }
+BLIND_ROUNDS = 60  # of a network without held-out rows to stop by: little overfit, nearly trained
 # an option that says how to train: whoever gives one of them chooses all
 CHOICES = ("algorithm", "rounds", "local_epochs", "local_steps", "batch_size")
 
@@ -79,10 +81,24 @@ def table_defaults(config: TrainConfig, fed: Federation, given: Mapping[str, Any
         preset = dict(NETWORK)
     elif is_linear(config.model) and config.per_round in (None, len(fed)):
         preset = dict(LINEAR)
-    is_tested = isinstance(config.runtime, Deployed) or len(fed.test.y) or len(fed.held.index)
-    if not is_tested or ("evaluate_every" in chosen and not config.evaluate_every) or config.landscape:
-        preset.pop("patience", None)  # nothing to stop by, or to draw around
+    has_held = isinstance(config.runtime, Deployed) or len(fed.held.index)
+    is_never_evaluated = "evaluate_every" in chosen and not config.evaluate_every
+    if "patience" in preset and (not has_held or is_never_evaluated or config.landscape):
+        # nothing to stop by, or to draw around; the test set is for judging
+        preset = {k: v for k, v in preset.items() if k not in ("patience", "stop_by")}
+        preset["rounds"] = BLIND_ROUNDS
+    if "stop_by" in preset:
+        preset["stop_by"] = _stop_by(config, fed)
     return {name: value for name, value in preset.items() if name not in chosen}
+
+
+def _stop_by(config: TrainConfig, fed: Federation) -> str:
+    """Return the metric by which a network stops: the one asked for, or the loss if that is minimized."""
+    if config.metric is not None:
+        return config.metric
+    if config.class_weight is None and config.loss in (None, "cross_entropy", "mse"):
+        return str(NETWORK["stop_by"])
+    return "r2" if fed.classes is None else "auc"
 
 
 def _is_plain(config: TrainConfig) -> bool:

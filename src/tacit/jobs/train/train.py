@@ -396,6 +396,7 @@ class _Training:
                     value=stopping.value,
                     early=stopping.is_over,
                 )
+            if stopping.round or stopping.is_blind:
                 journal.event("note", text=stopping.explain(last))
             seconds = sum(e["seconds"] for e in journal.events if e["kind"] == "round")
             journal.event("end", metrics=metrics, seconds=seconds)
