@@ -270,9 +270,9 @@ def test_a_run_can_stop_by_another_metric_than_it_is_judged_by() -> None:
 
 
 def test_stop_by_needs_patience_and_a_metric_of_the_task() -> None:
-    with pytest.raises(BadParameter, match="stop_by.*the run has none"):
+    with pytest.raises(BadParameter, match=r"stop_by.*the run has none"):
         make_plan(FED, model="mlp", rounds=5, stop_by="loss")
-    with pytest.raises(BadParameter, match="stop_by.*'r2' is not for a classification"):
+    with pytest.raises(BadParameter, match=r"stop_by.*'r2' is not for a classification"):
         make_plan(FED, model="mlp", stop_by="r2")
 
 
@@ -389,7 +389,7 @@ def test_a_table_chooses_how_it_is_trained_and_says_so() -> None:
     assert any("chosen for this table" in text and "FedLBFGS" in text for text in notes)
     network = make_plan(FED, model="mlp")
     assert isinstance(network.algorithm, algorithms.FedAdam)
-    assert (network.patience, network.l2) == (10, 0.0)
+    assert (network.local_steps, network.patience, network.stop_by, network.l2) == (1, 10, "loss", 0.003)
 
 
 @pytest.mark.parametrize(
@@ -469,7 +469,7 @@ def test_real_parties_without_an_algorithm_derive_one_contract(model: str) -> No
     preset = table_defaults.LINEAR if model == "logistic" else table_defaults.NETWORK
     for name, value in preset.items():
         assert getattr(p, name) == getattr(theirs, name) == value
-    assert p.l2 == theirs.l2 == (table_defaults.L2 if model == "logistic" else 0.0)
+    assert p.l2 == theirs.l2 == (table_defaults.L2 if model == "logistic" else 0.003)
     other = Contract.of(deployed_plan(model=model, rounds=7), LAYOUT, "server", [4])
     assert any(line.startswith("train.rounds") for line in contract.differences(other))
 

@@ -481,7 +481,7 @@ def _describe_preset(p: Plan) -> list[str]:
     """Say which options were chosen because the rows are from a table."""
     if not p.preset:
         return []
-    values = ", ".join(f"{name}={getattr(p, name)!r}" for name in p.preset)
+    values = ", ".join(f"{name}={getattr(p, name)!r}" for name in p.preset if name != "l2")
     return [f"chosen for this table (options you give replace them): {values}, l2={p.l2:g}"]
 
 
