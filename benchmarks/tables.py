@@ -414,8 +414,8 @@ def main() -> None:
             "Printed by `benchmarks/tables.py --write`, which says how. AUC, or R² for *doctor visits* and "
             "*regimes*, on rows that no model was trained on or stopped by, with 95% intervals: over random "
             "splits, or for one split from the bootstrap. *One party alone* is the median over the "
-            f"{LOCAL} largest parties of the first split. *To tacit, one party* is what federating the same "
-            "network costs. All tacit runs have default options.\n\n"
+            f"{LOCAL} largest parties of the first split. *To tacit, one party* is the difference to the "
+            "same model and options with all rows at one party. All tacit runs have default options.\n\n"
         )
         old = RESULTS.read_text()
         RESULTS.write_text(intro + text + "\n" + old[old.index(WRITTEN_BY_HAND) :])

@@ -325,6 +325,11 @@ def test_a_network_stops_by_the_metric_asked_for_or_by_the_loss(options: dict[st
     assert make_plan(FED, model="mlp", **options).stop_by == metric
 
 
+def test_patience_none_trains_for_fixed_rounds() -> None:
+    p = make_plan(FED, model="mlp", patience=None)
+    assert (p.rounds, p.patience, p.stop_by) == (table_defaults.BLIND_ROUNDS, None, None)
+
+
 def test_early_stopping_predicts_by_the_threshold_of_the_run() -> None:
     table = frame().drop(columns="cost")
     fed = data.from_frame(table, label="y", groups=["site"]).by("site", held_fraction=0.3)
@@ -552,6 +557,8 @@ def test_an_embedded_column_is_a_lookup_in_a_table() -> None:
 def test_a_table_network_embeds_columns_with_many_categories() -> None:
     fed = federation(rows=600, codes=30)
     p = make_plan(fed, model="table_network")
+    assert (p.algorithm, p.l2) == (table_defaults.EMBEDDINGS["algorithm"], 0.0)  # rare categories are learned
+    assert make_plan(fed, model=models.TableNetwork(above=99)).l2 == table_defaults.NETWORK["l2"]
     columns = fed.pipeline.columns  # type: ignore[union-attr]
     (start,), (size,) = p.model.starts, p.model.sizes
     assert all(name.startswith("code=") for name in columns[start : start + size])

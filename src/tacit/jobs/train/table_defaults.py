@@ -9,6 +9,8 @@ docs/how-to-learn-from-tables.md describes the procedure.
 - Networks: one local step and Adam at the server. The mean of the parties' steps is a step on a batch of the
   pooled rows, so parties do not drift apart, whatever their sizes. Early stopping by the loss of held-out
   rows ends a run.
+- Networks with embeddings: the same without a penalty, and with a smaller τ. The gradient of a category that
+  few rows have is small: next to it, λ = 0.003 or τ = 0.0001 would keep its embedding from being learned.
 """
 
 from __future__ import annotations
@@ -41,6 +43,10 @@ NETWORK: dict[str, Any] = {
     "evaluate_every": 5,
     "patience": 10,
     "stop_by": "loss",  # of a few dozen rows, accuracy and AUC are too coarse to compare rounds by
+}
+EMBEDDINGS: dict[str, Any] = NETWORK | {
+    "algorithm": algorithms.FedAdam(lr=0.1, server_lr=0.003, tau=1e-6),
+    "l2": 0.0,
 }
 BLIND_ROUNDS = 60  # of a network without held-out rows to stop by: little overfit, nearly trained
 # an option that says how to train: whoever gives one of them chooses all
@@ -76,22 +82,31 @@ def table_defaults(config: TrainConfig, fed: Federation, given: Mapping[str, Any
     chosen = {name for name, value in given.items() if name != "algorithm" or value is not None}
     if any(name in chosen for name in CHOICES) or not _is_plain(config):
         return {}
-    if recipe_of(fed, config.runtime) is None:
+    recipe = recipe_of(fed, config.runtime)
+    if recipe is None:
         return {}
     preset: dict[str, Any] = {}
     if is_network(config.model):
-        preset = dict(NETWORK)
+        preset = dict(EMBEDDINGS if _has_embeddings(config.model, fed, recipe) else NETWORK)
     elif is_linear(config.model) and config.per_round in (None, len(fed)):
         preset = dict(LINEAR)
     has_held = isinstance(config.runtime, Deployed) or len(fed.held.index)
     is_never_evaluated = "evaluate_every" in chosen and not config.evaluate_every
-    if "patience" in preset and (not has_held or is_never_evaluated or config.landscape):
+    is_unlimited = "patience" in chosen and config.patience is None
+    if "patience" in preset and (not has_held or is_never_evaluated or config.landscape or is_unlimited):
         # nothing to stop by, or to draw around; the test set is for judging
         preset = {k: v for k, v in preset.items() if k not in ("patience", "stop_by")}
         preset["rounds"] = BLIND_ROUNDS
     if "stop_by" in preset:
         preset["stop_by"] = _stop_by(config, fed)
     return {name: value for name, value in preset.items() if name not in chosen}
+
+
+def _has_embeddings(model: Any, fed: Federation, recipe: Recipe) -> bool:
+    """Whether a network embeds columns of this table."""
+    spec = model.spec if isinstance(model, models.Pretrained) else model
+    fitted = fit_model(spec, fed, recipe)
+    return isinstance(fitted, models.TableNetwork) and bool(fitted.starts)
 
 
 def _stop_by(config: TrainConfig, fed: Federation) -> str:
