@@ -47,13 +47,11 @@ def pooled(family: str, x: np.ndarray, y: np.ndarray):
     return fits[family]()
 
 
-def measure(run) -> tuple[float, float, int]:
-    """(CPU seconds, MB, messages from one party to the other) of a call that returns a result."""
-    begin = time.process_time()
-    ledger = run().ledger
-    seconds = time.process_time() - begin
-    rounds = sum(line.count for line in ledger.seen if (line.sender, line.party) == ("a", "b"))
-    return seconds, sum(line.bytes for line in ledger.seen) / 1e6, rounds
+def count(result) -> tuple[float, int]:
+    """(MB, messages from one party to the other) of a result."""
+    seen = result.ledger.seen
+    rounds = sum(line.count for line in seen if (line.sender, line.party) == ("a", "b"))
+    return sum(line.bytes for line in seen) / 1e6, rounds
 
 
 def main() -> None:
@@ -68,21 +66,18 @@ def main() -> None:
         for family in FAMILIES:
             x, y = make(family, rows, args.columns)
             half = args.columns // 2
-            found = []
-            seconds, size, rounds = measure(
-                lambda: (
-                    found.append(tacit.regress({"a": x[:, :half], "b": x[:, half:]}, {"a": y}, family=family))  # noqa: B023
-                    or found[0]
-                )  # noqa: B023
-            )
-            theirs, table = pooled(family, x, y), found[0].summary()
+            begin = time.process_time()
+            fitted = tacit.regress({"a": x[:, :half], "b": x[:, half:]}, {"a": y}, family=family)
+            seconds = time.process_time() - begin
+            size, rounds = count(fitted)
+            theirs, table = pooled(family, x, y), fitted.summary()
             if family == "multinomial":
                 params, errors = np.asarray(theirs.params), np.asarray(theirs.bse)
                 own = np.concatenate(
                     [
-                        found[0].intercept.numpy()[None],
-                        found[0].weights["a"].numpy().T,
-                        found[0].weights["b"].numpy().T,
+                        fitted.intercept.numpy()[None],
+                        fitted.weights["a"].numpy().T,
+                        fitted.weights["b"].numpy().T,
                     ]
                 )
                 distance = np.abs((own - params) / errors).max()
