@@ -31,7 +31,7 @@ EXPLAINS = {
     "by": ("parties",),
     "regression": ("integer outcome",),
     "missing_label": ("missing outcome",),
-    "drop": ("identifier", "empty", "constant", "leakage", "columns differ"),
+    "drop": ("identifier", "empty", "constant", "leakage", "duration", "columns differ"),
     "categories": ("leading zeros", "mixed"),
     "group": ("several rows of one person",),
     "missing_party": ("missing party",),
