@@ -56,6 +56,7 @@ PERFECT = 0.99  # the AUC, or accuracy, of one column alone above which it proba
 IMBALANCED = 0.65
 FEW_VALUES = 10  # a whole number with so few different values may be a code
 MANY_VALUES = 50  # categories with more values than this have hardly any rows for each
+CYCLES = {"hour": (0, 23), "month": (1, 12), "weekday": (0, 7), "dayofweek": (0, 7), "day_of_week": (0, 7)}
 FAR = 3  # spreads between other values and a code like 999 that a tail hardly reaches
 TYPO_RATIO = 10  # a typo is so much rarer than the word that was meant
 
@@ -427,6 +428,14 @@ def _count_doubtful_zeros(known: Series) -> int:
 def _find_few_values(rows: DataFrame, found: Inspection) -> None:
     """Find numbers with few whole values: codes of categories, or counts."""
     numbers = [name for name, kind in found.kinds.items() if kind == "number"]
+    cyclic = [name for name in numbers if _is_cyclic(name, rows[name])]
+    if cyclic:
+        found.note(
+            *("cycle", cyclic[0] if len(cyclic) == 1 else ""),
+            f"Numbers that begin again after their largest: {', '.join(map(repr, cyclic))}.",
+            "Read as numbers, so the ends are far apart; list them in `categories` (or --categories) to give "
+            "each value a weight of its own.",
+        )
     values = {
         name: without_codes(rows[name], found.settings.get("missing_codes", {}).get(name, ()))
         for name in numbers
@@ -434,7 +443,9 @@ def _find_few_values(rows: DataFrame, found: Inspection) -> None:
     few = [
         name
         for name, column in values.items()
-        if 2 < column.nunique() <= FEW_VALUES and (to_numbers(column.dropna()) % 1 == 0).all()
+        if name not in cyclic
+        and 2 < column.nunique() <= FEW_VALUES
+        and (to_numbers(column.dropna()) % 1 == 0).all()
     ]
     if few:
         found.note(
@@ -442,6 +453,14 @@ def _find_few_values(rows: DataFrame, found: Inspection) -> None:
             f"Whole numbers with 3 to {FEW_VALUES} different values: {', '.join(map(repr, few))}.",
             "Read as numbers; list those that are codes in `categories` (or --categories).",
         )
+
+
+def _is_cyclic(name: str, column: Series) -> bool:
+    """Whether a number is an hour, a month or a weekday."""
+    words = name.casefold().replace(" ", "_").split("_")
+    low, high = next((CYCLES[w] for w in (name.casefold(), words[-1]) if w in CYCLES), (1, 0))
+    values = to_numbers(column.dropna())
+    return bool(len(values) and low <= values.min() and values.max() <= high and (values % 1 == 0).all())
 
 
 def _find_many_values(rows: DataFrame, found: Inspection) -> None:
