@@ -253,13 +253,15 @@ async def run_party(
     if table is not None:
         x, share.recipe = table.standardize(train)
         share.columns, share.id = table.columns, entry["id"]
+    if me.name == route.stops[-1] and table is not None and table.y is not None:
+        share.fit_target(table.y[train])
     inputs = share.inputs()
     if me.name in route.sources:
         inputs.x[0], inputs.test_x[0] = x[train], x[test]
     if me.name == route.stops[-1]:
         assert table is not None
         assert table.y is not None
-        inputs.y[0], inputs.test_y[0] = table.y[train], table.y[test]
+        inputs.y[0], inputs.test_y[0] = share.to_target(table.y[train]), share.to_target(table.y[test])
         if split["join"] == "left":
             inputs.absent[0] = train >= shared
     result = await splitnn.party(me, terms, inputs)
