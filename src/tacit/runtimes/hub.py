@@ -27,6 +27,7 @@ from ..errors import BadFrame, BadKit, NoHub, SealBroken
 from .certificates import Trust, party_of, pem
 from .envelope import ABSENT, CHECK, MAIL, MAX_ENVELOPE, METHOD, PRESENT, VERSION, WELCOME, pack, unpack
 from .kits import Kit, keep_revocations
+from .listening import find_addresses
 
 log = logging.getLogger("tacit.hub")
 QUOTA = 64 << 20  # queued bytes of one sender
@@ -113,22 +114,28 @@ class Hub:
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         credentials = grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
-        try:
-            self.port = self._server.add_secure_port(self.kit.listen, credentials)
-        except RuntimeError:
-            self.port = 0
-        if not self.port:
-            raise NoHub(
-                f"the hub cannot listen on {self.kit.listen}: the port is taken, or this machine has no "
-                "such address. "
-                "Stop whoever uses it, or set `listen` in party.toml."
-            )
+        self.port = 0
+        for address in find_addresses(self.kit.listen):
+            self.port = self._bind(address, credentials)
         await self._server.start()
         self._watch = asyncio.create_task(self._watch_revocations())
         log.info(
             "hub of federation %r listens on %s (port %d)", self.kit.federation, self.kit.listen, self.port
         )
         return self.port
+
+    def _bind(self, address: str, credentials: Any) -> int:
+        """Accept connections at one address; return its port."""
+        host, _, port = address.rpartition(":")
+        if port == "0" and self.port:  # all addresses of a name have the port that the first was given
+            address = f"{host}:{self.port}"
+        try:
+            bound = int(self._server.add_secure_port(address, credentials))
+        except RuntimeError:
+            bound = 0
+        if not bound:  # taken since it was checked
+            raise NoHub(f"the hub cannot listen on {address}: the port is taken. Stop whoever uses it.")
+        return bound
 
     async def stop(self) -> None:
         if self._watch is not None:
