@@ -201,6 +201,8 @@ def test_only_the_hubs_certificate_carries_the_hubs_name() -> None:
         ("hub.example.org:8443", "hub.example.org:8443"),
     ],
 )
-def test_a_hub_listens_where_parties_find_it_unless_told_otherwise(hub: str, listen: str, tmp_path: Path) -> None:
+def test_a_hub_listens_where_parties_find_it_unless_told_otherwise(
+    hub: str, listen: str, tmp_path: Path
+) -> None:
     (tmp_path / "federation.toml").write_text(f'name = "f"\nhub = "{hub}"\nclients = ["a"]\n')
     assert read_federation_file(tmp_path / "federation.toml").listen == listen

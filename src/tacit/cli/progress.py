@@ -173,7 +173,7 @@ def client_lines(value: dict[str, Any]) -> list[str]:
         f"and {value['evaluations']} evaluations{epsilon}",
         f"it sent {size(value['sent'])} and received {size(value['received'])}",
     ]
-    if shown := summary(value["metrics"]):
+    if shown := result_line(value["metrics"], value["metric"]):
         lines.append(f"all parties together: {shown}")
     if value["model"] is not None:
         lines.append(f"the model is in {value['model']}: `tacit predict {value['model']} new.csv` uses it")

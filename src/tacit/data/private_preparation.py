@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 SCALE = 1 << 16  # numbers in [0, 1] are summed in units of 1/SCALE
 LEAST_DEVIATION = 0.01  # of the range between the bounds: noise may exceed what is left of the variance
+SIGMAS = 6  # noise alone exceeds so many of its deviations with a probability of 1e-9
 _BOUND = 1 << 52  # 2^31 rows of SCALE, and noise that no draw exceeds in practice
 
 
@@ -50,6 +51,7 @@ class PrivatePreparation:
     epsilon: float
     delta: float
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    parties: int = 1  # whose noise is in the sum
 
     @property
     def max_steps(self) -> int:
@@ -104,6 +106,14 @@ class PrivatePreparation:
     def multiplier(self) -> float:
         """The standard deviation of the noise of one party, over what one row changes."""
         return math.sqrt(len(self.blocks) / (2 * discrete.rho_of(self.epsilon, self.delta)))
+
+    def least_count(self, categories: int = 1) -> float:
+        """The noisy count, of so many categories together, below which they are rare.
+
+        Every party adds noise to every count, so the noise of a sum grows with the root of their numbers. A
+        category that nobody has exceeds it once in 10⁹ draws.
+        """
+        return RARE_COUNT + SIGMAS * self.multiplier * math.sqrt(self.parties * categories)
 
     @property
     def spend(self) -> dict[str, Any]:
@@ -163,10 +173,10 @@ class PrivatePreparation:
         for name, values in recipe.categories.items():
             counts, total = total[1 : len(values) + 1], total[len(values) + 1 :]
             if OTHER in values:
-                least = RARE_COUNT + 2 * self.multiplier  # a count of noise alone is below this
-                few = tuple(v for v, c in zip(values, counts) if c < least and v != OTHER)
-                others = sum(int(c) for v, c in zip(values, counts) if v in (*few, OTHER))
-                rare[name] = (*few, *([OTHER] if others < least else []))
+                few = tuple(v for v, c in zip(values, counts) if c < self.least_count() and v != OTHER)
+                others = [int(c) for v, c in zip(values, counts) if v in (*few, OTHER)]
+                is_rare = sum(others) < self.least_count(len(others))
+                rare[name] = (*few, *([OTHER] if is_rare else []))
         limits = {name: self._range(name) for name in recipe.numeric}
         fitted = replace(
             recipe, mean=tuple(mean), std=tuple(std), fill=tuple(mean), limits=limits, knots={}, rare=rare

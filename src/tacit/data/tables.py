@@ -134,7 +134,9 @@ class Table:
             notes.append("Numbers were standardized by statistics pooled over all parties (fit='pooled').")
         frame = self.frame if kept is None else self.frame.iloc[kept]
         if self.private is not None:
-            program = PrivatePreparation(Pipeline(recipe, self.label, fed.labels), *self.private)
+            program = PrivatePreparation(
+                Pipeline(recipe, self.label, fed.labels), *self.private, parties=len(fed)
+            )
             program.check()
             parts = {name: frame.iloc[fed.train.of(k).numpy()] for k, name in enumerate(fed.parties)}
             fed, pipeline = replace(fed, spent=program.spend), ideal(program, parts)

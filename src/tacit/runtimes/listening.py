@@ -44,8 +44,9 @@ def find_addresses(listen: str) -> list[str]:
             addresses.append(f"{shown}:{port}")
     if not addresses:
         what = "" if _is_address(host) else f" ({host} is {', '.join(elsewhere)})"
-        raise NoHub(f"the hub cannot listen on {listen}: this machine has no such address{what}. "
-                    f"{_advise(port)}")
+        raise NoHub(
+            f"the hub cannot listen on {listen}: this machine has no such address{what}. {_advise(port)}"
+        )
     return addresses
 
 
@@ -54,8 +55,12 @@ def split_address(listen: str) -> tuple[str, int]:
     host, _, port = listen.rpartition(":")
     is_bracketed = host.startswith("[") and host.endswith("]")
     bare = host[1:-1] if is_bracketed else host
-    if not bare or not port.isascii() or not port.isdigit() or int(port) > 65535 or (
-        not is_bracketed and ":" in host
+    if (
+        not bare
+        or not port.isascii()
+        or not port.isdigit()
+        or int(port) > 65535
+        or (not is_bracketed and ":" in host)
     ):
         raise NoHub(f"the hub cannot listen on {listen!r}: an address and a port are needed, like {FORM}.")
     return bare, int(port)

@@ -458,6 +458,7 @@ class ClientWork:
                 "rounds": 0,
                 "evaluations": 0,
                 "epsilon": None,
+                "metric": None,
                 "metrics": {},
                 "model": None,
             }
@@ -466,6 +467,7 @@ class ClientWork:
             "rounds": self.plan.rounds,
             "evaluations": self.evaluations,
             "epsilon": None if account is None else account.epsilon(),
+            "metric": self.plan.metric,
             "metrics": self.metrics,
             "model": None if self.folder is None else str(self.folder),
         }

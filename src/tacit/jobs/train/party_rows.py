@@ -311,7 +311,11 @@ def read_party_table(
         y = torch.tensor([place[str(v)] for v in values.tolist()], dtype=torch.int64)
     groups = Subgroups.without_rows(subgroups, recipe.categories, recipe.numbers)
     if groups is not None:
-        groups = groups._replace(codes=groups.encode(subgroups, frame))
+        plain = {c: recipe.column_of(frame, c) for c in groups.columns}  # a code for missing is missing
+        try:
+            groups = groups._replace(codes=groups.encode(subgroups, plain, len(frame)))
+        except BadData as error:
+            raise BadData(f"{file}: {error}", outside="its columns do not fit the agreed subgroups") from None
     if one_by_one:
         held, train = _hold_out_each(frame, recipe, y, agreed.held_fraction, seed)
     else:
