@@ -4,9 +4,12 @@ The charge is a line of the party's account file, beside those of training and o
 lifetime ε covers all of them. The vector that answers the sum, noise included, is kept on disk and sent
 again if the server asks again: a repeated answer costs nothing more and reveals nothing more.
 
-    killed before the charge     nothing was sent: the restarted party draws, pays and answers
-    between charge and answer    the charge is on record: it draws, and answers without another charge
-    after the answer was kept    the same vector is sent again
+    1  the file of answers says that a charge follows     killed after 1: the restarted party charges
+    2  the account is charged                             killed after 2: nothing was sent; it draws again
+    3  the vector is kept, and may be sent                killed after 3: the same vector is sent again
+
+An account that was charged while the file of answers does not know of it was charged for an answer that is
+lost, and may have been sent: then nothing is sent any more.
 """
 
 from __future__ import annotations
@@ -48,15 +51,18 @@ class PaidAnswers(AnswerFile):
 
     def keep(self, step: int, sent: bytes, vector: np.ndarray) -> None:
         """Pay for an answer, then keep it: when this returns it may be sent, also again."""
-        if not self.charged and not self.account.spent:
-            try:
-                self.account.spend(0)
-            except BudgetSpent as error:
-                raise BudgetSpent(
-                    f"the server asks {self.party!r} for the noisy sum of the preparation, which its account "
-                    f"does not cover: {error}"
-                ) from None
-        self.record_charge()
+        may_pay = self.account.may_spend()  # reads the file
+        if not may_pay and not self.charged:
+            raise BudgetSpent(
+                f"the server asks {self.party!r} for the noisy sum of the preparation. Its account was "
+                f"charged for it before, and {self.file} does not have what it answered: another answer "
+                f"would be a second release. Restore that file from a copy, or agree on another job. "
+                "Nothing was sent."
+            )
+        if not self.charged:
+            self.record_charge()
+        if may_pay:
+            self.account.spend(0)
         super().keep(step, sent, vector)
 
     def spending(self) -> Spend:
