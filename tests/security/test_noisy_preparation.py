@@ -36,6 +36,8 @@ NOISY = JOB.replace(
 def charges(folder: Path, name: str = "a") -> list[Any]:
     """The lines of a party's own account about preparations."""
     file = AccountFile(folder / f"state-{name}" / "spent.jsonl")
+    if not file.path.exists():
+        return []
     file.refresh()
     return [line for line in file.lines if str(line.key).endswith(" preparation")]
 
@@ -57,6 +59,17 @@ def test_a_repeated_question_gets_the_same_noise_and_is_charged_once(tmp_path: P
         (line,) = charges(tmp_path, name)
         assert line.times == 1
         assert mixed_epsilon([(line.release, 1)], 1e-6) == pytest.approx(2.0, rel=1e-6)
+
+
+def test_nothing_that_is_sent_changes_the_sum(tmp_path: Path) -> None:
+    async def attack(server: Attacker) -> Any:
+        await server.offer()
+        return await ask_step(server, CLIENTS, 0, {"multiplier": torch.zeros(1)}, within=None)
+
+    gained, ended = play(attack, tmp_path, NOISY)
+    assert gained is None
+    assert any("a noisy sum depends on nothing that is sent" in text for text in refusals(ended))
+    assert charges(tmp_path) == []
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ import numpy as np
 from torch import Tensor
 
 from ..accounting import discrete
-from ..errors import BadParameter
+from ..errors import BadData, BadParameter
 from ..parameters import bad
 from .cells import CYCLES
 from .people import people_of
@@ -183,6 +183,8 @@ class PrivatePreparation:
     def local(self, step: int, table: DataFrame, down: Mapping[str, Tensor]) -> np.ndarray:
         """Return the statistics of one party with noise; the randomness is the operating system's."""
         self.check()
+        if down:
+            raise BadData("preparation: a noisy sum depends on nothing that is sent.")
         noise = [
             discrete.gaussian(discrete.rational_above((self.multiplier * change) ** 2), n)
             for n, change in self.blocks

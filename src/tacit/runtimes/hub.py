@@ -5,7 +5,8 @@ connection. Nothing is stored for absent parties or on disk: parties keep unconf
 again, so a hub may be killed and restarted at any time. A sender whose messages wait for slow readers is not
 read from until they catch up: it can occupy at most QUOTA bytes here, and does not block others. The hub's
 own notes are bounded as well: at most one presence note per party and connection, and a note about an absent
-party counts on the quota of its sender.
+party counts on the quota of its sender. A party that stops with an error says which kind of error it was
+(stopping.py); until it connects again, and for RECENT seconds at most, parties that connect are told.
 """
 
 from __future__ import annotations
@@ -24,8 +25,21 @@ import grpc
 from cryptography import x509
 
 from ..errors import BadFrame, BadKit, NoHub, SealBroken
+from . import stopping
 from .certificates import Trust, party_of, pem
-from .envelope import ABSENT, CHECK, MAIL, MAX_ENVELOPE, METHOD, PRESENT, VERSION, WELCOME, pack, unpack
+from .envelope import (
+    ABSENT,
+    CHECK,
+    FAILED,
+    MAIL,
+    MAX_ENVELOPE,
+    METHOD,
+    PRESENT,
+    VERSION,
+    WELCOME,
+    pack,
+    unpack,
+)
 from .kits import Kit, keep_revocations
 from .listening import find_addresses
 
@@ -33,6 +47,7 @@ log = logging.getLogger("tacit.hub")
 QUOTA = 64 << 20  # queued bytes of one sender
 ENTRY = 256  # bytes counted in addition to an envelope's size: the overhead of a queued one in Python
 HEARTBEAT = 10.0  # seconds; half-open connections are noticed after about twice this
+RECENT = 600.0  # seconds for which the failure of a party is told to those that connect after it
 LOOK_AGAIN = 2.0  # seconds between checks of the revocation list
 OPTIONS = [
     ("grpc.max_receive_message_length", MAX_ENVELOPE),
@@ -93,6 +108,7 @@ class Hub:
         self.watchers: dict[str, set[str]] = {}  # who is notified when a party connects or disconnects
         self.held: dict[str, int] = {}
         self.room: dict[str, asyncio.Event] = {}
+        self.failures: dict[str, tuple[str, float]] = {}  # the kind of a party's error, and when
         self.relayed = self.relayed_bytes = 0
         self.port = 0
         self._server: Any = None
@@ -177,6 +193,7 @@ class Hub:
             log.info("%r connects again; its older connection is closed", name)
             old.close("another process connected with this party's certificate.")
         self.connections[name] = connection
+        self.failures.pop(name, None)
         log.info("%r is here (%s)", name, context.peer())
         connection.put(self._welcome(name))
         self._notify(name, PRESENT)
@@ -210,9 +227,17 @@ class Hub:
                 WELCOME,
                 "",
                 name,
-                json.dumps({"federation": self.kit.federation, "revoked": revoked}).encode(),
+                json.dumps(
+                    {"federation": self.kit.federation, "revoked": revoked, "failed": self._recent_failures()}
+                ).encode(),
             ),
         )
+
+    def _recent_failures(self) -> dict[str, tuple[str, float]]:
+        """{party: (the kind of its error, seconds since then)}."""
+        now = time.monotonic()
+        self.failures = {n: (why, at) for n, (why, at) in self.failures.items() if now - at < RECENT}
+        return {name: (why, now - at) for name, (why, at) in self.failures.items()}
 
     async def _read(self, requests: AsyncIterator[bytes], connection: Connection) -> None:
         name = connection.name
@@ -221,7 +246,7 @@ class Hub:
             async for data in requests:
                 try:
                     envelope = unpack(data)
-                    if envelope.kind != MAIL:
+                    if envelope.kind not in (MAIL, FAILED):
                         raise BadFrame("only the hub sends presence messages.")
                     if envelope.sender != name:
                         raise SealBroken(
@@ -232,6 +257,11 @@ class Hub:
                     log.warning("refused %r: %s", name, error)
                     connection.close(str(error))
                     return
+                if envelope.kind == FAILED:
+                    self.failures[name] = stopping.to_reason(bytes(envelope.payload)), time.monotonic()
+                    receipt = pack(FAILED, name, name)
+                    self._enter(connection, QueuedFrame(name, ENTRY + len(receipt), receipt))
+                    continue
                 for each in (data,) if self.tap is None else self.tap(name, envelope.to, data):
                     self._pass_on(connection, envelope.to, each)
                 while self.held.get(name, 0) > QUOTA:

@@ -148,7 +148,7 @@ def take_part(
     seen = Ledger()
 
     async def connected() -> tuple[Link, dict[str, Any]]:
-        async with Link(kit, patience=patience, version=__version__) as link:
+        async with Link(kit, patience=patience, version=__version__, needs=(kit.server,)) as link:
 
             def show(event: dict[str, Any]) -> None:
                 received = sum(line.bytes for line in link.mailbox.ledger.seen)
