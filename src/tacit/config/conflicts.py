@@ -456,8 +456,8 @@ def _private(p: Plan) -> Iterator[Conflict]:
         yield Conflict(
             "private",
             "means and standard deviations follow from a party's rows, and ε does not cover them",
-            "Give fit_epsilon and bounds in [data], declare mean and std, such as round numbers that "
-            "everyone knows, or set fit = 'none'.",
+            "Declare mean and std in [data], such as round numbers that everyone knows, give fit_epsilon and "
+            "bounds there, or set fit = 'none'.",
         )
     if p.engine == "stack":
         yield Conflict("private", "clients run one after the other", "Leave engine at 'auto', or use 'each'.")
