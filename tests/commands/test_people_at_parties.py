@@ -115,13 +115,15 @@ def test_noise_covers_people_in_statistics_and_training_and_each_party_pays_for_
 
 
 def test_a_small_site_contributes_nothing_and_gets_the_model_that_the_others_train(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names = ("a", "b", "c", "d")
     provision(*names)
     (tmp_path / "job.toml").write_text(SMALL)
     write_wards(tmp_path, {"a": 40, "b": 30, "c": 30, "d": 9})
+    _, text = said(capsys, "party", "--kit", "kits/d", "--data", "d.csv", "--check", "job.toml")
+    assert "✓ d.csv has fewer than 30 rows (min_rows): this party will contribute none" in text
     server, clients = run(tmp_path, *names)
     assert "'d' has fewer than 30 rows (min_rows): it takes part in no round" in server.log.read_text()
     log = clients[3].log.read_text()
