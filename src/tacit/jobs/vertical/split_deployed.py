@@ -352,7 +352,9 @@ def run_here(
 
 def _is_small(job: Mapping[str, Any]) -> bool:
     """Return whether a batch of the job's network takes one core a few milliseconds, by its widths."""
-    settings = job.get("split") or job["ftl"]
+    settings = job.get("split") or job.get("ftl")
+    if settings is None:  # no network: many small products on shares
+        return True
     widths = [settings.get("width", 1), *settings.get("top", [])]
     widths += [w for t in job["parties"].values() for w in (*t.get("bottom", []), *t.get("middle", []))]
     return int(max(widths) ** 2 * settings["batch_size"]) <= SMALL
