@@ -119,6 +119,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "tacit.parties.secret",
             "tacit.accounting",
             "tacit.files",
+            "tacit.people",
             "tacit.private",
             "tacit.results",
         ),
