@@ -156,9 +156,9 @@ def _suppress_more(
         )
         return
     if any(m.compares_with_table for m in request.models):
-        rest = replace(release, record=release.record.copy())
-        rest.record[suppressed] = -1
-        if not check_models(request.models, published_classes(table, rest)).all():
+        smaller = replace(release, record=release.record.copy())
+        smaller.record[suppressed] = -1
+        if not check_models(request.models, published_classes(table, smaller)).all():
             release.trace.append(
                 make_step(
                     f"{format_count(number)} more would have to be suppressed to reach k = {request.k}; the "

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DATE = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4})(?:([ T])\d{2}:\d{2}(:\d{2})?)?")
 # three characters of ICD-10 or ICD-9, and what follows the point
 ICD = re.compile(r"[A-Z]\d[0-9A-Z](\.?[0-9A-Z]{1,4})?|(\d{3}|[EV]\d{2,3})(\.\d{1,2})?")
-CODE_NAME = re.compile(r"(?i).*(icd|diag|dx|code).*")
+CODE_NAME = re.compile(r"(?i).*(icd|diag|dx).*")
 ID_NAME = re.compile(
     r"(?i)(.*[ _-])?(id|nr|nbr|no|num|number|key|uuid|mrn|ssn|patient|person|customer|account|member)"
 )
