@@ -278,8 +278,10 @@ class _Training:
             if self.stopping[i].is_over:  # before the run was resumed
                 self.ended[i] = max(e["round"] for e in journal.events if e["kind"] == "round")
                 self.final[i] = self.trainer.save(i)
-        if any(e["kind"] == "end" for e in self.journals[0].events) or None not in self.ended:
+        if any(e["kind"] == "end" for e in self.journals[0].events):
             return
+        if None not in self.ended:  # stopped early, and killed before the parties were told
+            self.trainer.stop()
         clock = time.perf_counter()
         with closing(self.trainer.run(range(self.start_round, self.last))) as rounds:
             for records in rounds:
@@ -396,6 +398,7 @@ class _Training:
                     value=stopping.value,
                     early=stopping.is_over,
                 )
+            if stopping.round or stopping.is_blind:
                 journal.event("note", text=stopping.explain(last))
             seconds = sum(e["seconds"] for e in journal.events if e["kind"] == "round")
             journal.event("end", metrics=metrics, seconds=seconds)
@@ -480,7 +483,7 @@ def _describe_preset(p: Plan) -> list[str]:
     """Say which options were chosen because the rows are from a table."""
     if not p.preset:
         return []
-    values = ", ".join(f"{name}={getattr(p, name)!r}" for name in p.preset)
+    values = ", ".join(f"{name}={getattr(p, name)!r}" for name in p.preset if name != "l2")
     return [f"chosen for this table (options you give replace them): {values}, l2={p.l2:g}"]
 
 
