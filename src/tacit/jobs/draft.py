@@ -31,7 +31,7 @@ EXPLAINS = {
     "by": ("parties",),
     "regression": ("integer outcome",),
     "missing_label": ("missing outcome",),
-    "drop": ("identifier", "empty", "constant", "leakage", "columns differ"),
+    "drop": ("identifier", "empty", "constant", "leakage", "duration", "columns differ"),
     "categories": ("leading zeros", "mixed"),
     "group": ("several rows of one person",),
     "missing_party": ("missing party",),
@@ -206,7 +206,8 @@ def _write(settings: Mapping[str, Any], found: Inspection, paths: list[str], rea
     for key in (k for k, v in settings.items() if isinstance(v, dict)):
         lines += ["", *_comments(_about(key, settings[key], found) if key != "date_formats" else [])]
         lines += [f"[data.{key}]", *(_line(column, value) for column, value in settings[key].items())]
-    lines += ["", "[model]", 'name = "logistic"']  # without [train], the defaults for tables apply
+    model = "linear" if found.labels is None else "logistic"
+    lines += ["", "[model]", f'name = "{model}"']  # without [train], the defaults for tables apply
     return "\n".join(lines) + "\n"
 
 
