@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         transfer,
     )
     from .errors import TacitError
-    from .jobs.anonymize import anonymize, compare_limits
+    from .jobs.anonymize import anonymize
     from .jobs.compare import compare
     from .jobs.contribution import contribution
     from .jobs.fedmd import fedmd
@@ -86,7 +86,6 @@ __all__ = [
     "audit",
     "boost",
     "compare",
-    "compare_limits",
     "contribution",
     "cut",
     "data",
@@ -133,7 +132,6 @@ _HOME = {
     "TacitError": "errors",
     "align": "jobs.vertical.psi",
     "anonymize": "jobs.anonymize",
-    "compare_limits": "jobs.anonymize",
     "compare": "jobs.compare",
     "contribution": "jobs.contribution",
     "cut": "protocols.splitnn_parts",

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import tacit
 from tacit import synth
 from tacit.data.table_files import read_table
 from tacit.errors import BadData, BadParameter
+from tacit.jobs.anonymize import compare_limits
 from tacit.synth.dependencies import find_dependencies
 from tacit.synth.reading import find_date_format
 from tests.cli.shell import run
@@ -230,10 +230,10 @@ def test_a_chain_is_one_group_and_a_copy_is_found():
 def test_loss_by_the_limit_of_suppression():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"age": rng.integers(20, 80, 400), "zip": rng.choice(["1", "2", "3"], 400)})
-    table = tacit.compare_limits(frame, [0.0, 0.05, 0.3], quasi=["age", "zip"], k=5)
+    table = compare_limits(frame, [0.0, 0.05, 0.3], quasi=["age", "zip"], k=5)
     assert table.index.tolist() == [0.0, 0.05, 0.3]
     assert table["loss"].is_monotonic_decreasing
     assert (table["suppressed"] <= 400 * table.index).all()
     assert json.loads(table.to_json())["loss"]
     with pytest.raises(BadParameter, match="left out: `limits` gives it"):
-        tacit.compare_limits(frame, quasi=["age", "zip"], max_suppressed=0.1)
+        compare_limits(frame, quasi=["age", "zip"], max_suppressed=0.1)

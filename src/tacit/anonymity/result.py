@@ -75,7 +75,8 @@ class AnonymizationResult(JobResult):
     ledger: Ledger = field(default_factory=Ledger, repr=False)  # privacy spent, under differential privacy
     # the original row of each published one, which must not be published; None under differential privacy
     rows: np.ndarray | None = field(default=None, repr=False)
-    person: str | None = None  # the column that tells whose a row is; it is not published
+    # the column that tells whose a row is; it is not published
+    person: str | None = field(default=None, repr=False)
 
     @property
     def is_matchable(self) -> bool:

@@ -239,7 +239,9 @@ def _anonymize(args: argparse.Namespace) -> Answer:
         import tacit
 
         if args.compare_limits is not None:
-            compared = tacit.compare_limits(
+            from ..jobs.anonymize import compare_limits
+
+            compared = compare_limits(
                 frame,
                 _parse_limits(args.compare_limits),
                 quasi=quasi,

@@ -186,7 +186,7 @@ def anonymize(
         "max_suppressed": max_suppressed,
         "nulls": nulls,
         "suppressed": suppressed,
-        "person": person,
+        **({} if person is None else {"person": person}),
         "method": to_table(chosen),
     }
     rows: np.ndarray | None = None
