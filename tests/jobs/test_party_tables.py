@@ -12,6 +12,7 @@ import pytest
 from tacit.data.pipeline import Pipeline
 from tacit.data.private_preparation import PrivatePreparation
 from tacit.errors import BadData, BadJob, BadParameter
+from tacit.jobs.train.contract import Contract
 from tacit.jobs.train.elsewhere import Deployed, Elsewhere
 from tacit.jobs.train.party_rows import read_layout, read_party_table
 from tacit.jobs.train.plan import make_plan
@@ -161,6 +162,21 @@ def test_a_noisy_preparation_is_one_sum_of_the_program_that_simulations_use(part
     assert isinstance(program, PrivatePreparation)
     assert program.spend["unit"] == "one person, with all their rows at a party"
     assert program_of(plan(NOISY, private={"name": "DPSGD", "epsilon": 2.0}), NOISY) is not None
+
+
+def test_the_contract_and_the_plan_say_what_becomes_of_small_sites_and_later_rows() -> None:
+    timed = {k: v for k, v in LAYOUT.items() if k != "held_fraction"}
+    timed |= {"small": "drop", "time": "day", "test_after": "2016-01-01", "fit": "party"}
+    contract = Contract.of(plan(timed), timed, "server", [len(read_layout(timed).recipe.columns)])
+    assert "; a party with fewer than 20 rows contributes none" in contract.describe()
+    assert "; rows of 2016-01-01 and later are held out" in contract.describe()
+    assert Contract.read(contract.text).plan().fed.parties == ("a", "b", "c")
+    by_people = {**NOISY, "group": "patient"}
+    told = Contract.of(plan(by_people), by_people, "server", [3])
+    assert told.tables["preparation"] == {
+        **{"fit": "federated", "steps": 1, "epsilon": 1.0, "delta": 1e-6, "unit": "person"}
+    }
+    assert "with every party's noise, ε = 1 at δ = 1e-06 for each person" in told.describe()
 
 
 @pytest.mark.parametrize(
