@@ -123,11 +123,23 @@ def test_each_partys_file_fits_the_layout_drafted_for_real_parties(folder, capsy
     layout = tomllib.loads(Path("net.toml").read_text())["data"]
     assert layout["labels"] == ["0", "1"]
     assert set(layout["numbers"]) == {"lab", "dose"}
+    assert layout["group"] == "patient_id"
     feds = [read_rows(f, f, layout, seed=0) for f in files]
     assert len({fed.columns for fed in feds}) == 1
     answer(capsys, "job", "new", *files, "--label", "died")
     (fed,) = job.load("job.toml").federations()
     assert fed.parties == ("north", "south", "west")
+
+
+def test_small_sites_are_left_out_in_a_draft_for_real_parties(folder, capsys):
+    icu().dropna(subset=["died", "hospital"]).to_csv("icu.csv", index=False)
+    words = ("icu.csv", "--parties", "--label", "died", "--by", "hospital", "--out", "net.toml")
+    value = answer(capsys, "job", "new", *words)
+    assert value["remaining"] == ""
+    layout = tomllib.loads(Path("net.toml").read_text())["data"]
+    assert (layout["min_rows"], layout["small"]) == (20, "drop")
+    (tiny,) = [p for p in value["problems"] if p["problem"] == "tiny parties"]
+    assert tiny["treatment"].startswith("They contribute no rows")
 
 
 def test_files_of_windows_with_decimal_commas_are_read(folder, capsys):

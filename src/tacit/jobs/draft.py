@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -191,6 +191,16 @@ def _layout(frame: DataFrame, found: Inspection) -> dict[str, Any]:
         "date_formats": dict(recipe.date_formats),
         "missing_codes": {k: list(v) for k, v in codes.items()},
     }
+    if "group" in given:
+        layout["group"] = given["group"]
+    if "min_rows" in given:  # nobody has the rows of two parties, so none can be merged
+        layout |= {"min_rows": given["min_rows"], "small": "drop"}
+        found.findings[:] = [
+            replace(f, treatment='They contribute no rows (small = "drop"), and receive the model.')
+            if f.problem == "tiny parties"
+            else f
+            for f in found.findings
+        ]
     return {k: v for k, v in layout.items() if v not in (None, [], {})}
 
 

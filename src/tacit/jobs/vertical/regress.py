@@ -65,9 +65,9 @@ def regress(
 
     `family`: "gaussian", "binomial", "multinomial", "poisson" or "cox" (`ties`: "efron" or "breslow").
     `.summary()` equals the pooled fit of statsmodels to 3e-5 standard errors, typically 1e-6. Randomness
-    comes from a helper. Each party learns its own coefficients with their covariance, the label holder also the intercept;
-    with `publish` every party learns all estimates. `steps` of Newton's method; `converged` says whether they
-    were enough.
+    comes from a helper. Each party learns its own coefficients with their covariance, the label holder also
+    the intercept; with `publish` every party learns all estimates. `steps` of Newton's method; `converged`
+    says whether they were enough.
 
     With `l2`, `epochs`, `momentum`, test rows (`test`, `test_fraction`, `test_scores`), `lr` or `batch_size`
     the solver is "newton" or "descent": "gaussian" and "binomial" only, with 16 fractional bits, test metrics
