@@ -74,6 +74,19 @@ def test_a_person_moves_nobody_else_between_training_and_held_out_rows(tmp_path:
     assert set(other.frame["patient"].to_numpy()[other.held.numpy()]) != sides[None]
 
 
+@pytest.mark.parametrize("odd", ["x12", "7.5", "2.50"])
+def test_how_a_column_of_ids_is_read_moves_nobody(odd: str, tmp_path: Path) -> None:
+    """One id that is no integer makes pandas read the others as floats, or as texts."""
+    frame = visits()
+    frame["patient"] = frame["patient"].str[1:].astype(int).astype(str)
+    sides = []
+    for part in (frame, pd.concat([frame, frame.iloc[:2].assign(patient=odd)])):
+        table = read(tmp_path, part, True, group="patient")
+        held = table.frame["patient"].iloc[table.held.numpy()].astype(str)
+        sides.append({text for text in held if text != odd and not text.startswith(odd.rstrip("0"))})
+    assert {float(t) for t in sides[0]} == {float(t) for t in sides[1]}
+
+
 def test_later_rows_are_held_out_and_earlier_rows_of_their_people_are_left_out(tmp_path: Path) -> None:
     layout = {k: v for k, v in LAYOUT.items() if k != "held_fraction"}
     frame = visits()
