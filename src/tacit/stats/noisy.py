@@ -17,6 +17,7 @@ import math
 from collections.abc import Generator
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import NormalDist
 
 import numpy as np
 import pandas as pd
@@ -182,7 +183,14 @@ class NoisyProgram:
             )
             for name, levels in self.categories
         }
-        return Descriptions(dict(zip(self.groups, np.maximum(rows, 0).tolist())), moments, tables)
+        raw = {
+            name: (
+                found[f"levels {name}"].reshape(self.cells, -1)[: len(self.groups) - 1].astype(float),
+                noise[f"levels {name}"],
+            )
+            for name, _ in self.categories
+        }
+        return Descriptions(dict(zip(self.groups, np.maximum(rows, 0).tolist())), moments, tables, raw)
 
     def _with_all(self, counts: np.ndarray, width: int = 1) -> np.ndarray:
         counts = counts.reshape(self.cells, width) if width > 1 else counts
@@ -203,6 +211,7 @@ class NoisyProgram:
         width = high - low
         n, mean, sd = float(max(rows, 0)), math.nan, math.nan
         interval: tuple[float, float] | None = None
+        se = math.nan
         if "moments" in self.wants:
             n, sums, squares = (
                 float(self._with_all(found[f"{kind} {name}"])[g]) for kind in ("count", "sum", "squares")
@@ -212,14 +221,15 @@ class NoisyProgram:
                 spread = max(squares / SCALE / n - unit**2, 0.0)
                 mean, sd = low + width * unit, width * math.sqrt(spread * n / max(n - 1, 1))
                 error = cells * (noise[f"sum {name}"] / SCALE**2 + unit**2 * noise[f"count {name}"]) / n**2
-                margin = Z * width * math.sqrt(spread / n + error)
+                se = width * math.sqrt(spread / n + error)
+                margin = Z * se
                 interval = max(mean - margin, low), min(mean + margin, high)
         quantiles = {}
         if "histogram" in self.wants:
             counts = self._with_all(found[f"histogram {name}"], self.bins)[g]
             for q in self.quantiles:
                 quantiles[q] = self._quantile(q, counts, cells * noise[f"histogram {name}"], low, width)
-        return ColumnMoments(max(int(n), 0), max(rows - int(n), 0), mean, sd, quantiles, interval)
+        return ColumnMoments(max(int(n), 0), max(rows - int(n), 0), mean, sd, quantiles, interval, se)
 
     def _quantile(
         self, q: float, counts: np.ndarray, variance: float, low: float, width: float
@@ -230,6 +240,8 @@ class NoisyProgram:
         # never falling: between the running maximum from below and the running minimum from above
         below = (np.maximum.accumulate(noisy) + np.minimum.accumulate(noisy[::-1])[::-1]) / 2
         edges = low + width * np.arange(self.bins + 1) / self.bins
+        if q in (0, 1):
+            return _extreme(noisy if q == 0 else total - noisy[::-1], variance, edges, is_min=q == 0)
         spread = variance * self.bins * q * (1 - q) + max(total, 0.0) * q * (1 - q)
         margin = Z * math.sqrt(spread)
         values = [
@@ -240,13 +252,42 @@ class NoisyProgram:
         return max(values[0] - step, low), values[1], min(values[2] + step, low + width)
 
 
+def _extreme(
+    below: np.ndarray, variance: float, edges: np.ndarray, is_min: bool
+) -> tuple[float, float, float]:
+    """The smallest or largest number as far as noise lets it be seen, and its interval.
+
+    The first window of 1, 2, 4, … bins, from the end, that has more rows than its noise explains: with
+    probability 97.5%, also over all windows, some row is there. Beyond it may be rows, up to the declared
+    bound, which ends the interval.
+    """
+    bins = len(edges) - 1
+    widths = [1 << k for k in range(bins.bit_length()) if 1 << k <= bins]
+    limit = math.sqrt(variance) * NormalDist().inv_cdf(1 - 0.025 / (bins * len(widths)))
+    last = bins - 1
+    for width in widths:
+        found = np.flatnonzero(below[width:] - below[:-width] > limit * math.sqrt(width))
+        last = min(last, int(found[0]) + width - 1 if len(found) else last)
+    if is_min:
+        return float(edges[0]), float(edges[last + 1]), float(edges[last + 1])
+    value = float(edges[bins - 1 - last])
+    return value, value, float(edges[-1])
+
+
 @dataclass(frozen=True)
 class NoisyHistogram(NoisyProgram):
     """The noisy counts of one column themselves."""
 
+    @cached_property
+    def blocks(self) -> list[tuple[str, int, int]]:
+        return [("histogram", self.cells * self.bins, 1)]
+
+    def _count(self, table: pd.DataFrame) -> list[np.ndarray]:
+        return super()._count(table)[1:]  # without the rows by group
+
     def coordinate(self) -> Generator[Down, np.ndarray, np.ndarray]:  # type: ignore[override]
         total = yield {}
-        return total[self.cells :]
+        return total.reshape(self.cells, self.bins)
 
 
 def check_privacy(owner: str, epsilon: float, delta: float) -> None:

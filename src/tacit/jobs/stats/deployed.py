@@ -18,6 +18,7 @@ from ...errors import BadJob, BadKit, BadRun
 from ...files import write_atomic
 from ...parties.ledger import Ledger
 from ...results import JobResult
+from ...stats.disclosure import require_effective_rows
 from ..ledger_file import record_command
 from .answers import AnswerFile
 from .contract import SumContract
@@ -38,7 +39,7 @@ def agree(kit: Kit, query: Query, job: str | Path) -> tuple[Any, SumContract]:
     """Return the program of a job file and the contract that all parties of the federation must have."""
     clients = [p for p in kit.parties if p != kit.server]
     with toml.named(job):
-        program = query.verb.build(query.options, len(clients))
+        program = query.verb.program(query.options, clients)
     return program, SumContract.of(
         program,
         clients,
@@ -151,7 +152,7 @@ def take_part(
     def read() -> Any:
         table = read_rows(data, query.data)
         admit(policy, contract, program, table, answers, folder, query.data.person)
-        return table
+        return query.verb.prepare(table, kit.name)
 
     async def client(me: Party) -> Any:
         return await party(
@@ -164,7 +165,10 @@ def take_part(
             answered=lambda step: progress(step + 1, program.max_steps),
         )
 
-    with record_command(kit.directory, ledger, f"stats {word}", kit.name):
+    with (
+        record_command(kit.directory, ledger, f"stats {word}", kit.name),
+        require_effective_rows(policy.effective_rows),
+    ):
         _connect(kit, client, ledger, patience, _peers(query, contract))
     return {
         "party": kit.name,
@@ -187,9 +191,11 @@ def run_here(
             f"{job}: without --kit all parties run here, and [parties] names {len(query.parties)} of them. "
             'Add one line for each, like north = "north.csv", or give --kit.'
         )
-    frames = {name: read_rows(file, query.data) for name, file in query.parties.items()}
+    frames = {
+        name: query.verb.prepare(read_rows(file, query.data), name) for name, file in query.parties.items()
+    }
     with toml.named(job):
-        program = query.verb.build(query.options, len(frames))
+        program = query.verb.program(query.options, list(frames))
     stage = SecAgg(
         threshold=query.sums.threshold,
         adversary=query.sums.adversary,

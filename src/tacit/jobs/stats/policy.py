@@ -15,8 +15,8 @@ from ...accounting.account import FILE, Account
 from ...config import toml
 from ...errors import BudgetSpent
 from ...parameters import from_fields, real, whole
-from ...stats.disclosure import QueryHistory, check_dominance, check_parties
-from ...stats.privacy import AboutRows, Private, SumsValues
+from ...stats.disclosure import QueryHistory, check_dominance, check_own_rows, check_parties
+from ...stats.privacy import AboutRows, HasParameters, Private, SumsValues
 from .answers import AnswerFile
 from .contract import SumContract
 from .parties import digest_of_table
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class StatsPolicy:
     min_parties: int = whole(3, least=2, doc="fewest parties in a sum")
-    min_rows: int = whole(1, least=1, doc="fewest rows of this party in a query")
+    min_rows: int = whole(10, least=1, doc="fewest rows of this party in a query without an ε")
     min_difference: int = whole(
         10, least=1, doc="fewest rows by which two queries may differ, if they are not about the same rows"
     )
@@ -37,6 +37,12 @@ class StatsPolicy:
     )
     max_share: float | None = real(
         None, above=0, below=1, none=True, doc="most of a sum of this party that two of its rows may make up"
+    )
+    rows_per_coefficient: float = real(
+        1.0, least=0, doc="fewest complete rows of this party for each coefficient of a model without an ε"
+    )
+    effective_rows: float = real(
+        2.0, least=0, doc="fewest rows of this party, by weight, in a step of a regression or Cox model"
     )
     only_private: bool = False  # answer only queries with an ε
 
@@ -65,11 +71,11 @@ def admit(
     from ...errors import BadData, QueryRefused
 
     check_parties(contract.tables["parties"], policy.min_parties)
-    if len(table) < policy.min_rows:
+    private = isinstance(program, Private)
+    if len(table) < policy.min_rows and not private:
         raise QueryRefused(
             f"this party has {len(table)} rows, and its policy requires {policy.min_rows} (min_rows)."
         )
-    private = isinstance(program, Private)
     if policy.only_private and not private:
         raise QueryRefused("the query has no ε, and this party answers only private queries (only_private).")
     if person is not None and person not in table.columns:
@@ -78,6 +84,8 @@ def admit(
     if private:  # noise protects each row, also in the difference of two answers
         _charge(policy, program, answers, folder)
         return
+    if isinstance(program, HasParameters):
+        check_own_rows(*program.parameters(table), policy.rows_per_coefficient)
     if policy.max_share is not None and isinstance(program, SumsValues):
         for values in program.summed_values(table):
             check_dominance(values, policy.max_share)
