@@ -43,6 +43,7 @@ def test_the_public_names():
         "anonymity",
         "anonymize",
         "audit",
+        "boost",
         "compare",
         "contribution",
         "cut",

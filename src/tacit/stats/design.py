@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -85,17 +86,26 @@ def read_formula(formula: str, *, response: bool) -> Variables:
         raise BadParameter(f"formula {formula!r} must have one outcome on the left: 'outcome ~ age + sex'.")
     if not response and left is not None:
         raise BadParameter(f"formula {formula!r} must have no left-hand side here; expected 'age + sex'.")
-    categorical: list[str] = []
-    for part in filter(None, (left, right)):
-        for term in part:
-            for factor in term.factors:
-                if factor.eval_method.value == "python":
-                    categorical += _check_expression(factor.expr, formula)
+    on_left, in_c = _read_side(left, formula) if left is not None else (set(), [])
+    on_right, also_in_c = _read_side(right, formula)
     return Variables(
-        tuple(sorted(map(str, left.required_variables))) if left is not None else (),
-        tuple(sorted(map(str, right.required_variables))),
-        tuple(dict.fromkeys(categorical)),
+        tuple(sorted(on_left)), tuple(sorted(on_right)), tuple(dict.fromkeys([*in_c, *also_in_c]))
     )
+
+
+def _read_side(side: Any, formula: str) -> tuple[set[str], list[str]]:
+    """Return the columns of one side of a formula, and those inside C(…)."""
+    # not formulaic's required_variables: it cuts `ph.ecog` at the dot
+    names: set[str] = set()
+    categorical: list[str] = []
+    for factor in (factor for term in side for factor in term.factors):
+        if factor.eval_method.value == "lookup":
+            names.add(str(factor.expr))
+        elif factor.eval_method.value == "python":
+            used, in_c = _check_expression(factor.expr, formula)
+            names |= used
+            categorical += in_c
+    return names, categorical
 
 
 def _first_line(error: Exception) -> str:
@@ -103,13 +113,26 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _check_expression(text: str, formula: str) -> list[str]:
-    """Raise unless the expression is arithmetic over columns; return the columns inside C(…)."""
+def _check_expression(text: str, formula: str) -> tuple[set[str], list[str]]:
+    """Raise unless the expression is arithmetic over columns; return its columns, and those inside C(…)."""
+    quoted: dict[str, str] = {}  # `a b` is a column that is not a Python name
+    # no quotation marks inside: '`' + code + '`' would be a column to one parser, and code to another
+    plain = re.sub("`([^`'\"\\\\{}]+)`", lambda m: quoted.setdefault(m[1], f"quoted_{len(quoted)}"), text)
+    if "`" in plain:
+        raise _refuse(text, formula, "a name in backticks has no quotation marks, backslashes or braces")
+    columns = {name: column for column, name in quoted.items()}
     try:
-        tree = ast.parse(text, mode="eval")
+        tree = ast.parse(plain, mode="eval")
     except SyntaxError as error:
         raise BadParameter(f"formula {formula!r}: {text!r} cannot be read as an expression.") from error
     categorical: list[str] = []
+    functions = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    modules = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    names = {
+        columns.get(node.id, node.id)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and id(node) not in functions | modules
+    }
     for node in ast.walk(tree):
         if not isinstance(node, _SYNTAX):
             raise _refuse(text, formula, f"{type(node).__name__} is not allowed")
@@ -127,12 +150,14 @@ def _check_expression(text: str, formula: str) -> list[str]:
                 isinstance(node.func, ast.Attribute) and _is_known(node.func)
             ):
                 raise _refuse(text, formula, f"the function {name!r} is not allowed")
+            if name == "Q" and len(node.args) == 1 and isinstance(node.args[0], ast.Constant):
+                names.add(str(node.args[0].value))
             if name == "C" and node.args:
                 inner = node.args[0]
                 if not isinstance(inner, ast.Name):
                     raise _refuse(text, formula, "C(…) takes the name of a column")
-                categorical.append(inner.id)
-    return categorical
+                categorical.append(columns.get(inner.id, inner.id))
+    return names, categorical
 
 
 def _is_known(node: ast.Attribute) -> bool:
@@ -266,8 +291,9 @@ def _spec(formula: str, names: tuple[str, ...], levels: tuple[Any, ...]) -> Any:
     except Exception as error:
         raise BadParameter(f"formula {formula!r} cannot be evaluated: {_first_line(error)}") from error
     right = getattr(matrices, "rhs", matrices)
-    if right.model_spec.transform_state:
-        names_ = ", ".join(right.model_spec.transform_state)
+    learned = [name for name, state in right.model_spec.transform_state.items() if state]  # Q(…) learns none
+    if learned:
+        names_ = ", ".join(learned)
         raise BadParameter(
             f"formula {formula!r}: {names_} depends on all rows of a table, so it would differ between "
             "parties."

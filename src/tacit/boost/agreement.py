@@ -1,0 +1,412 @@
+"""What parties agree on before the first tree: levels, classes, bins, the constant, units of gradients.
+
+Everything is found by sums over all parties (program.py lists the steps), or declared. A party checks what it
+is sent against what its owner agreed to: the same columns of the same kinds, and declared levels and cuts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from ..crypto import exact
+from ..errors import BadData
+from ..protocols.sum_steps import Down
+from ..stats import level_sketch
+from ..stats.columns import _natural, numbers, text_of
+from ..stats.recall import recall
+from ..stats.tables import check_columns
+from .bins import Bins, Feature
+from .cut_search import CELLS, CutSearch, Place, count_keys, value_of
+from .rows import UNITS, RowState, draw, hash_rows, read_label
+
+if TYPE_CHECKING:
+    from .program import BoostProgram
+
+CLASSES = ("binary", "multiclass")  # objectives whose label has classes
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a model is about. Levels, classes and cuts that are not declared are found by sums."""
+
+    columns: tuple[str, ...]
+    label: str
+    objective: str = "binary"
+    categorical: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    cuts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    bins: int = 255
+
+    @property
+    def has_classes(self) -> bool:
+        return self.objective in CLASSES
+
+    @cached_property
+    def numeric(self) -> tuple[str, ...]:
+        return tuple(c for c in self.columns if c not in self.categorical)
+
+    @cached_property
+    def searched(self) -> tuple[str, ...]:
+        """Numbers whose cuts are found."""
+        return tuple(c for c in self.numeric if c not in self.cuts)
+
+    @cached_property
+    def sketched(self) -> tuple[str, ...]:
+        """Columns whose levels are found; the label last."""
+        label = (self.label,) if self.has_classes and not self.labels else ()
+        return (*(c for c in self.columns if c in self.categorical and c not in self.levels), *label)
+
+    @cached_property
+    def stages(self) -> tuple[str, ...]:
+        first = ("levels",) if self.sketched else ()
+        return (*first, "counts", *(("cells1", "cells2") if self.searched else ()))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "columns": list(self.columns),
+            "label": self.label,
+            "objective": self.objective,
+            "categorical": list(self.categorical),
+            "labels": list(self.labels),
+            "levels": {k: list(v) for k, v in self.levels.items()},
+            "cuts": {k: list(v) for k, v in self.cuts.items()},
+            "bins": self.bins,
+        }
+
+
+def plain(terms: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `Terms` from plain values, with tuples for lists."""
+    out: dict[str, Any] = dict(terms)
+    for name in ("columns", "categorical", "labels"):
+        out[name] = tuple(out.get(name, ()))
+    for name in ("levels", "cuts"):
+        out[name] = {k: tuple(v) for k, v in dict(out.get(name, {})).items()}
+    return out
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """What follows from the sums before the first tree."""
+
+    bins: Bins
+    labels: tuple[str, ...]
+    base: float
+    scale: tuple[float, float]  # units of g and of h
+    class_weights: tuple[float, ...]
+
+    @cached_property
+    def weights(self) -> np.ndarray:
+        return np.asarray(self.class_weights or (1.0,))
+
+    @cached_property
+    def key(self) -> bytes:
+        return json.dumps(
+            {
+                "bins": self.bins.to_dict(),
+                "labels": list(self.labels),
+                "base": self.base,
+                "scale": list(self.scale),
+                "weights": list(self.class_weights),
+            },
+            ensure_ascii=False,
+        ).encode()
+
+    def to_down(self) -> dict[str, Tensor]:
+        return {"agreed": torch.frombuffer(bytearray(self.key), dtype=torch.uint8)}
+
+
+# --- a party ------------------------------------------------------------------------------------------------
+
+
+class OwnRows:
+    """A party's table as the program reads it."""
+
+    def __init__(self, terms: Terms, table: pd.DataFrame):
+        check_columns(table, [*terms.columns, terms.label], "this party")
+        self.terms, self.table = terms, table
+        self._labels: dict[tuple[str, ...], np.ndarray] = {}
+        self._state: tuple[bytes, RowState] | None = None
+        self._held_out: tuple[tuple[int, int, float], np.ndarray] | None = None
+
+    @cached_property
+    def hashes(self) -> np.ndarray:
+        t = self.terms
+        texts = [*t.categorical, *([t.label] if t.has_classes else [])]
+        return hash_rows(self.table, [*t.numeric, *([] if t.has_classes else [t.label])], texts)
+
+    def values(self, names: Sequence[str]) -> list[np.ndarray]:
+        return [numbers(self.table, name) for name in names]
+
+    def label(self, labels: tuple[str, ...]) -> np.ndarray:
+        if labels not in self._labels:
+            y = read_label(self.table, self.terms.label, labels)
+            if self.terms.objective == "poisson" and (y < 0).any():
+                raise BadData(
+                    f"the label {self.terms.label!r} has values below 0; objective='poisson' needs counts.",
+                    outside=f"its label {self.terms.label!r} has values below 0",
+                )
+            self._labels[labels] = y
+        return self._labels[labels]
+
+    def draw(self, seed: int, what: int, share: float) -> np.ndarray:
+        if share <= 0:
+            return np.zeros(len(self.table), dtype=bool)
+        key = seed, what, share
+        if self._held_out is None or self._held_out[0] != key:
+            self._held_out = key, draw(self.hashes, seed, what, share)
+        return self._held_out[1]
+
+    def state(self, key: bytes, build: Callable[[], RowState]) -> RowState:
+        """Return the rows' place in the trees; it is built again for other bins."""
+        if self._state is None or self._state[0] != key:
+            self._state = key, build()
+        return self._state[1]
+
+
+def prepare(program: BoostProgram, table: pd.DataFrame) -> OwnRows:
+    return recall(table, ("boost", program.token), lambda: OwnRows(program.about, table))
+
+
+def length(terms: Terms, stage: str, down: Down) -> int:
+    if stage == "levels":
+        return level_sketch.LENGTH
+    if stage == "counts":
+        labels = read_levels(terms, down)[1]
+        about_label = len(labels) if terms.has_classes else 2 * exact.LIMBS + CELLS
+        return 1 + about_label + CELLS * len(terms.searched)
+    return CELLS * len(_read_places(terms, down))
+
+
+def local(
+    terms: Terms, stage: str, table: pd.DataFrame, own: OwnRows, train: np.ndarray, down: Down
+) -> np.ndarray:
+    """Return what a party's training rows contribute before the first tree."""
+    if stage == "levels":
+        found = [
+            (k, text_of(v)) for k, name in enumerate(terms.sketched) for v in table[name].dropna().unique()
+        ]
+        return level_sketch.encode(found)
+    if stage == "counts":
+        labels = read_levels(terms, down)[1]
+        y = own.label(labels)[train]
+        parts = [np.array([len(y)])]
+        if labels:
+            parts.append(np.bincount(y.astype(np.int64), minlength=len(labels)))
+        else:
+            parts.append(exact.encode_sum(np.column_stack([y, y * y])))
+            parts.append(count_keys([y], 0, [(0, 0)]))
+        values = [v[train] for v in own.values(terms.searched)]
+        parts.append(count_keys(values, 0, [(k, 0) for k in range(len(values))]))
+        return np.concatenate(parts)
+    places = _read_places(terms, down)
+    return count_keys([v[train] for v in own.values(terms.searched)], 1 + (stage == "cells2"), places)
+
+
+def read_levels(terms: Terms, down: Down) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
+    """Return the levels of all categories and the classes: declared, or as they were sent."""
+    levels, labels = {k: tuple(v) for k, v in terms.levels.items()}, terms.labels
+    if not terms.sketched:
+        return levels, labels
+    sent = _json(down, "levels")
+    for name in terms.sketched:
+        values = sent.get(name) if isinstance(sent, dict) else None
+        if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
+            raise BadData(f"boost: the levels of {name!r} were not sent.")
+        if name == terms.label:
+            labels = tuple(values)
+        else:
+            levels[name] = tuple(values)
+    return levels, labels
+
+
+def _read_places(terms: Terms, down: Down) -> list[Place]:
+    sent = down.get("places")
+    if sent is None or sent.dtype != torch.int32 or sent.ndim != 1 or len(sent) % 2:
+        raise BadData("boost: the cells to divide are not a list of cells.")
+    flat = sent.tolist()
+    places = [(flat[i], flat[i + 1]) for i in range(0, len(flat), 2)]
+    if len(set(places)) < len(places) or any(not 0 <= n < len(terms.searched) for n, _ in places):
+        raise BadData("boost: a cell to divide is of no number, or occurs twice.")
+    if len(places) > CELLS * max(len(terms.searched), 1):
+        raise BadData("boost: more cells are to be divided than the agreed program divides.")
+    return places
+
+
+def _json(down: Down, key: str) -> Any:
+    tensor = down.get(key)
+    if tensor is None or tensor.dtype != torch.uint8 or tensor.ndim != 1:
+        raise BadData(f"boost: {key!r} of this step is missing.")
+    try:
+        return json.loads(tensor.numpy().tobytes())
+    except (ValueError, RecursionError):
+        raise BadData(f"boost: {key!r} of this step cannot be read.") from None
+
+
+def read_agreed(program: BoostProgram, down: Down) -> Agreed:
+    """Return what was agreed; raise BadData where it is not about the declared columns."""
+    tensor = down.get("agreed")
+    if tensor is None or tensor.dtype != torch.uint8 or tensor.ndim != 1:
+        raise BadData("boost: what was agreed is missing.")
+    data, kept = tensor.numpy().tobytes(), program.token.agreed
+    if kept is None or kept[0] != data:
+        program.token.agreed = kept = data, _parse(program.about, data)
+    return kept[1]
+
+
+class Token:
+    """Identifies a program object: equal to itself only. Keeps what was read last, which many steps send."""
+
+    agreed: tuple[bytes, Agreed] | None = None
+
+
+def _parse(terms: Terms, data: bytes) -> Agreed:
+    try:
+        sent = json.loads(data)
+        bins = Bins.from_dict(sent["bins"])
+        labels = tuple(str(v) for v in sent["labels"])
+        base, (unit_g, unit_h) = float(sent["base"]), (float(v) for v in sent["scale"])
+        weights = tuple(float(v) for v in sent["weights"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise BadData(f"boost: what was agreed cannot be read: {type(error).__name__}.") from None
+    problems = []
+    if tuple(bins.names) != terms.columns:
+        problems.append("other columns")
+    if [f.is_category for f in bins.features] != [c in terms.categorical for c in bins.names]:
+        problems.append("other kinds of columns")
+    for feature in bins.features:
+        cuts, levels = terms.cuts.get(feature.name), terms.levels.get(feature.name)
+        if (levels is not None and feature.levels != tuple(levels)) or (
+            cuts is not None and feature.cuts != tuple(float(np.float32(c)) for c in cuts)
+        ):
+            problems.append(f"other levels or cuts of {feature.name!r} than declared")
+        if len(feature.cuts or ()) >= max(terms.bins, 2) and cuts is None:
+            problems.append(f"more bins of {feature.name!r} than agreed")
+    if (terms.labels and labels != tuple(terms.labels)) or bool(labels) != terms.has_classes:
+        problems.append("other classes")
+    numbers_sent = (base, unit_g, unit_h, *weights)
+    if not all(map(math.isfinite, numbers_sent)) or min(unit_g, unit_h, *weights, 1.0) <= 0:
+        problems.append("numbers that are not finite and positive")
+    if len(weights) != len(labels):
+        problems.append("class weights of other classes")
+    if problems:
+        raise BadData(f"boost: the coordinator sent {'; '.join(problems)}. Nothing was sent.")
+    return Agreed(bins, labels, base, (unit_g, unit_h), weights)
+
+
+# --- the coordinator ----------------------------------------------------------------------------------------
+
+
+def coordinate(program: BoostProgram) -> Generator[Down, np.ndarray, tuple[Agreed, int, int]]:
+    """Run the steps before the first tree; return (what was agreed, training rows, steps)."""
+    terms, down, steps = program.about, {}, 0
+    if terms.sketched:
+        total = yield {}
+        steps += 1
+        found: dict[str, list[str]] = {name: [] for name in terms.sketched}
+        for k, text in level_sketch.decode(total):
+            found[terms.sketched[k]].append(text)
+        for values in found.values():
+            values.sort(key=_natural)
+        down = {"levels": _bytes(found)}
+    levels, labels = read_levels(terms, down)
+    check_labels(terms, labels)
+    total = yield down
+    steps += 1
+    rows, total = int(total[0]), total[1:]
+    if rows < 2:
+        raise BadData(f"boost: all parties together have {rows} training rows.")
+    base, scale, weights, total = _constants(program, rows, total, labels)
+    search = CutSearch(len(terms.searched), terms.bins, max(program.min_rows, 1))
+    if terms.searched:
+        search.narrow(total)
+        for _ in range(2):
+            flat = torch.tensor([v for place in search.places for v in place], dtype=torch.int32)
+            total = yield {**down, "places": flat}
+            steps += 1
+            search.narrow(total)
+    cuts = dict(zip(terms.searched, search.cuts())) | {
+        k: tuple(float(np.float32(c)) for c in v) for k, v in terms.cuts.items()
+    }
+    features = tuple(
+        Feature(c, levels=levels[c]) if c in terms.categorical else Feature(c, cuts[c]) for c in terms.columns
+    )
+    return Agreed(Bins(features), labels, base, scale, weights), rows, steps
+
+
+def check_labels(terms: Terms, labels: Sequence[str]) -> None:
+    if not terms.has_classes:
+        return
+    if (terms.objective == "binary" and len(labels) != 2) or len(labels) < 2:
+        need = "two classes" if terms.objective == "binary" else "at least two classes"
+        shown = ", ".join(map(repr, labels[:6])) + (", …" if len(labels) > 6 else "")
+        raise BadData(
+            f"boost: the label {terms.label!r} has the values {shown}; objective={terms.objective!r} needs "
+            f"{need}. Use 'multiclass' for more classes, 'regression' or 'poisson' for numbers."
+        )
+
+
+def _bytes(value: Any) -> Tensor:
+    return torch.frombuffer(bytearray(json.dumps(value, ensure_ascii=False).encode()), dtype=torch.uint8)
+
+
+def _constants(
+    program: BoostProgram, rows: int, total: np.ndarray, labels: tuple[str, ...]
+) -> tuple[float, tuple[float, float], tuple[float, ...], np.ndarray]:
+    """Return the constant, the units of gradients, the class weights, and the rest of the sum."""
+    objective = program.objective(labels)
+    if labels:
+        counts, total = total[: len(labels)], total[len(labels) :]
+        weights = class_weights(program.class_weight, labels, counts)
+        by_class = counts * np.asarray(weights)
+        mean, largest, heaviest = float(by_class[-1] / by_class.sum()), 1.0, max(weights)
+        base = objective.base(mean)
+    else:
+        sums, cells = exact.decode(total[: 2 * exact.LIMBS]), total[2 * exact.LIMBS :]
+        cells, total = cells[:CELLS], cells[CELLS:]
+        mean, heaviest, weights = float(sums[0]) / rows, 1.0, ()
+        base = objective.base(mean)
+        center = 0.0 if program.about.objective == "poisson" else base
+        places = np.flatnonzero(cells)
+        ends = [value_of(int(places[0]) << 16), value_of(min((int(places[-1]) + 1) << 16, _LAST_KEY))]
+        spread = math.sqrt(max(float(sums[1]) / rows - mean * mean, 0.0) * rows) + abs(mean - center)
+        # no value is further from the mean than √rows standard deviations
+        largest = min(max(abs(end - center) for end in ends), spread * (1 + 1e-6))
+    g, h = objective.bounds(max(largest, 1e-30))
+    return base, (_unit(g * heaviest), _unit(h * heaviest)), weights, total
+
+
+_LAST_KEY = (1 << 23) + (0x7F7FFFFF >> 8)  # of the largest float32
+
+
+def _unit(bound: float) -> float:
+    """Return the power of two by which numbers up to `bound` become integers up to `UNITS`."""
+    return 2.0 ** math.floor(math.log2(UNITS / bound))
+
+
+def class_weights(
+    asked: Mapping[str, float] | str | None, labels: Sequence[str], counts: np.ndarray
+) -> tuple[float, ...]:
+    """Return the weight of each class; "balanced" gives all classes the same sum."""
+    if asked is None:
+        return (1.0,) * len(labels)
+    if asked == "balanced":
+        n = float(counts.sum())
+        return tuple(n / (len(labels) * max(float(c), 1.0)) for c in counts)
+    assert isinstance(asked, Mapping)
+    unknown = [k for k in asked if k not in labels]
+    if unknown:
+        raise BadData(
+            f"boost: class_weight names {unknown[0]!r}; the classes are {', '.join(map(repr, labels))}."
+        )
+    return tuple(float(asked.get(name, 1.0)) for name in labels)

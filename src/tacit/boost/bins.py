@@ -1,0 +1,159 @@
+"""Bins: how the columns of a table become small integers, the same at every party.
+
+A number's cell is the number of cuts that are not above it, so that `x < cuts[j]` is "its cell is at most j"
+(numbers are compared as float32, as XGBoost does). A category's cell is the place of its level; other levels
+share the cell after the last. The last cell of every feature is that of missing values.
+
+    number      0 … len(cuts)              | missing
+    category    0 … len(levels)-1 | other  | missing
+
+A node's histogram is one row of all cells of all features; `offsets` says where a feature's begin.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from ..errors import BadData
+from ..stats.columns import codes as level_codes
+from ..stats.columns import numbers
+from ..stats.tables import check_columns
+
+MOST_CELLS = 256  # of a feature, the missing one included: a cell is one byte
+MOST_CUTS = MOST_CELLS - 2
+MOST_LEVELS = MOST_CELLS - 2
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One column: a number with its cuts (float32, ascending), or a category with its levels."""
+
+    name: str
+    cuts: tuple[float, ...] | None = None
+    levels: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cuts is None) == (self.levels is None):
+            raise BadData(f"feature {self.name!r} needs cuts or levels, and not both.")
+        if len(self.cuts or self.levels or ()) > MOST_CUTS:
+            kind = "cuts" if self.levels is None else "levels"
+            raise BadData(
+                f"feature {self.name!r} has {len(self.cuts or self.levels or ())} {kind}; at most {MOST_CUTS} "
+                "are possible. Declare fewer; other levels share a cell."
+            )
+        if self.cuts is not None:
+            cuts = np.asarray(self.cuts, dtype=np.float32)
+            if not np.isfinite(cuts).all() or (np.diff(cuts) <= 0).any():
+                raise BadData(f"the cuts of {self.name!r} are not ascending float32 numbers.")
+
+    @property
+    def is_category(self) -> bool:
+        return self.levels is not None
+
+    @property
+    def width(self) -> int:
+        """The number of cells without that of missing values."""
+        return len(self.levels) + 1 if self.levels is not None else len(self.cuts or ()) + 1
+
+    def encode(self, frame: pd.DataFrame) -> np.ndarray:
+        """Return the cell of each row (uint8)."""
+        if self.levels is not None:
+            return level_codes(frame, self.name, self.levels).astype(np.uint8)
+        with np.errstate(over="ignore"):
+            values = numbers(frame, self.name).astype(np.float32)
+        cuts = np.asarray(self.cuts, dtype=np.float32)
+        cells = np.searchsorted(cuts, values, side="right")
+        return np.where(np.isnan(values), self.width, cells).astype(np.uint8)
+
+
+@dataclass(frozen=True)
+class Bins:
+    """The features of a model, in order."""
+
+    features: tuple[Feature, ...]
+
+    @cached_property
+    def names(self) -> list[str]:
+        return [f.name for f in self.features]
+
+    @cached_property
+    def widths(self) -> np.ndarray:
+        return np.array([f.width for f in self.features], dtype=np.int64)
+
+    @cached_property
+    def offsets(self) -> np.ndarray:
+        """Where the cells of each feature begin in a histogram."""
+        return np.concatenate([[0], np.cumsum(self.widths + 1)[:-1]]).astype(np.int64)
+
+    @cached_property
+    def cells(self) -> int:
+        """The length of one node's histogram."""
+        return int((self.widths + 1).sum())
+
+    @cached_property
+    def is_category(self) -> np.ndarray:
+        return np.array([f.is_category for f in self.features], dtype=bool)
+
+    def encode(self, frame: pd.DataFrame) -> np.ndarray:
+        """Return the cells of all rows: uint8, rows × features."""
+        check_columns(frame, self.names, "this party")
+        out = np.empty((len(frame), len(self.features)), dtype=np.uint8)
+        for k, feature in enumerate(self.features):
+            out[:, k] = feature.encode(frame)
+        return out
+
+    def to_matrix(self, frame: pd.DataFrame) -> np.ndarray:
+        """Return the rows as XGBoost takes them: numbers as they are, categories as codes, NaN if missing."""
+        check_columns(frame, self.names, "this party")
+        out = np.empty((len(frame), len(self.features)), dtype=np.float32)
+        for k, feature in enumerate(self.features):
+            if feature.levels is None:
+                with np.errstate(over="ignore"):
+                    out[:, k] = numbers(frame, feature.name).astype(np.float32)
+            else:
+                codes = level_codes(frame, feature.name, feature.levels)
+                out[:, k] = np.where(codes == feature.width, np.nan, codes)
+        return out
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(self.to_dict(), ensure_ascii=False).encode()
+
+    def to_dict(self) -> list[dict[str, object]]:
+        return [
+            {"name": f.name, "levels": list(f.levels)}
+            if f.levels is not None
+            else {"name": f.name, "cuts": list(f.cuts or ())}
+            for f in self.features
+        ]
+
+    @classmethod
+    def from_dict(cls, entries: Sequence[Mapping[str, object]]) -> Bins:
+        """Return the bins of plain values; raise BadData for anything else."""
+        try:
+            return cls(tuple(_feature(entry) for entry in entries))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BadData(f"these are not the bins of a model: {error}.") from None
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Bins:
+        try:
+            entries = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise BadData(f"these are not the bins of a model: {error}.") from None
+        if not isinstance(entries, list):
+            raise BadData("these are not the bins of a model.")
+        return cls.from_dict(entries)
+
+
+def _feature(entry: Mapping[str, object]) -> Feature:
+    name = str(entry["name"])
+    if "levels" in entry:
+        return Feature(name, levels=tuple(str(v) for v in entry["levels"]))  # type: ignore[attr-defined]
+    cuts = tuple(float(v) for v in entry["cuts"])  # type: ignore[attr-defined]
+    return Feature(name, tuple(float(np.float32(v)) for v in cuts))

@@ -1,0 +1,170 @@
+"""A party's rows in training: labels, cells, and where they are in the trees.
+
+Which rows are held out or sampled follows from a hash of the row's own values, the seed and the round, so it
+does not depend on how rows are partitioned, and equal rows are always on the same side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from ..errors import BadData
+from ..stats.columns import numbers, text_of
+from . import kernels, trees
+from .bins import Bins
+from .model import leaf_values
+from .objectives import Objective
+
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+def mix(x: np.ndarray) -> np.ndarray:
+    """Return well-mixed 64-bit hashes (splitmix64)."""
+    with np.errstate(over="ignore"):
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(x ^ (x >> np.uint64(31)))
+
+
+def hash_rows(frame: pd.DataFrame, numeric: Sequence[str], texts: Sequence[str]) -> np.ndarray:
+    """Return a hash of each row: numbers by their float64, others by their text."""
+    state = np.zeros(len(frame), dtype=np.uint64)
+    for name in numeric:
+        values = numbers(frame, name)
+        values[np.isnan(values)] = np.nan  # one NaN
+        state = mix(state + np.uint64(_GOLDEN) + values.view(np.uint64))
+    for name in texts:
+        column = frame[name]
+        known = {v: text_of(v) for v in column.unique() if not pd.isna(v)}
+        words = pd.Series(list(known.values()) or [""], dtype=object)
+        hashes = dict(zip(known, pd.util.hash_array(words.to_numpy(), categorize=False)))
+        found = np.array([hashes.get(v, 0) for v in column.to_numpy(dtype=object, na_value=None)], np.uint64)
+        state = mix(state + np.uint64(_GOLDEN) + found)
+    return state
+
+
+def draw(hashes: np.ndarray, seed: int, what: int, share: float) -> np.ndarray:
+    """Return which rows are drawn with this probability."""
+    salt = mix(np.array([seed * 1_000_003 + what + 1], dtype=np.uint64))[0]
+    return np.asarray((mix(hashes ^ salt) >> np.uint64(11)) < np.uint64(round(share * 2**53)))
+
+
+def read_label(frame: pd.DataFrame, label: str, labels: Sequence[str]) -> np.ndarray:
+    """Return the class of each row as a number, or its value if there are no classes."""
+    column = frame[label]
+    if column.isna().any():
+        raise BadData(
+            f"{int(column.isna().sum())} rows have no label ({label!r}). Remove them before training.",
+            outside=f"rows of its table have no label {label!r}",
+        )
+    if not labels:
+        return numbers(frame, label)
+    place = {name: float(i) for i, name in enumerate(labels)}
+    table = {v: place.get(text_of(v)) for v in column.unique()}
+    unknown = sorted(text_of(v) for v, code in table.items() if code is None)
+    if unknown:
+        raise BadData(
+            f"the label {label!r} has the value {unknown[0]!r}, which is not one of the agreed classes: "
+            f"{', '.join(map(repr, labels))}.",
+            outside=f"its label {label!r} has values that are not among the agreed classes",
+        )
+    return np.asarray(column.map(table), dtype=np.float64)
+
+
+class RowState:
+    """Margins of the finished trees, and the node of each row in the trees that grow.
+
+    What is computed depends on the rows and on the trees that were sent, not on earlier steps: these are only
+    remembered, and everything is computed again if other trees are sent.
+    """
+
+    def __init__(
+        self,
+        codes: np.ndarray,
+        y: np.ndarray,
+        bins: Bins,
+        objective: Objective,
+        base: float,
+        weight: np.ndarray,
+    ):
+        self.codes, self.y, self.bins, self.objective = codes, y, bins, objective
+        self.base, self.weight = base, weight
+        self._restart()
+
+    def _restart(self) -> None:
+        self.margin = np.full((len(self.codes), self.objective.outputs), self.base)
+        self.finished = trees.to_vectors([])
+        self.rounds = 0
+        self._open: list[trees.Tree] = []
+        self.node = np.zeros((self.objective.outputs, len(self.codes)), dtype=np.int32)
+        self._gradients: tuple[np.ndarray, np.ndarray] | None = None
+
+    def finish(self, vectors: Mapping[str, Tensor]) -> None:
+        """Bring the margins to what the finished trees give."""
+        trees.check_vectors(vectors)
+        if not trees.begins_with(vectors, self.finished):
+            self._restart()
+        new = trees.from_vectors(trees.after(vectors, self.finished), self.bins)
+        if not new:
+            return
+        outputs = self.objective.outputs
+        for t, tree in enumerate(new):
+            k = t % outputs
+            first = t < outputs and k < len(self._open) and _extends(tree, self._open[k])
+            node = self.node[k] if first else np.zeros(len(self.codes), dtype=np.int32)
+            self.margin[:, k] += leaf_values(tree, self.codes, self.bins, node)
+        self.finished, self._open, self._gradients = dict(vectors), [], None
+        self.rounds += len(new) // outputs
+        self.node[:] = 0
+
+    def grow(self, open_trees: Sequence[trees.Tree]) -> None:
+        """Move every row to its leaf of the growing trees."""
+        for k, tree in enumerate(open_trees):
+            if k >= len(self._open) or not _extends(tree, self._open[k]):
+                self.node[k] = 0
+            if len(tree) > 1:
+                kernels.descend(
+                    self.codes, np.asarray(tree.feature, np.int32), tree.routes(self.bins), self.node[k]
+                )
+        self._open = list(open_trees)
+
+    def gradients(self, scale: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
+        """Return g and h of each row as integers, outputs × rows, clipped to ±UNITS."""
+        if self._gradients is None:
+            g, h = self.objective.gradients(self.margin, self.y)
+            self._gradients = tuple(  # type: ignore[assignment]
+                _to_integers(values * self.weight[:, None], s) for values, s in zip((g, h), scale)
+            )
+        assert self._gradients is not None
+        return self._gradients
+
+    def losses(self, rows: np.ndarray) -> np.ndarray:
+        return self.objective.loss(self.margin[rows], self.y[rows])
+
+
+UNITS = 1 << 26  # a gradient has 26 bits beside its sign, more than a float32
+
+
+def _to_integers(values: np.ndarray, scale: float) -> np.ndarray:
+    whole = np.rint(np.clip(values * scale, -UNITS, UNITS)).astype(np.int64)
+    return np.ascontiguousarray(whole.T)
+
+
+def _extends(tree: trees.Tree, earlier: trees.Tree) -> bool:
+    """Whether every split of the earlier tree is one of this tree, so that rows only move further down."""
+    n = len(earlier)
+    return len(tree) >= n and all(
+        earlier.feature[k] == trees.LEAF
+        or (
+            earlier.feature[k] == tree.feature[k]
+            and earlier.cut[k] == tree.cut[k]
+            and earlier.left[k] == tree.left[k]
+            and earlier.default_left[k] == tree.default_left[k]
+            and np.array_equal(earlier.sets.get(k, ()), tree.sets.get(k, ()))
+        )
+        for k in range(n)
+    )

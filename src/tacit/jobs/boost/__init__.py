@@ -1,0 +1,1 @@
+"""`tacit.boost`: training across parties."""
