@@ -31,7 +31,7 @@ def _primitives() -> Any:
 
 def bind(*parts: str | bytes | int) -> bytes:
     """Encode values injectively as bytes: each is preceded by its type and its length."""
-    out = []
+    out: list[bytes] = []
     for part in parts:
         data = part if isinstance(part, bytes) else str(part).encode()
         out += (type(part).__name__[:1].encode(), len(data).to_bytes(8, "little"), data)

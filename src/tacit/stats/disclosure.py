@@ -123,7 +123,7 @@ def check_concentration(weights: np.ndarray) -> None:
     n, peak = len(weights), float(np.abs(weights).max(initial=0.0))
     if n < 2:
         return
-    needed = max(min(EFFECTIVE_ROWS, 1 + n / 80), min(_REQUIRED.get(), n))
+    needed = max(min(EFFECTIVE_ROWS, 1 + n / 80), min(_REQUIRED.get(), (n + 1) / 2))
     unit = weights / peak if peak > 0 else weights
     effective = float(unit.sum()) ** 2 / float((unit**2).sum()) if peak > 0 else 0.0
     if not effective >= needed:

@@ -32,11 +32,21 @@ def at_risk(exits: np.ndarray) -> np.ndarray:
     return found
 
 
-def monotone(curve: np.ndarray) -> np.ndarray:
-    """The middle of the largest falling curve below and the smallest above, between 0 and 1."""
-    below = np.minimum.accumulate(curve)
-    above = np.maximum.accumulate(curve[::-1])[::-1]
-    return np.clip((below + above) / 2, 0.0, 1.0)
+def rising(curve: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """The nearest curve that never falls, by distance over variance: pool adjacent violators."""
+    means: list[float] = []
+    weights: list[float] = []
+    sizes: list[int] = []
+    for value, weight in zip(curve, 1 / np.maximum(variance, 1e-300)):
+        means.append(float(value))
+        weights.append(float(weight))
+        sizes.append(1)
+        while len(means) > 1 and means[-2] > means[-1]:
+            w = weights[-2] + weights[-1]
+            means[-2] = (means[-2] * weights[-2] + means[-1] * weights[-1]) / w
+            weights[-2], sizes[-2] = w, sizes[-2] + sizes[-1]
+            del means[-1], weights[-1], sizes[-1]
+    return np.repeat(means, sizes)
 
 
 def noise_variance(
@@ -69,13 +79,14 @@ def survival_table(
     """
     n = at_risk(exits)
     d = np.minimum(events, MOST * n)
-    survival = monotone(np.cumprod(1 - d / n))
     step = np.maximum(d, 0.0) / (n * (n - d))
     greenwood = np.cumsum(step)
     count = len(times)
     by_events = np.cumsum(variances[0] / (n - d) ** 2)
     by_exits = variances[1] * (np.cumsum(greenwood**2) + (count - 1 - np.arange(count)) * greenwood**2)
     variance = greenwood + by_events + by_exits
+    raw = np.cumprod(1 - d / n)
+    survival = np.clip(-rising(-raw, raw**2 * variance), 0.0, 1.0)
     # a curve at 1 or 0 has no log(−log S); a thousandth from there it has a wide interval
     inner = np.clip(survival, 1e-3, 1 - 1e-3)
     low, high = log_log_interval(inner, variance, level)
@@ -106,7 +117,7 @@ def hazard_table(
         + np.cumsum(variances[0] / n**2)
         + variances[1] * (np.cumsum(slope**2) + (count - 1 - np.arange(count)) * slope**2)
     )
-    hazard = np.maximum(-monotone_hazard(-hazard), 0.0)
+    hazard = np.maximum(rising(hazard, variance), 0.0)
     half = normal_quantile(level) * np.sqrt(variance)
     return pd.DataFrame(
         {
@@ -119,12 +130,6 @@ def hazard_table(
             "high": hazard + half,
         }
     )
-
-
-def monotone_hazard(falling: np.ndarray) -> np.ndarray:
-    below = np.minimum.accumulate(falling)
-    above = np.maximum.accumulate(falling[::-1])[::-1]
-    return (below + above) / 2  # type: ignore[no-any-return]
 
 
 def incidence_table(
@@ -151,7 +156,7 @@ def incidence_table(
     )
     noise = np.diag(noise_variance(lambda d, e: _incidence(d, e, cause), events, exits, variances))
     variance = np.maximum(sampling, 0.0) + noise
-    curve = 1 - monotone(1 - incidence)
+    curve = np.clip(rising(incidence, variance), 0.0, 1.0)
     half = normal_quantile(level) * np.sqrt(variance)
     return pd.DataFrame(
         {
@@ -170,7 +175,7 @@ def _incidence(events: np.ndarray, exits: np.ndarray, cause: int) -> np.ndarray:
     n = at_risk(exits)
     survival = np.cumprod(1 - np.minimum(events.sum(axis=0), MOST * n) / n)
     before = np.concatenate([[1.0], survival[:-1]])
-    return np.cumsum(before * events[cause] / n)  # type: ignore[no-any-return]
+    return np.cumsum(before * events[cause] / n)
 
 
 def logrank_test(

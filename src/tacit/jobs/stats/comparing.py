@@ -84,7 +84,8 @@ def conclude_noisy_correlation(
     program: NoisyCorrelation, found: Sequence[tuple[float, float, float, float]], ledger: Ledger
 ) -> Statistic:
     names = program.columns
-    r, statistics = np.eye(len(names)), {}
+    r = np.eye(len(names))
+    statistics: dict[str, float] = {}
     for (i, j), (_, value, low, high) in zip(program.pairs, found):
         r[i, j] = r[j, i] = value
         statistics |= {f"low {names[i]}, {names[j]}": low, f"high {names[i]}, {names[j]}": high}

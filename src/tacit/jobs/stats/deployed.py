@@ -20,6 +20,7 @@ from ...parties.ledger import Ledger
 from ...results import JobResult
 from ...stats.disclosure import require_effective_rows
 from ..ledger_file import record_command
+from ..lifetime import read_lifetime
 from .answers import AnswerFile
 from .contract import SumContract
 from .parties import coordinator, party
@@ -145,13 +146,13 @@ def take_part(
     query = read_query(word, job)
     program, contract = agree(kit, query, job)
     folder = Path(state) if state is not None else (kit.directory or Path(".")) / "state"
-    policy = read_policy(kit.directory)
+    policy, lifetime = read_policy(kit.directory), read_lifetime(kit.directory)
     answers = AnswerFile(folder, kit.name, contract.digest)
     ledger = Ledger()
 
     def read() -> Any:
         table = read_rows(data, query.data)
-        admit(policy, contract, program, table, answers, folder, query.data.person)
+        admit(policy, contract, program, table, answers, folder, query.data.person, lifetime)
         return query.verb.prepare(table, kit.name)
 
     async def client(me: Party) -> Any:

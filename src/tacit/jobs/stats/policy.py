@@ -64,6 +64,7 @@ def admit(
     answers: AnswerFile,
     folder: Path,
     person: str | None = None,
+    lifetime: float | None = None,
 ) -> None:
     """Record a query about these rows before its first answer, or raise what the policy does not allow."""
     import pandas as pd
@@ -82,7 +83,7 @@ def admit(
         raise BadData(f"the table has no column {person!r}, which identifies its rows (data.person).")
     answers.bind_table(digest_of_table(table))
     if private:  # noise protects each row, also in the difference of two answers
-        _charge(policy, program, answers, folder)
+        _charge(policy, program, answers, folder, lifetime)
         return
     if isinstance(program, HasParameters):
         check_own_rows(*program.parameters(table), policy.rows_per_coefficient)
@@ -98,17 +99,24 @@ def admit(
     QueryHistory(folder, policy.min_difference).admit(contract.digest, chosen)
 
 
-def _charge(policy: StatsPolicy, program: Private, answers: AnswerFile, folder: Path) -> None:
-    """Charge the party's account once for the whole query. A repeated answer is the same numbers."""
+def _charge(
+    policy: StatsPolicy, program: Private, answers: AnswerFile, folder: Path, lifetime: float | None
+) -> None:
+    """Charge the party's account once for the whole query. A repeated answer is the same numbers.
+
+    `lifetime` bounds all training runs and statistics about the party's data together.
+    """
     if answers.charged:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    account = Account(program.release, program.delta, policy.epsilon, file=folder / FILE, key="stats")
+    account = Account(
+        program.release, program.delta, policy.epsilon, file=folder / FILE, key="stats", total=lifetime
+    )
     try:
         account.spend(1, program.release)
     except BudgetSpent as error:
         raise BudgetSpent(
             f"{error} The policy of this party allows ε = {policy.epsilon} for all private statistics about "
-            "its data. Nothing was sent."
+            f"its data, and ε = {lifetime} for all training and statistics together. Nothing was sent."
         ) from None
     answers.record_charge()

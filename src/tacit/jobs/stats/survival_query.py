@@ -40,8 +40,8 @@ class HazardOptions(CurveOptions):
 
 @dataclass(frozen=True)
 class IncidenceOptions(CurveOptions):
-    cause: Any = None
-    causes: list = field(default_factory=list)  # type: ignore[type-arg]  # checked by check_causes
+    cause: int | str | None = None
+    causes: list[int] | list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
