@@ -16,7 +16,8 @@ The coordinator learns the sum over all parties in each step, and nothing of one
 `threshold` below 1, secagg.py). Parties
 learn what is sent down, which follows from earlier sums. Every sum is bound to the contract, the step and
 everything sent down. A party answers steps in order, each with one vector: what it sent is kept (`Answers`)
-and sent again if the step is repeated, and a step that is asked with other vectors is refused.
+and sent again if the step is repeated, and a step that is asked with other vectors is refused. The steps of a
+`Chained` program repeat what the earlier ones were sent, and one that repeats something else is refused.
 
 Claim: with `threshold` 1 no coordinator opens two different sums of one step. A party masks its vector with
 all parties of the contract, and these masks cancel only in the sum over all of them (sum_of_all.py), so
@@ -48,8 +49,8 @@ from . import secagg, sum_of_all
 from .consent import Commitment, OneSum
 from .joining import shown
 from .rounds import run_sum
+from .sum_steps import Chained, R, T
 from .sum_steps import Down as Down
-from .sum_steps import R, T
 from .sum_steps import SumProgram as SumProgram
 from .sum_steps import ideal as ideal
 from .summing import RoundOver, SumOutcome
@@ -226,11 +227,17 @@ def _answer(
                 "A step is answered once. Nothing was sent."
             )
         return kept
-    if step and answers.find(step - 1) is None:
+    before = answers.find(step - 1) if step else None
+    if step and before is None:
         raise ProtocolError(
             f"the coordinator asks {name!r} for step {step + 1} before step {step}. Nothing was sent."
         )
     try:
+        follows = (
+            before is None
+            or not isinstance(program, Chained)
+            or (before[0] == digest_of_step(step - 1, program.preceding(step, down)))
+        )
         length, vector = program.length(step, down), program.local(step, table, down)
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         if isinstance(error, TacitError):
@@ -239,6 +246,11 @@ def _answer(
             f"what the coordinator sent {name!r} in step {step + 1} cannot be used by the agreed program: "
             f"{type(error).__name__}: {error}. Nothing was sent."
         ) from error
+    if not follows:
+        raise ProtocolError(
+            f"what the coordinator sent {name!r} in step {step + 1} does not follow from step {step}. "
+            "Nothing was sent."
+        )
     vector = np.ascontiguousarray(vector, dtype=np.int64)
     if vector.shape != (length,):
         raise BadData(
