@@ -97,6 +97,7 @@ def test_a_job_file_gives_what_the_function_gives(word, tmp_path):
 
 
 NOISY = {
+    "heavy-hitters": 'column = "arm"\nlongest = 2',
     "histogram": 'column = "age"\nbounds = [20, 100]',
     "correlation": 'numbers = ["age", "x"]\nbounds = { age = [20, 100], x = [-4, 4] }',
     "ttest": f'column = "age"\nby = "arm"\nbounds = [20, 100]\n{ARMS}',

@@ -157,6 +157,34 @@ def test_private_comparisons_run_and_are_charged():
     assert "p" in d.table1().columns
 
 
+def test_frequent_values_are_found_under_noise_and_rare_ones_are_not():
+    """Frequent values have thousands of rows in noise of about 15. A rare one of 9 rows would have to pass the
+    threshold of 4 deviations in each of six steps: below 1e-15.
+    """
+    words = ["C18.1"] * 2000 + ["J45.0"] * 3000 + ["Z99.9"] * 3
+    fed = {k: pd.DataFrame({"code": words}) for k in "abc"}
+    found = tacit.stats.heavy_hitters(fed, "code", 50, longest=5, epsilon=2.0)
+    assert {"C18.1", "J45.0"} <= set(found.table.index)
+    assert "Z99.9" not in found.table.index
+    assert abs(found.table.loc["J45.0", "n"] - 9000) < 5 * found.statistics["margin"]
+    assert found.ledger.spent[0].epsilon == 2.0
+
+
+def test_one_row_changes_one_count_of_a_step_of_noisy_frequent_values(monkeypatch):
+    from tacit.accounting import discrete
+    from tacit.stats import noise_share
+    from tacit.stats.noisy_frequent import NoisyFrequentProgram
+
+    monkeypatch.setattr(discrete, "gaussian", lambda variance, n, source=None: np.zeros(n, dtype=np.int64))
+    program = NoisyFrequentProgram("code", 5, longest=4, parties=3, epsilon=1.0, delta=1e-6)
+    first = program.coordinate().send(None)
+    for value in ("abc", "", "é", None, 12.0):
+        part = program.local(0, pd.DataFrame({"code": [value]}), first) / noise_share.SCALE
+        assert part.sum() <= 1
+        assert len(part) == program.length(0, first)
+    assert program.block(257).share * program.max_steps == 1.0
+
+
 @pytest.mark.parametrize(
     ("call", "match"),
     [

@@ -160,13 +160,23 @@ class FrequentOptions:
     min_count: int = 20
     longest: int = 32
     most: int = 64
+    epsilon: float | None = None
+    delta: float = DELTA
 
 
 def _frequent(options: FrequentOptions, parties: int) -> FrequentProgram:
     need_columns("stats.heavy_hitters", column=options.column)
     for name in ("min_count", "longest", "most"):
         check_count("stats.heavy_hitters", name, getattr(options, name))
-    return FrequentProgram(options.column, options.min_count, options.longest, options.most)
+    return tables.frequent_program(
+        options.column,
+        options.min_count,
+        options.longest,
+        options.most,
+        parties,
+        options.epsilon,
+        options.delta,
+    )
 
 
 def need_columns(owner: str, **values: str) -> None:

@@ -22,6 +22,7 @@ from ...stats.description import DescribeProgram, Descriptions
 from ...stats.disclosure import suppress, suppress_table
 from ...stats.noisy import NoisyHistogram, Z, check_privacy
 from ...stats.noisy_crosstab import NoisyCrosstab, independence_test
+from ...stats.noisy_frequent import NoisyFrequentProgram
 from ...stats.table_one import few_rows
 from ...stats.tables import check_frames
 from .describe import (
@@ -265,24 +266,46 @@ def heavy_hitters(
     *,
     longest: int = 32,
     most: int = 64,
+    epsilon: float | None = None,
+    delta: float = DELTA,
     runtime: Any = "cohort",
     guard: Any = None,
 ) -> Statistic:
     """Values of a column with many levels (codes, drugs, places) that occur at least min_count times.
 
     They are found letter by letter, so that no party has to state its values. Values longer than `longest`
-    bytes are cut off there; at most `most` prefixes are followed.
+    bytes are cut off there; at most `most` prefixes are followed. With `epsilon` all counts have noise, of
+    which a smaller `longest` needs less; values within the noise are not found.
     """
     owner = "stats.heavy_hitters"
     frames = check_frames(fed, owner)
     need_columns(frames, [column], owner)
     for name, number in (("min_count", min_count), ("longest", longest), ("most", most)):
         check_count(owner, name, number)
-    program = FrequentProgram(column, min_count, longest, most)
+    program = frequent_program(column, min_count, longest, most, len(frames), epsilon, delta)
     found, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner=owner)
     return conclude_frequent(program, found, ledger)
 
 
+def frequent_program(
+    column: str, least: int, longest: int, most: int, parties: int, epsilon: float | None, delta: float
+) -> FrequentProgram:
+    if epsilon is None:
+        return FrequentProgram(column, least, longest, most)
+    check_privacy("stats.heavy_hitters", epsilon, delta)
+    return NoisyFrequentProgram(
+        column, least, longest, most, parties=parties, epsilon=float(epsilon), delta=float(delta)
+    )
+
+
 def conclude_frequent(program: FrequentProgram, found: dict[str, int], ledger: Ledger) -> Statistic:
     table = pd.DataFrame({"n": list(found.values())}, pd.Index(list(found), name=program.column))
-    return Statistic(f"values of {program.column} with at least {program.least} rows", table, ledger)
+    title = f"values of {program.column} with at least {program.least} rows"
+    if not isinstance(program, NoisyFrequentProgram):
+        return Statistic(title, table, ledger)
+    deviation = program.deviation(1)
+    note = (
+        f"counts have noise of standard deviation {deviation:.3g}; values of fewer than about "
+        f"{program._threshold(1):.0f} rows are not found"
+    )
+    return Statistic(title, table, ledger, {"margin": Z * deviation}, (note,))
