@@ -143,8 +143,10 @@ class GeeProgram(_Clustered):
             new_rho = head[4] / scale / (head[2] - p)
             change = solve(bread, score)
             distance = float(score @ change) / scale
+            # below, the correlations of a site with nearly all rows would not be positive definite
+            new_rho = float(np.clip(new_rho, -0.5 / head[1], MOST_RHO))
             is_still = distance < 1e-18 and abs(new_rho - rho) < 1e-11
-            point, rho = point + change, float(np.clip(new_rho, -0.5 / head[1], MOST_RHO))
+            point, rho = point + change, new_rho
         head, _, bread, meat = _split(exact.decode((yield self._down(point, rho, FINAL))), p)
         inverse = invert(bread)
         dispersion = float(head[3] / (head[1] - p))

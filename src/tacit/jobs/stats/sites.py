@@ -194,7 +194,7 @@ def conclude(
     first = conclude_glm(program.first, estimate, ledger)
     ledger.stamp(OPENED[program.kind])
     if program.kind == "gee":
-        return _conclude(
+        result = _conclude(
             first,
             second.beta,
             second.covariance,
@@ -204,6 +204,12 @@ def conclude(
             second.scale,
             {"correlation": second.correlation, "sites": second.sites},
         )
+        if second.correlation < 0:
+            result.notes += (
+                "The correlation inside a site is negative. It is not estimated below −1/(2n), n rows of all "
+                "parties, where large sites have no inverse.",
+            )
+        return result
     if program.kind == "mixed":
         result = _conclude(
             first,
