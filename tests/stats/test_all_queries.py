@@ -96,6 +96,18 @@ def test_a_job_file_gives_what_the_function_gives(word, tmp_path):
     assert json.loads(json.dumps(found.to_dict(), default=str))["ledger"]
 
 
+@pytest.mark.parametrize("word", ["gee", "mixed", "meta"])
+def test_models_of_sites_are_one_program_of_sums_between_parties(word):
+    """One contract for both of its models; a party builds the second from what it is sent."""
+    call = {"gee": {}, "mixed": {}, "meta": {"open_sites": True}}[word]
+    found, simulated = (
+        getattr(tacit.stats, word)(FED, "sick ~ x", runtime=runtime, **call)
+        for runtime in ("inprocess", "cohort")
+    )
+    pd.testing.assert_frame_equal(found.summary(), simulated.summary(), check_exact=True)
+    assert {line.how for line in found.ledger.seen} == {"executed"}
+
+
 NOISY = {
     "heavy-hitters": 'column = "arm"\nlongest = 2',
     "histogram": 'column = "age"\nbounds = [20, 100]',

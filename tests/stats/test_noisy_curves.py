@@ -138,6 +138,11 @@ def test_private_survival_runs_between_parties_and_is_charged():
         tacit.stats.nelson_aalen(fed, entry="age", **call)
 
 
+def test_a_cox_model_has_no_epsilon_and_says_why():
+    with pytest.raises(BadParameter, match="one row is in all risk sets before its own"):
+        tacit.stats.cox(rows(60), "age", time="time", event="event", epsilon=1.0)
+
+
 @pytest.mark.parametrize("kind", ["gee", "mixed", "meta"])
 def test_models_of_sites_have_no_epsilon_and_say_why(kind):
     options = {"open_sites": True} if kind == "meta" else {}

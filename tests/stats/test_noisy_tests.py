@@ -198,6 +198,10 @@ def test_one_row_changes_one_count_of_a_step_of_noisy_frequent_values(monkeypatc
         ),
         (lambda f: tacit.stats.mann_whitney(f, "age", "sex", (0, 9), epsilon=1.0), "the levels of 'sex'"),
         (
+            lambda f: tacit.stats.quantile(f, "age", by="sex", epsilon=1.0, bounds=(0, 9)),
+            "the levels of 'sex'",
+        ),
+        (
             lambda f: tacit.stats.correlation(f, ["age", "chol"], epsilon=1.0),
             "the range of 'age', 'chol' too",
         ),

@@ -99,10 +99,12 @@ class CoxOptions:
     levels: dict = field(default_factory=dict)  # type: ignore[type-arg]
     missing: str = "drop"
     max_rounds: int = 25
+    epsilon: float | None = None
 
 
 def _cox(o: CoxOptions, parties: int) -> Any:
     need_values("stats.cox", formula=o.formula, time=o.time, event=o.event)
+    cox_job.check_no_epsilon(o.epsilon)
     by_site = to_strata(o.strata) == (SITE,)
     return cox_job.make_program(
         o.formula, o.time, o.event, o.ties, () if by_site else to_strata(o.strata), by_site, o.entry, o.grid,

@@ -78,6 +78,7 @@ def quantile(
     q: float | Sequence[float] = 0.5,
     *,
     by: str | None = None,
+    groups: Sequence[Any] | None = None,
     epsilon: float | None = None,
     delta: float = DELTA,
     bounds: tuple[float, float] | None = None,
@@ -88,13 +89,16 @@ def quantile(
 
     `low` and `high` bound the value: the search ends at 0.012% of it, before one person's last digits. With
     `epsilon` and declared `bounds` they come from a noisy histogram of 4096 bins, with 95% intervals.
+    `groups` are the levels of `by`, and must be declared with `epsilon`.
     """
     owner = "stats.quantile"
     wanted = [q] if isinstance(q, int | float) else list(q)
     check_quantiles(owner, wanted)
     frames = check_frames(fed, owner)
     need_columns(frames, [column, *([by] if by else [])], owner)
-    group = None if by is None else levels(frames, by, None, owner)
+    if by is not None and epsilon is not None:
+        need_levels([by], {} if groups is None else {by: groups}, owner)
+    group = None if by is None else levels(frames, by, groups, owner)
     plain = DescribeProgram((column,), (), group, tuple(map(float, wanted)))
     ranges = None if bounds is None else {column: bounds}
     program: Any = (
