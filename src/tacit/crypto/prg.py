@@ -8,7 +8,6 @@ invertible.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -27,20 +26,12 @@ def aes(key: bytes, feature: str = "secure aggregation", extra: str = "secagg", 
     `feature` and `extra` are named if the package is missing.
     """
     try:
-        cipher, block, counter, single = _ciphers()
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
     except ImportError:
         raise MissingExtra(feature, extra, "cryptography") from None
     if len(key) != KEY:
         raise bad("AES", "the length of a key", len(key), f"{KEY} bytes")
-    return cipher(block(key), counter if mode == "CTR" else single).encryptor()
-
-
-@cache
-def _ciphers() -> tuple[Any, Any, Any, Any]:
-    """Cipher, AES and the two modes: looked up once, as keys are many and streams short."""
-    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-
-    return Cipher, algorithms.AES, modes.CTR(bytes(16)), modes.ECB()
+    return Cipher(algorithms.AES(key), modes.CTR(bytes(16)) if mode == "CTR" else modes.ECB()).encryptor()
 
 
 def _blocks(
