@@ -32,6 +32,13 @@ def at_risk(exits: np.ndarray) -> np.ndarray:
     return found
 
 
+def count_clear(risk: np.ndarray, variance: float) -> int:
+    """How many cells come before the first in which a group's number at risk drowns in its noise."""
+    cells = risk.shape[1]
+    clear = (risk > CLEAR * np.sqrt(variance * np.arange(cells, 0, -1))).all(axis=0)
+    return cells if clear.all() else int(np.argmin(clear))
+
+
 def rising(curve: np.ndarray, variance: np.ndarray) -> np.ndarray:
     """The nearest curve that never falls, by distance over variance: pool adjacent violators."""
     means: list[float] = []
@@ -90,6 +97,13 @@ def survival_table(
     # a curve at 1 or 0 has no log(−log S); a thousandth from there it has a wide interval
     inner = np.clip(survival, 1e-3, 1 - 1e-3)
     low, high = log_log_interval(inner, variance, level)
+    low, high = np.minimum(low, survival), np.maximum(high, survival)
+    se = survival * np.sqrt(variance)
+    # where the number at risk drowns in noise, the curve is known to be below its last clear value only
+    last = count_clear(n[None], variances[1])
+    top, limit = (survival[last - 1], high[last - 1]) if last else (1.0, 1.0)
+    low[last:], high[last:] = 0.0, np.maximum(limit, survival[last:])
+    se[last:] = np.maximum(se[last:], top / 2)
     return pd.DataFrame(
         {
             "time": times,
@@ -97,9 +111,9 @@ def survival_table(
             "events": np.maximum(events, 0.0),
             "censored": np.maximum(exits - events, 0.0),
             "survival": survival,
-            "se": survival * np.sqrt(variance),
-            "low": np.minimum(low, survival),
-            "high": np.maximum(high, survival),
+            "se": se,
+            "low": low,
+            "high": high,
         }
     )
 
@@ -185,10 +199,7 @@ def logrank_test(
 
     Only the times before one group's number at risk drowns in its noise are compared. NaN without any.
     """
-    cells = events.shape[1]
-    spread = np.sqrt(variances[1] * np.arange(cells, 0, -1))
-    clear = (at_risk(exits) > CLEAR * spread).all(axis=0)
-    last = cells if clear.all() else int(np.argmin(clear))
+    last = count_clear(at_risk(exits), variances[1])
     if last == 0:
         return math.nan, len(events) - 1, math.nan, np.full((2, len(events)), math.nan)
 
