@@ -169,7 +169,10 @@ def _protect_number(
 
 
 def _blur(x: np.ndarray, floor: int, whose: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Draw values of fewer than `floor` people uniformly between the middles to the neighboring values."""
+    """Draw values of fewer than `floor` people uniformly between the middles to the neighboring values.
+
+    Equal values stay equal, so that the draw does not depend on the order of the rows.
+    """
     inside = ~np.isnan(x)
     values, codes = np.unique(x[inside], return_inverse=True)
     if len(values) < 3:
@@ -177,7 +180,7 @@ def _blur(x: np.ndarray, floor: int, whose: np.ndarray, rng: np.random.Generator
     middles = (values[1:] + values[:-1]) / 2
     low, high = np.r_[values[0], middles], np.r_[middles, values[-1]]
     rare = _count_people(codes.reshape(-1), len(values), whose[inside]) < floor
-    drawn = low[codes] + rng.random(len(codes)) * (high - low)[codes]
+    drawn = (low + rng.random(len(values)) * (high - low))[codes]
     out = x.copy()
     out[inside] = np.where(rare[codes], drawn, x[inside])
     return out
