@@ -18,6 +18,7 @@ learn what is sent down, which follows from earlier sums. Every sum is bound to 
 everything sent down. A party answers steps in order, each with one vector: what it sent is kept (`Answers`)
 and sent again if the step is repeated, and a step that is asked with other vectors is refused. The steps of a
 `Chained` program repeat what the earlier ones were sent, and one that repeats something else is refused.
+What a program asks once (`AsksOnce`) is refused in a second step.
 
 Claim: with `threshold` 1 no coordinator opens two different sums of one step. A party masks its vector with
 all parties of the contract, and these masks cancel only in the sum over all of them (sum_of_all.py), so
@@ -49,7 +50,7 @@ from . import secagg, sum_of_all
 from .consent import Commitment, OneSum
 from .joining import shown
 from .rounds import run_sum
-from .sum_steps import Chained, R, T
+from .sum_steps import AsksOnce, Chained, R, T
 from .sum_steps import Down as Down
 from .sum_steps import SumProgram as SumProgram
 from .sum_steps import ideal as ideal
@@ -133,8 +134,11 @@ class Answers(Protocol):
     def find(self, step: int) -> tuple[bytes, np.ndarray] | None:
         """Return the digest of what was sent down in a step and the vector that answered it, if it was."""
 
-    def keep(self, step: int, sent: bytes, vector: np.ndarray) -> None:
+    def keep(self, step: int, sent: bytes, vector: np.ndarray, once: str | None = None) -> None:
         """Keep an answer. It is durable when this returns; nothing was sent before."""
+
+    def has_asked(self, once: str) -> bool:
+        """Return whether a question that is answered once (`AsksOnce`) was answered in some step."""
 
     def commit(self, step: int) -> Commitment:
         """Return the commitment to at most one opened sum of this step (threshold below 1)."""
@@ -146,12 +150,18 @@ class KeptAnswers:
     def __init__(self) -> None:
         self.answers: dict[int, tuple[bytes, np.ndarray]] = {}
         self.sums: dict[int, OneSum] = {}
+        self.asked: set[str] = set()
 
     def find(self, step: int) -> tuple[bytes, np.ndarray] | None:
         return self.answers.get(step)
 
-    def keep(self, step: int, sent: bytes, vector: np.ndarray) -> None:
+    def keep(self, step: int, sent: bytes, vector: np.ndarray, once: str | None = None) -> None:
         self.answers[step] = sent, vector
+        if once is not None:
+            self.asked.add(once)
+
+    def has_asked(self, once: str) -> bool:
+        return once in self.asked
 
     def commit(self, step: int) -> Commitment:
         return self.sums.setdefault(step, OneSum())
@@ -238,6 +248,12 @@ def _answer(
             or not isinstance(program, Chained)
             or (before[0] == digest_of_step(step - 1, program.preceding(step, down)))
         )
+        once = program.once(down) if isinstance(program, AsksOnce) else None
+        if once is not None and answers.has_asked(once):
+            raise ProtocolError(
+                f"the coordinator asks {name!r} in step {step + 1} for what it has answered ({once}), and "
+                "the agreed program asks that once. Nothing was sent."
+            )
         length, vector = program.length(step, down), program.local(step, table, down)
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         if isinstance(error, TacitError):
@@ -261,7 +277,7 @@ def _answer(
         raise BadData(
             f"{name!r} would answer step {step + 1} with a number outside ±{program.bound}, the agreed range."
         )
-    answers.keep(step, sent, vector)
+    answers.keep(step, sent, vector, once)
     return sent, vector
 
 

@@ -47,6 +47,14 @@ class Chained(Protocol):
         """Return what the step before was sent, if this step was sent `down`."""
 
 
+@runtime_checkable
+class AsksOnce(Protocol):
+    """A program with questions that a party answers in one step only, whatever the coordinator sends."""
+
+    def once(self, down: Down) -> str | None:
+        """Return the name of such a question, or None if steps may ask it again with other vectors."""
+
+
 def ideal(program: SumProgram[T, R], tables: Mapping[str, T]) -> R:
     """Compute the same in one place: the ideal function."""
     steps = program.coordinate()

@@ -97,6 +97,10 @@ class GeeProgram(_Clustered):
         triangle = p * (p + 1) // 2
         return exact.LIMBS * (5 + p + triangle * (1 + (int(down["phase"]) == FINAL)))
 
+    def once(self, down: Down) -> str | None:
+        """The products of sites' scores are of one point: of several they would show each site's."""
+        return "final" if int(down["phase"]) == FINAL else None
+
     def local(self, step: int, table: pd.DataFrame, down: Down) -> np.ndarray:
         y, x = self.read(table)
         beta, rho = down["point"].numpy(), float(down["rho"])

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ..errors import BadData, BadParameter, MissingExtra
+from ..errors import BadData, BadParameter, MissingExtra, ProtocolError
 from ..parameters import nearest
 from . import level_sketch
 
@@ -243,6 +243,32 @@ def agree(
             "Leave out of the formula."
         )
     return Agreement(levels)
+
+
+def check_agreement(
+    agreement: Agreement,
+    frame: pd.DataFrame,
+    names: Sequence[str],
+    categorical: Sequence[str],
+    declared: Mapping[str, Sequence[Scalar]],
+) -> None:
+    """Raise unless what a coordinator sent as agreed can follow from this party's columns and the contract.
+
+    Levels of a column of numbers would open the sums of every single value, and levels other than the
+    declared ones would be another model.
+    """
+    is_category = {n: n in declared or n in categorical or not _is_numeric(frame[n]) for n in names}
+    wrong = [n for n in {*names, *agreement.levels} if is_category.get(n, False) != (n in agreement.levels)]
+    wrong += [
+        n
+        for n, levels in declared.items()
+        if n in names and agreement.levels.get(n) != tuple(plain_level(v) for v in levels)
+    ]
+    if wrong:
+        raise ProtocolError(
+            f"the coordinator sends levels of {', '.join(sorted({repr(n)[:60] for n in wrong}))} that the "
+            "parties cannot have agreed on: they are those of another model. Nothing was sent."
+        )
 
 
 def plain_level(value: Any) -> Scalar:

@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 
 from ..crypto import exact
-from ..errors import BadData
+from ..errors import BadData, ProtocolError
 from ..protocols.sum_steps import Down
 from . import design, risk_sets
 from .disclosure import check_concentration, check_saturated
@@ -34,6 +34,7 @@ from .risk_sets import RiskRows
 
 COUNT, RISK, GRAM, SITE, TEST, BIN = 1, 2, 3, 4, 5, 6
 POWERS = 41
+MOST_BINS = 50_000  # cells of the table of scores by grid point
 
 
 @dataclass
@@ -153,6 +154,14 @@ class CoxProgram:
         if step == 0:
             return self._describe(table)
         agreement = design.Agreement.from_tensor(down["levels"])
+        design.check_columns(table, self.used)
+        design.check_agreement(
+            agreement,
+            table,
+            self.categories,
+            [*self.variables.categorical, *self.strata],
+            self.levels or {},
+        )
         rows = recall(table, (repr(self), agreement.key), lambda: self._read(table, agreement))
         phase = int(down["phase"])
         if phase == COUNT:
@@ -175,8 +184,17 @@ class CoxProgram:
             columns = [placed.sum_events(placed.x[placed.event, j]) for j in range(placed.x.shape[1])]
             return exact.encode(np.array(columns).T.reshape(-1))
         if phase == BIN:
+            if len(down["edges"]) + 1 > count_bins(placed.count):
+                raise ProtocolError(
+                    f"the coordinator asks for counts in {len(down['edges']) + 1} bins of scores, of which "
+                    f"the concordance needs {count_bins(placed.count)}. Nothing was sent."
+                )
             return risk_sets.count_bins(placed, placed.x @ beta, down["edges"].numpy()).reshape(-1)
         raise BadData(f"the coordinator asked for phase {phase}, which is not part of the agreed model.")
+
+    def once(self, down: Down) -> str | None:
+        """Tests are about the final β: counts by score at many β of one's choice would show every row."""
+        return {TEST: "test", BIN: "bin"}.get(int(down["phase"])) if "phase" in down else None
 
     def _describe(self, table: pd.DataFrame) -> np.ndarray:
         design.check_columns(table, self.used)
@@ -295,6 +313,11 @@ class CoxProgram:
         from .hazards_coordinator import coordinate
 
         return (yield from coordinate(self))
+
+
+def count_bins(points: int) -> int:
+    """How many bins of scores the concordance has, if there are so many grid points with an event."""
+    return int(np.clip(MOST_BINS // max(points, 1), 20, 1000))
 
 
 def check_predictor(placed: RiskRows, beta: np.ndarray) -> None:

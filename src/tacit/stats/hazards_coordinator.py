@@ -16,14 +16,13 @@ from ..protocols.sum_steps import Down
 from . import design, risk_sets
 from .ascent import NEARLY, Ascent
 from .families import load_scipy
-from .hazards import BIN, COUNT, GRAM, POWERS, RISK, SITE, TEST, CoxProgram, write
+from .hazards import BIN, COUNT, GRAM, POWERS, RISK, SITE, TEST, CoxProgram, count_bins, write
 from .inference import chi2_p
 from .lifetimes import cells_from_powers, describe_grid, grid_times
 from .newton import Scaling, check_columns, invert, symmetric
 from .risk_sets import Partial, RiskSums, Ties
 
 OWNER = "cox"
-MOST_BINS = 50_000  # cells of the table of scores by grid point
 
 
 @dataclass
@@ -176,7 +175,7 @@ def coordinate(program: CoxProgram) -> Generator[Down, np.ndarray, CoxEstimate]:
     estimate.baseline = _baseline(program, agreement, layout, best_sums)
     spread_score = float(np.sqrt(max(beta @ (spread / np.outer(scale, scale)) @ beta, 0.0)))
     if spread_score > 0:
-        bins = int(np.clip(MOST_BINS // len(layout.points), 20, 1000))
+        bins = count_bins(len(layout.points))
         edges = spread_score * load_scipy().ndtri(np.arange(1, bins) / bins)
         counts = yield {**down, "phase": torch.tensor(BIN), "edges": write(edges)}
         estimate.rounds += 1

@@ -179,6 +179,7 @@ class GlmProgram:
         if step == 0:
             return self._describe(table)
         agreement = design.Agreement.from_tensor(down["levels"])
+        self.check_levels(table, agreement)
         rows = recall(table, (repr(self), agreement.key), lambda: self._read(table, agreement))
         check_saturated(int(down["rows"]), rows.x.shape[1] + self._estimates_alpha)
         if int(down["rows"]) < len(rows.y):
@@ -193,6 +194,14 @@ class GlmProgram:
         if phase != FINISH or not self._has_finish:
             raise BadData(f"the coordinator asked for phase {phase}, which is not part of the agreed model.")
         return exact.encode(self._finish(rows, x, down))
+
+    def check_levels(self, table: pd.DataFrame, agreement: design.Agreement) -> None:
+        design.check_columns(table, self.used)
+        design.check_agreement(agreement, table, self.columns, self.variables.categorical, self.levels or {})
+
+    def once(self, down: Down) -> str | None:
+        """Robust errors are of one point: products of sites' scores at several would show each site's."""
+        return "finish" if "phase" in down and int(down["phase"]) == FINISH else None
 
     def _describe(self, table: pd.DataFrame) -> np.ndarray:
         design.check_columns(table, self.used)

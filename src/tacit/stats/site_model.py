@@ -22,7 +22,7 @@ import torch
 from ..errors import ProtocolError
 from ..protocols.sum_steps import Down, SumProgram
 from . import design
-from .clustered import GeeProgram, MixedProgram
+from .clustered import FINAL, GeeProgram, MixedProgram
 from .meta_analysis import MetaProgram
 from .regression import GlmEstimate, GlmProgram
 
@@ -86,7 +86,16 @@ class SiteModelProgram:
         return self._of(down).length(step, down)
 
     def local(self, step: int, table: pd.DataFrame, down: Down) -> np.ndarray:
+        if "agreed" in down:
+            self.first.check_levels(table, design.Agreement.from_tensor(down["agreed"]))
         return self._of(down).local(step, table, down)
+
+    def once(self, down: Down) -> str | None:
+        if "agreed" in down and self.kind == "meta":
+            return "meta"
+        if "agreed" in down and self.kind == "gee":
+            return "final" if int(down["phase"]) == FINAL else None
+        return None if "agreed" in down else self.first.once(down)
 
     def row_sets(self, table: pd.DataFrame) -> dict[str, np.ndarray]:
         return self.first.row_sets(table)

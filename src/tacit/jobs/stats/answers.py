@@ -38,6 +38,7 @@ class AnswerFile(RecordFile):
         self.sent: dict[int, tuple[str, str]] = {}  # step: digest of the request, digest of the vector
         self.uploads: dict[int, str] = {}
         self.reveals: set[int] = set()
+        self.asked: set[str] = set()  # questions that are answered once (sum_steps.AsksOnce)
 
     def apply(self, entry: dict[str, Any]) -> None:
         match entry["what"]:
@@ -47,6 +48,8 @@ class AnswerFile(RecordFile):
                 self.charged = True
             case "answer":
                 self.sent[entry["step"]] = entry["sent"], entry["vector"]
+                if entry.get("once") is not None:
+                    self.asked.add(entry["once"])
             case "upload":
                 self.uploads[entry["step"]] = entry["among"]
             case "reveal":
@@ -83,7 +86,7 @@ class AnswerFile(RecordFile):
             raise BadRun(f"{file} is not the answer that {self.file} records. Restore both from a copy.")
         return bytes.fromhex(sent), vector
 
-    def keep(self, step: int, sent: bytes, vector: np.ndarray) -> None:
+    def keep(self, step: int, sent: bytes, vector: np.ndarray, once: str | None = None) -> None:
         from safetensors.numpy import save
 
         content = save({"vector": np.ascontiguousarray(vector, dtype=np.int64)})
@@ -91,11 +94,15 @@ class AnswerFile(RecordFile):
         write_atomic(self.folder / f"{step}.safetensors", content, 0o600)
         digest = hashlib.sha256(content).hexdigest()
         if not self.write(
-            lambda: step not in self.sent, what="answer", step=step, sent=sent.hex(), vector=digest
-        ):
+            lambda: step not in self.sent and once not in self.asked,
+            what="answer", step=step, sent=sent.hex(), vector=digest, once=once,
+        ):  # fmt: skip
             raise ProtocolError(
                 f"another process of {self.party!r} has answered step {step + 1}. Run one process per party."
             )
+
+    def has_asked(self, once: str) -> bool:
+        return once in self.asked
 
     def commit(self, step: int) -> RecordedStep:
         return RecordedStep(self, step)

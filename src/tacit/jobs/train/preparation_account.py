@@ -49,7 +49,7 @@ class PaidAnswers(AnswerFile):
             key=f"{contract} preparation",  # beside the releases of training
         )
 
-    def keep(self, step: int, sent: bytes, vector: np.ndarray) -> None:
+    def keep(self, step: int, sent: bytes, vector: np.ndarray, once: str | None = None) -> None:
         """Pay for an answer, then keep it: when this returns it may be sent, also again."""
         may_pay = self.account.may_spend()  # reads the file
         if not may_pay and not self.charged:
@@ -63,7 +63,7 @@ class PaidAnswers(AnswerFile):
             self.record_charge()
         if may_pay:
             self.account.spend(0)
-        super().keep(step, sent, vector)
+        super().keep(step, sent, vector, once)
 
     def spending(self) -> Spend:
         """Return the line of this party's own ledger."""
