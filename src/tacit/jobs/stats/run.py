@@ -29,7 +29,7 @@ from ...parameters import bad, check
 from ...parties.codec import encode_parts
 from ...parties.ledger import Ledger
 from ...parties.party import Party
-from ...protocols import secagg, sum_program
+from ...protocols import secagg, sum_of_all, sum_program
 from ...protocols.sum_program import KeptAnswers, SumProgram, SumStep
 from ...protocols.summing import MaskedVector
 from ...runtimes.choose import allowed_runtimes, choose_runtime
@@ -159,7 +159,8 @@ class _Counting:
                 return end.value
 
     def _count(self, down: sum_program.Down, length: int) -> None:
-        message = SumStep(self.steps, bytes(sum_program.SESSION_BYTES), dict(down))
+        session = bytes(sum_program.SESSION_BYTES)
+        message = SumStep(self.steps, session, session, dict(down))
         sent = sum(len(part) for part in encode_parts(message))
         self.steps += 1
         self.numbers += length
@@ -168,6 +169,10 @@ class _Counting:
             terms = secagg.SecAggTerms(
                 "", self.parties, length, self.bound, self.stage.threshold, adversary=self.stage.adversary
             )
-            up, received = secagg.traffic([str(k) for k in range(self.parties)], terms)
+            names = [str(k) for k in range(self.parties)]
+            if self.stage.threshold == 1:
+                up, received = sum_of_all.traffic(names, terms, begins=self.steps == 1)
+            else:
+                up, received = secagg.traffic(names, terms)
             self.up += up
             self.down += received

@@ -381,6 +381,7 @@ class Agreement:
     agreed: Contract | None = None
     source: str = ""
     limits: Limits = dataclasses.field(default_factory=Limits)
+    lifetime: float | None = None  # most ε of all private releases about the party's data (jobs/lifetime.py)
 
     def check_offer(self, offered: Contract, accepted: Sequence[Mapping[str, Any]] = ()) -> Plan:
         """The plan of an offered contract, or NotAgreed. `accepted` are contracts this party accepted before:
