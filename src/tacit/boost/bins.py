@@ -44,8 +44,8 @@ class Feature:
         if len(self.cuts or self.levels or ()) > MOST_CUTS:
             kind = "cuts" if self.levels is None else "levels"
             raise BadData(
-                f"feature {self.name!r} has {len(self.cuts or self.levels or ())} {kind}; at most {MOST_CUTS} "
-                "are possible. Declare fewer; other levels share a cell."
+                f"feature {self.name!r} has {len(self.cuts or self.levels or ())} {kind}; at most "
+                f"{MOST_CUTS} are possible. Declare fewer; other levels share a cell."
             )
         if self.cuts is not None:
             cuts = np.asarray(self.cuts, dtype=np.float32)

@@ -6,11 +6,10 @@ does not depend on how rows are partitioned, and equal rows are always on the sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from torch import Tensor
 
 from ..errors import BadData
 from ..stats.columns import numbers, text_of
@@ -96,29 +95,30 @@ class RowState:
         self._restart()
 
     def _restart(self) -> None:
-        self.margin = np.full((len(self.codes), self.objective.outputs), self.base)
-        self.finished = trees.to_vectors([])
         self.rounds = 0
+        self.margin = np.full((len(self.codes), self.objective.outputs), self.base)
+        self.finished = b""
         self._open: list[trees.Tree] = []
         self.node = np.zeros((self.objective.outputs, len(self.codes)), dtype=np.int32)
         self._gradients: tuple[np.ndarray, np.ndarray] | None = None
 
-    def finish(self, vectors: Mapping[str, Tensor]) -> None:
+    def finish(self, data: bytes) -> None:
         """Bring the margins to what the finished trees give."""
-        trees.check_vectors(vectors)
-        if not trees.begins_with(vectors, self.finished):
-            self._restart()
-        new = trees.from_vectors(trees.after(vectors, self.finished), self.bins)
-        if not new:
+        if data == self.finished:
             return
+        if not data.startswith(self.finished):
+            self._restart()
+        new = trees.from_bytes(data[len(self.finished) :], self.bins)
         outputs = self.objective.outputs
+        if len(new) % outputs:
+            raise BadData("boost: the trees of a round are incomplete.")
+        self.rounds += len(new) // outputs
         for t, tree in enumerate(new):
             k = t % outputs
             first = t < outputs and k < len(self._open) and _extends(tree, self._open[k])
             node = self.node[k] if first else np.zeros(len(self.codes), dtype=np.int32)
             self.margin[:, k] += leaf_values(tree, self.codes, self.bins, node)
-        self.finished, self._open, self._gradients = dict(vectors), [], None
-        self.rounds += len(new) // outputs
+        self.finished, self._open, self._gradients = data, [], None
         self.node[:] = 0
 
     def grow(self, open_trees: Sequence[trees.Tree]) -> None:

@@ -11,15 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ..errors import BadData
 from .bins import MOST_CELLS, Bins
 
 LEAF = -1
 SET_BYTES = MOST_CELLS // 8
-NAMES = ("sizes", "feature", "cut", "default", "left", "value", "sets")
 
 
 @dataclass
@@ -95,108 +92,98 @@ class Tree:
 
     def check(self, bins: Bins) -> None:
         """Raise BadData unless this is a tree over these bins: what another party sent is not trusted."""
-        n, seen = len(self), np.zeros(len(self), dtype=np.int64)
-        for node in range(n):
-            f = self.feature[node]
-            if f == LEAF:
-                continue
-            if not 0 <= f < len(bins.features):
-                raise BadData(f"node {node} of a tree splits feature {f}; there are {len(bins.features)}.")
-            if not node < self.left[node] < n - 1:
-                raise BadData(f"node {node} of a tree has no valid children.")
-            if bins.is_category[f] != (node in self.sets):
-                raise BadData(f"node {node} of a tree has a split of another kind than its feature.")
-            if not 0 <= self.cut[node] < int(bins.widths[f]):
-                raise BadData(f"node {node} of a tree has a cut outside its feature's cells.")
-            seen[self.left[node] : self.left[node] + 2] += 1
-        if (seen[1:] != 1).any() or not np.isfinite(self.value).all():
+        n, features = len(self), len(bins.features)
+        feature, left, cut = np.array(self.feature), np.array(self.left), np.array(self.cut)
+        nodes = np.flatnonzero(feature != LEAF)
+        f, first = feature[nodes], left[nodes]
+        if ((f < 0) | (f >= features)).any():
+            raise BadData(f"a node of a tree splits a feature that is not one of the {features}.")
+        if ((first <= nodes) | (first >= n - 1)).any():
+            raise BadData("a node of a tree has no valid children.")
+        is_set = np.zeros(n, dtype=bool)
+        is_set[list(self.sets)] = True
+        if (bins.is_category[f] != is_set[nodes]).any() or int(is_set.sum()) != int(is_set[nodes].sum()):
+            raise BadData("a node of a tree has a split of another kind than its feature.")
+        if ((cut[nodes] < 0) | (cut[nodes] >= bins.widths[f])).any():
+            raise BadData("a node of a tree has a cut outside its feature's cells.")
+        parents = np.bincount(np.concatenate([first, first + 1]), minlength=n) if len(nodes) else np.zeros(n)
+        if (parents[1:] != 1).any() or not np.isfinite(self.value).all():
             raise BadData("the nodes of a tree do not form one tree with finite leaves.")
 
 
-def to_vectors(trees: Sequence[Tree]) -> dict[str, Tensor]:
-    """Return what predictions of these trees need, as small vectors."""
-    sets = [
-        np.packbits(np.pad(t.sets[node], (0, MOST_CELLS - len(t.sets[node]))))
-        for t in trees
-        for node in sorted(t.sets)
-    ]
-    default = [2 * (n in t.sets) + int(d) for t in trees for n, d in enumerate(t.default_left)]
-    return {
-        "sizes": torch.tensor([len(t) for t in trees], dtype=torch.int32),
-        "feature": torch.tensor([v for t in trees for v in t.feature], dtype=torch.int16),
-        "cut": torch.tensor([v for t in trees for v in t.cut], dtype=torch.uint8),
-        "default": torch.tensor(default, dtype=torch.uint8),
-        "left": torch.tensor([v for t in trees for v in t.left], dtype=torch.int16),
-        "value": torch.tensor([v for t in trees for v in t.value], dtype=torch.float32),
-        "sets": torch.from_numpy(np.concatenate(sets) if sets else np.zeros(0, dtype=np.uint8)),
-    }
+_HEAD = np.dtype("<u2")  # nodes, sets
+_PARTS = (("<i2", "feature"), ("<i2", "left"), ("u1", "cut"), ("u1", "flags"), ("<f4", "value"))
+_NODE = sum(np.dtype(kind).itemsize for kind, _ in _PARTS)
 
 
-def join(first: Mapping[str, Tensor], then: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the vectors of the trees of both, in order."""
-    return {name: torch.cat([first[name], then[name]]) for name in NAMES}
+def to_bytes(trees: Sequence[Tree]) -> bytes:
+    """Return what predictions of these trees need: 10 bytes a node, and 32 for the set of a category."""
+    out = []
+    for tree in trees:
+        flags = [int(d) for d in tree.default_left]
+        sets = np.zeros((len(tree.sets), MOST_CELLS), dtype=bool)
+        for k, node in enumerate(sorted(tree.sets)):
+            flags[node] += 2
+            sets[k, : len(tree.sets[node])] = tree.sets[node]
+        columns = {
+            "feature": tree.feature,
+            "left": tree.left,
+            "cut": tree.cut,
+            "flags": flags,
+            "value": tree.value,
+        }
+        out.append(np.array([len(tree), len(sets)], dtype=_HEAD).tobytes())
+        out += [np.array(columns[name], dtype=kind).tobytes() for kind, name in _PARTS]
+        out.append(np.packbits(sets).tobytes())
+    return b"".join(out)
 
 
-def begins_with(vectors: Mapping[str, Tensor], start: Mapping[str, Tensor]) -> bool:
-    """Whether the trees of `vectors` begin with those of `start`, to the last bit."""
-    return all(
-        len(start[name]) <= len(vectors[name]) and torch.equal(vectors[name][: len(start[name])], start[name])
-        for name in NAMES
-    )
-
-
-def after(vectors: Mapping[str, Tensor], start: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the vectors of the trees that follow `start`."""
-    return {name: vectors[name][len(start[name]) :] for name in NAMES}
-
-
-def check_vectors(vectors: Mapping[str, Tensor]) -> None:
-    """Raise BadData unless these are the vectors of trees, by their names, types and lengths."""
-    kinds = (torch.int32, torch.int16, torch.uint8, torch.uint8, torch.int16, torch.float32, torch.uint8)
-    for name, kind in zip(NAMES, kinds):
-        if name not in vectors or vectors[name].dtype != kind or vectors[name].ndim != 1:
-            raise BadData(f"trees: {name!r} is missing, or of another type.")
-    sizes, default = vectors["sizes"], vectors["default"]
-    nodes = int(sizes.sum())
-    if (
-        bool((sizes < 1).any())
-        or any(len(vectors[name]) != nodes for name in NAMES[1:-1])
-        or bool((default > 3).any())
-        or len(vectors["sets"]) != int((default >> 1).sum()) * SET_BYTES
-    ):
-        raise BadData("trees: vectors of different lengths.")
-
-
-def from_vectors(vectors: Mapping[str, Tensor], bins: Bins) -> list[Tree]:
-    """Return the trees that `to_vectors` described; raise BadData for anything else."""
-    check_vectors(vectors)
-    sizes, feature, cut, default, left, value, packed = (vectors[name].numpy() for name in NAMES)
-    marked = int((default >> 1).sum())
-    sets = np.unpackbits(packed).reshape(marked, MOST_CELLS).astype(bool)
-    trees, start, used = [], 0, 0
-    for size in sizes.tolist():
-        part = slice(start, start + size)
-        flags, places = default[part], np.flatnonzero(default[part] >> 1).tolist()
-        features = feature[part].tolist()
-        own = {}
-        for node in places:
-            f = features[node]
-            width = int(bins.widths[f]) if 0 <= f < len(bins.features) else 0
-            own[node], used = sets[used, :width].copy(), used + 1
-        zeros = [0.0] * size
-        tree = Tree(
-            features,
-            cut[part].tolist(),
-            (flags & 1).astype(bool).tolist(),
-            left[part].tolist(),
-            value[part].astype(np.float64).tolist(),
-            own,
-            list(zeros),
-            list(zeros),
-            [0] * size,
-            list(zeros),
+def from_bytes(data: bytes, bins: Bins) -> list[Tree]:
+    """Return the trees that `to_bytes` described; raise BadData for anything else."""
+    trees, at = [], 0
+    while at < len(data):
+        if len(data) < at + 4:
+            raise BadData("trees: the last one is cut off.")
+        n, marked = np.frombuffer(data, _HEAD, 2, at).tolist()
+        end = at + 4 + n * _NODE + marked * SET_BYTES
+        if not n or end > len(data):
+            raise BadData("trees: one is empty or cut off.")
+        at += 4
+        columns: dict[str, np.ndarray] = {}
+        for kind, name in _PARTS:
+            columns[name] = np.frombuffer(data, kind, n, at)
+            at += columns[name].nbytes
+        sets = np.unpackbits(np.frombuffer(data, np.uint8, marked * SET_BYTES, at)).reshape(
+            marked, MOST_CELLS
         )
-        tree.check(bins)
-        trees.append(tree)
-        start += size
+        at = end
+        trees.append(_from_columns(columns, sets.astype(bool), bins))
     return trees
+
+
+def _from_columns(columns: Mapping[str, np.ndarray], sets: np.ndarray, bins: Bins) -> Tree:
+    flags = columns["flags"]
+    nodes = np.flatnonzero(flags & 2).tolist()
+    if len(nodes) != len(sets) or (flags > 3).any():
+        raise BadData("trees: the sets of a tree are not those of its nodes.")
+    feature, n = columns["feature"].tolist(), len(flags)
+    own = {}
+    for node, cells in zip(nodes, sets):
+        f = feature[node]
+        if not 0 <= f < len(bins.features):
+            raise BadData(f"node {node} of a tree has a set and no feature.")
+        own[node] = cells[: int(bins.widths[f])]
+    tree = Tree(
+        feature,
+        columns["cut"].tolist(),
+        (flags & 1).astype(bool).tolist(),
+        columns["left"].tolist(),
+        columns["value"].astype(np.float64).tolist(),
+        own,
+        [0.0] * n,
+        [0.0] * n,
+        [0] * n,
+        [0.0] * n,
+    )
+    tree.check(bins)
+    return tree

@@ -51,17 +51,19 @@ def run_sums(
     runtime: Any = "cohort",
     guard: Any = None,
     owner: str = "stats",
+    pooled: pd.DataFrame | None = None,
 ) -> tuple[R, Ledger]:
     """Return what the program's coordinator returns, and who saw what.
 
     `guard`: `tacit.guard.SecAgg(…)`; its default here has threshold 1, so that every sum is over all parties.
-    `owner` is the function named in error messages.
+    `owner` is the function named in error messages. `pooled` are the rows of all parties in one table, for a
+    program whose sums do not depend on the partition: a simulation computes them in one pass.
     """
     frames, ledger, stage = check_frames(fed, owner), Ledger(), check_guard(guard, owner)
     if isinstance(program, Private):
         ledger.spend(program.spend)
     if runtime == "cohort":
-        return _simulate(program, frames, stage, ledger), ledger
+        return _simulate(program, frames, stage, ledger, pooled), ledger
     check_frames(fed, owner, least=2)
     if SERVER in frames:
         raise bad(owner, "the name of a party", SERVER, "another name: the coordinator has this name")
@@ -115,11 +117,15 @@ def _local(contract: SumContract, frame: pd.DataFrame, identity: Any) -> Any:
 
 
 def _simulate(
-    program: SumProgram[pd.DataFrame, R], frames: dict[str, pd.DataFrame], stage: SecAgg, ledger: Ledger
+    program: SumProgram[pd.DataFrame, R],
+    frames: dict[str, pd.DataFrame],
+    stage: SecAgg,
+    ledger: Ledger,
+    pooled: pd.DataFrame | None,
 ) -> R:
     """Compute the ideal function, and record the messages that parties would have exchanged."""
     counting = _Counting(program, len(frames), stage)
-    value: R = sum_program.ideal(counting, frames)
+    value: R = sum_program.ideal(counting, frames if pooled is None else {"all": pooled})
     everyone = f"each of {len(frames)} parties"
     ledger.record(
         SERVER, everyone, MaskedVector, count=counting.steps * len(frames), bytes=counting.up, how="ideal"
@@ -146,6 +152,7 @@ class _Counting:
         self.max_steps, self.bound, self.local = program.max_steps, program.bound, program.local
         self.length = program.length
         self.steps = self.numbers = self.up = self.down = 0
+        self.traffic: dict[int, tuple[int, int]] = {}  # by the length of a vector
 
     def coordinate(self) -> Generator[sum_program.Down, np.ndarray, Any]:
         steps = self.program.coordinate()
@@ -165,9 +172,11 @@ class _Counting:
         self.numbers += length
         self.down += sent * self.parties
         if self.parties >= 2 and length:
-            terms = secagg.SecAggTerms(
-                "", self.parties, length, self.bound, self.stage.threshold, adversary=self.stage.adversary
-            )
-            up, received = secagg.traffic([str(k) for k in range(self.parties)], terms)
+            if length not in self.traffic:
+                terms = secagg.SecAggTerms(
+                    "", self.parties, length, self.bound, self.stage.threshold, adversary=self.stage.adversary
+                )
+                self.traffic[length] = secagg.traffic([str(k) for k in range(self.parties)], terms)
+            up, received = self.traffic[length]
             self.up += up
             self.down += received
