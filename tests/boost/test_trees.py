@@ -73,7 +73,7 @@ def test_compiled_histograms_and_paths_equal_those_of_numpy():
     tree = small_tree()
     ways = [np.zeros(500, np.int32), np.zeros(500, np.int32)]
     for way, descend in zip(ways, (kernels.descend, kernels.descend_numpy)):
-        descend(codes, np.asarray(tree.feature, np.int32), tree.routes(BINS), way)
+        descend(codes, tree.nodes(), BINS, way)
     assert np.array_equal(*ways)
     assert [walk(tree, row) for row in codes] == ways[0].tolist()
 
@@ -102,7 +102,7 @@ def walk(tree: trees.Tree, row: np.ndarray) -> int:
 def test_trees_survive_the_wire():
     back = trees.from_bytes(trees.to_bytes([small_tree(), trees.Tree(), small_tree()]), BINS)
     codes = rows_of(300)[0]
-    assert [len(t) for t in back] == [7, 1, 7]
+    assert [len(t.feature) for t in back] == [7, 1, 7]
     for tree in (back[0], back[2]):
         assert np.array_equal(leaf_values(tree, codes, BINS), leaf_values(small_tree(), codes, BINS))
 
@@ -128,6 +128,8 @@ def test_what_is_no_tree_is_refused(name, index, value):
     getattr(tree, name)[index] = value
     with pytest.raises(BadData):
         trees.from_bytes(trees.to_bytes([tree]), BINS)
+    with pytest.raises(BadData):
+        tree.check(BINS)
 
 
 def test_bytes_that_are_no_trees_are_refused():

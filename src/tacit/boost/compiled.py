@@ -23,12 +23,21 @@ def histogram_loop(codes, node, slots, used, g, h, offsets, out):
 
 
 @njit(cache=True, nogil=True)
-def descend_loop(codes, feature, routes, node):
+def descend_loop(codes, feature, left, cut, flags, set_of, sets, widths, node):
+    table = np.empty((feature.shape[0], 256), dtype=np.int16)  # the child for each cell: no branch for rows
+    for n in range(feature.shape[0]):
+        f = feature[n]
+        if f < 0:
+            continue
+        for cell in range(widths[f]):
+            goes_left = sets[set_of[n], cell] if set_of[n] >= 0 else cell <= cut[n]
+            table[n, cell] = left[n] if goes_left else left[n] + 1
+        table[n, widths[f]] = left[n] if flags[n] & 1 else left[n] + 1
     for i in range(codes.shape[0]):
         at = node[i]
         f = feature[at]
         while f >= 0:
-            at = routes[at, codes[i, f]]
+            at = table[at, codes[i, f]]
             f = feature[at]
         node[i] = at
 

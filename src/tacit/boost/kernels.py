@@ -10,9 +10,13 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from .bins import Bins
+    from .trees import Nodes
 
 CHANNELS = 3  # gradient, Hessian, rows
 
@@ -71,17 +75,19 @@ def histograms_numpy(
             flat[:, channel] += np.bincount(keys, weights, minlength=count * cells).astype(np.int64)
 
 
-def descend(codes: np.ndarray, feature: np.ndarray, routes: np.ndarray, node: np.ndarray) -> None:
-    """Move each row from its node down to a leaf, in place.
+def descend(codes: np.ndarray, tree: Nodes, bins: Bins, node: np.ndarray) -> None:
+    """Move each row from its node (int32) down to a leaf, in place."""
+    if not len(codes):
+        return
+    if has_numba():
+        t = tree
+        _compiled()[1](codes, t.feature, t.left, t.cut, t.flags, t.set_of, t.sets, bins.widths, node)
+    else:
+        descend_numpy(codes, tree, bins, node)
 
-    feature   of each node, −1: a leaf;  routes: nodes × 256, the child for each cell
-    """
-    if len(codes):
-        kernel = _compiled()[1] if has_numba() else descend_numpy
-        kernel(codes, feature, routes, node)
 
-
-def descend_numpy(codes: np.ndarray, feature: np.ndarray, routes: np.ndarray, node: np.ndarray) -> None:
+def descend_numpy(codes: np.ndarray, tree: Nodes, bins: Bins, node: np.ndarray) -> None:
+    feature, routes = tree.feature, tree.routes(bins)
     rows = np.flatnonzero(feature[node] >= 0)
     while len(rows):
         at = node[rows]

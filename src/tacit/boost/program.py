@@ -174,7 +174,7 @@ class BoostProgram:
             nodes = [node for tree, node in work.asks if tree == k]
             if not nodes:
                 continue
-            slots = np.full(len(work.growing[k]), -1, dtype=np.int32)
+            slots = np.full(len(work.growing[k].feature), -1, dtype=np.int32)
             slots[nodes] = np.arange(len(nodes))
             if self.min_party_rows > 1:  # a node with fewer rows of this party gets nothing of it
                 count = np.bincount(state.node[k][sampled], minlength=len(slots))
@@ -197,9 +197,10 @@ class BoostProgram:
         growing = trees.from_bytes(_bytes(down, "growing"), agreed.bins)
         if len(flat) % 2 or asks != sorted(set(asks)) or len(growing) != (outputs if asks else 0):
             raise BadData("boost: the nodes of this step are not a list of nodes of growing trees.")
-        if any(not 0 <= k < outputs or not 0 <= n < len(growing[k]) for k, n in asks):
+        sizes = [len(tree.feature) for tree in growing]
+        if any(not 0 <= k < outputs or not 0 <= n < sizes[k] for k, n in asks):
             raise BadData("boost: the nodes of this step are not in the growing trees.")
-        if max(map(len, growing), default=1) > self._most_nodes:
+        if max(sizes, default=1) > self._most_nodes:
             raise BadData("boost: the growing trees are larger than agreed.")
         numbers = down.get("round")
         if numbers is None or numbers.dtype != torch.int32 or numbers.shape != (1,):
@@ -207,7 +208,7 @@ class BoostProgram:
         round_ = int(numbers)
         if not 0 <= round_ <= self.trees - bool(asks):
             raise BadData("boost: more rounds were asked for than the agreed program has.")
-        is_first = not asks or max(map(len, growing)) == 1
+        is_first = not asks or max(sizes) == 1
         return _Work(agreed, round_, _bytes(down, "trees"), growing, asks, is_first)
 
     @property
@@ -268,7 +269,7 @@ class _Work:
     agreed: Agreed
     round: int
     finished: bytes
-    growing: list[trees.Tree]
+    growing: list[trees.Nodes]
     asks: list[Ask]
     is_first: bool
 
@@ -282,10 +283,10 @@ def _ask(
 ) -> dict[str, Tensor]:
     return {
         **down,
-        "round": torch.tensor([round_], dtype=torch.int32),
+        "round": torch.from_numpy(np.array([round_], dtype=np.int32)),
         "trees": _tensor(finished),
         "growing": _tensor(trees.to_bytes(growing)),
-        "ask": torch.tensor([v for ask in asks for v in ask], dtype=torch.int32),
+        "ask": torch.from_numpy(np.array([v for ask in asks for v in ask], dtype=np.int32)),
     }
 
 

@@ -7,8 +7,9 @@ set. Rows without a value go where `default_left` says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -75,40 +76,98 @@ class Tree:
                 deep[self.left[node]] = deep[self.left[node] + 1] = deep[node] + 1
         return max(deep)
 
-    def routes(self, bins: Bins) -> np.ndarray:
-        """Return for each node and cell the child that a row goes to; of a leaf, the leaf itself (int32)."""
-        n = len(self)
-        feature, left = np.asarray(self.feature), np.asarray(self.left, dtype=np.int32)
-        goes_left = np.arange(MOST_CELLS) <= np.asarray(self.cut)[:, None]
-        for node, chosen in self.sets.items():
-            goes_left[node] = False
-            goes_left[node, : len(chosen)] = chosen
-        places = np.flatnonzero(feature != LEAF)
-        goes_left[places, bins.widths[feature[places]]] = np.asarray(self.default_left)[places]
-        table = np.where(goes_left, left[:, None], left[:, None] + 1).astype(np.int32)
-        leaves = np.flatnonzero(feature == LEAF)
-        table[leaves] = np.arange(n, dtype=np.int32)[leaves, None]
-        return table
+    def nodes(self) -> Nodes:
+        """Return what predictions need, as arrays."""
+        sets = np.zeros((len(self.sets), MOST_CELLS), dtype=bool)
+        flags = np.array(self.default_left, dtype=np.uint8)
+        for k, node in enumerate(sorted(self.sets)):
+            flags[node] += 2
+            sets[k, : len(self.sets[node])] = self.sets[node]
+        return Nodes(
+            np.array(self.feature, dtype=np.int16),
+            np.array(self.left, dtype=np.int16),
+            np.array(self.cut, dtype=np.uint8),
+            flags,
+            np.array(self.value, dtype=np.float32),
+            sets,
+            _number_sets(flags),
+        )
 
     def check(self, bins: Bins) -> None:
-        """Raise BadData unless this is a tree over these bins: what another party sent is not trusted."""
-        n, features = len(self), len(bins.features)
-        feature, left, cut = np.array(self.feature), np.array(self.left), np.array(self.cut)
-        nodes = np.flatnonzero(feature != LEAF)
-        f, first = feature[nodes], left[nodes]
-        if ((f < 0) | (f >= features)).any():
-            raise BadData(f"a node of a tree splits a feature that is not one of the {features}.")
-        if ((first <= nodes) | (first >= n - 1)).any():
-            raise BadData("a node of a tree has no valid children.")
-        is_set = np.zeros(n, dtype=bool)
-        is_set[list(self.sets)] = True
-        if (bins.is_category[f] != is_set[nodes]).any() or int(is_set.sum()) != int(is_set[nodes].sum()):
-            raise BadData("a node of a tree has a split of another kind than its feature.")
-        if ((cut[nodes] < 0) | (cut[nodes] >= bins.widths[f])).any():
-            raise BadData("a node of a tree has a cut outside its feature's cells.")
-        parents = np.bincount(np.concatenate([first, first + 1]), minlength=n) if len(nodes) else np.zeros(n)
-        if (parents[1:] != 1).any() or not np.isfinite(self.value).all():
-            raise BadData("the nodes of a tree do not form one tree with finite leaves.")
+        """Raise BadData unless this is a tree over these bins."""
+        try:
+            nodes = self.nodes()
+        except (OverflowError, IndexError, ValueError):
+            raise BadData("a tree has numbers that no tree over bins has.") from None
+        check_nodes(nodes, bins)
+
+
+class Nodes(NamedTuple):
+    """A tree as arrays over its nodes; the flags are 1: missing values go left, 2: a set decides."""
+
+    feature: np.ndarray
+    left: np.ndarray
+    cut: np.ndarray
+    flags: np.ndarray
+    value: np.ndarray
+    sets: np.ndarray  # sets × 256 cells, bool: those that go left
+    set_of: np.ndarray  # of each node, the place of its set; −1: none
+
+    def extends(self, earlier: Nodes) -> bool:
+        """Whether every split of the earlier tree is one of this one: rows then only move further down."""
+        n = len(earlier.feature)
+        if len(self.feature) < n:
+            return False
+        at = np.flatnonzero(earlier.feature != LEAF)
+        if not all(np.array_equal(mine[at], theirs[at]) for mine, theirs in zip(self[:4], earlier[:4])):
+            return False
+        sets = earlier.set_of[at] >= 0
+        return np.array_equal(self.sets[self.set_of[at][sets]], earlier.sets[earlier.set_of[at][sets]])
+
+    def routes(self, bins: Bins) -> np.ndarray:
+        """Return for each node and cell the child that a row goes to; of a leaf, the leaf itself (int32)."""
+        left = self.left.astype(np.int32)
+        goes_left = np.arange(MOST_CELLS) <= self.cut[:, None]
+        with_set = self.set_of >= 0
+        goes_left[with_set] = self.sets[self.set_of[with_set]]
+        places = np.flatnonzero(self.feature != LEAF)
+        goes_left[places, bins.widths[self.feature[places]]] = (self.flags[places] & 1).astype(bool)
+        table = np.where(goes_left, left[:, None], left[:, None] + 1).astype(np.int32)
+        leaves = np.flatnonzero(self.feature == LEAF)
+        table[leaves] = leaves[:, None]
+        return table
+
+
+def _number_sets(flags: np.ndarray) -> np.ndarray:
+    has_set = flags >> 1
+    if not has_set.any():
+        return np.full(len(flags), -1, dtype=np.int16)
+    return np.where(has_set, np.cumsum(has_set, dtype=np.int16) - 1, -1).astype(np.int16)
+
+
+def check_nodes(nodes: Nodes, bins: Bins) -> None:
+    """Raise BadData unless this is a tree over these bins: what another party sent is not trusted."""
+    n, features = len(nodes.feature), len(bins.features)
+    at = np.flatnonzero(nodes.feature != LEAF)
+    f, first = nodes.feature[at], nodes.left[at].astype(np.int64)
+    if len(at) and (f.min() < 0 or f.max() >= features):
+        raise BadData(f"a node of a tree splits a feature that is not one of the {features}.")
+    if len(at) and ((first <= at).any() or first.max() >= n - 1):
+        raise BadData("a node of a tree has no valid children.")
+    with_set = (nodes.flags[at] >> 1).astype(bool)
+    if (
+        nodes.flags.max() > 3
+        or len(nodes.sets) != int(with_set.sum())
+        or (bins.is_category[f] != with_set).any()
+    ):
+        raise BadData("a node of a tree has a split of another kind than its feature.")
+    if (nodes.cut[at] >= bins.widths[f]).any():
+        raise BadData("a node of a tree has a cut outside its feature's cells.")
+    parents = np.zeros(n, dtype=np.int64)
+    np.add.at(parents, first, 1)
+    np.add.at(parents, first + 1, 1)
+    if (parents[1:] != 1).any() or not np.isfinite(nodes.value).all():
+        raise BadData("the nodes of a tree do not form one tree with finite leaves.")
 
 
 _HEAD = np.dtype("<u2")  # nodes, sets
@@ -120,25 +179,14 @@ def to_bytes(trees: Sequence[Tree]) -> bytes:
     """Return what predictions of these trees need: 10 bytes a node, and 32 for the set of a category."""
     out = []
     for tree in trees:
-        flags = [int(d) for d in tree.default_left]
-        sets = np.zeros((len(tree.sets), MOST_CELLS), dtype=bool)
-        for k, node in enumerate(sorted(tree.sets)):
-            flags[node] += 2
-            sets[k, : len(tree.sets[node])] = tree.sets[node]
-        columns = {
-            "feature": tree.feature,
-            "left": tree.left,
-            "cut": tree.cut,
-            "flags": flags,
-            "value": tree.value,
-        }
-        out.append(np.array([len(tree), len(sets)], dtype=_HEAD).tobytes())
-        out += [np.array(columns[name], dtype=kind).tobytes() for kind, name in _PARTS]
-        out.append(np.packbits(sets).tobytes())
+        nodes = tree.nodes()
+        out.append(np.array([len(tree), len(nodes.sets)], dtype=_HEAD).tobytes())
+        out += [column.astype(kind, copy=False).tobytes() for (kind, _), column in zip(_PARTS, nodes)]
+        out.append(np.packbits(nodes.sets).tobytes())
     return b"".join(out)
 
 
-def from_bytes(data: bytes, bins: Bins) -> list[Tree]:
+def from_bytes(data: bytes, bins: Bins) -> list[Nodes]:
     """Return the trees that `to_bytes` described; raise BadData for anything else."""
     trees, at = [], 0
     while at < len(data):
@@ -149,41 +197,14 @@ def from_bytes(data: bytes, bins: Bins) -> list[Tree]:
         if not n or end > len(data):
             raise BadData("trees: one is empty or cut off.")
         at += 4
-        columns: dict[str, np.ndarray] = {}
-        for kind, name in _PARTS:
-            columns[name] = np.frombuffer(data, kind, n, at)
-            at += columns[name].nbytes
-        sets = np.unpackbits(np.frombuffer(data, np.uint8, marked * SET_BYTES, at)).reshape(
-            marked, MOST_CELLS
-        )
+        columns: list[np.ndarray] = []
+        for kind, _ in _PARTS:
+            columns.append(np.frombuffer(data, kind, n, at))
+            at += columns[-1].nbytes
+        packed = np.frombuffer(data, np.uint8, marked * SET_BYTES, at)
         at = end
-        trees.append(_from_columns(columns, sets.astype(bool), bins))
+        sets = np.unpackbits(packed).reshape(marked, MOST_CELLS).astype(bool)
+        nodes = Nodes(*columns, sets, _number_sets(columns[3]))
+        check_nodes(nodes, bins)
+        trees.append(nodes)
     return trees
-
-
-def _from_columns(columns: Mapping[str, np.ndarray], sets: np.ndarray, bins: Bins) -> Tree:
-    flags = columns["flags"]
-    nodes = np.flatnonzero(flags & 2).tolist()
-    if len(nodes) != len(sets) or (flags > 3).any():
-        raise BadData("trees: the sets of a tree are not those of its nodes.")
-    feature, n = columns["feature"].tolist(), len(flags)
-    own = {}
-    for node, cells in zip(nodes, sets):
-        f = feature[node]
-        if not 0 <= f < len(bins.features):
-            raise BadData(f"node {node} of a tree has a set and no feature.")
-        own[node] = cells[: int(bins.widths[f])]
-    tree = Tree(
-        feature,
-        columns["cut"].tolist(),
-        (flags & 1).astype(bool).tolist(),
-        columns["left"].tolist(),
-        columns["value"].astype(np.float64).tolist(),
-        own,
-        [0.0] * n,
-        [0.0] * n,
-        [0] * n,
-        [0.0] * n,
-    )
-    tree.check(bins)
-    return tree
