@@ -30,6 +30,7 @@ from .cut_search import CELLS, CutSearch, Place, count_keys, value_of
 from .rows import UNITS, RowState, draw, hash_rows, read_label
 
 if TYPE_CHECKING:
+    from .private_program import PrivateBoostProgram
     from .program import BoostProgram
 
 CLASSES = ("binary", "multiclass")  # objectives whose label has classes
@@ -174,7 +175,7 @@ class OwnRows:
         return self._state[1]
 
 
-def prepare(program: BoostProgram, table: pd.DataFrame) -> OwnRows:
+def prepare(program: BoostProgram | PrivateBoostProgram, table: pd.DataFrame) -> OwnRows:
     return recall(table, ("boost", program.token), lambda: OwnRows(program.about, table))
 
 
@@ -253,7 +254,7 @@ def _json(down: Down, key: str) -> Any:
         raise BadData(f"boost: {key!r} of this step cannot be read.") from None
 
 
-def read_agreed(program: BoostProgram, down: Down) -> Agreed:
+def read_agreed(program: BoostProgram | PrivateBoostProgram, down: Down) -> Agreed:
     """Return what was agreed; raise BadData where it is not about the declared columns."""
     tensor = down.get("agreed")
     if tensor is None or tensor.dtype != torch.uint8 or tensor.ndim != 1:

@@ -66,7 +66,7 @@ class Feature:
         place = {level: k for k, level in enumerate(self.levels)}
         codes, values = pd.factorize(frame[self.name])
         places = [place.get(text_of(v), len(self.levels)) for v in values]
-        return np.array([*places, self.width])[codes]  # the code of a missing value is −1
+        return np.asarray(np.array([*places, self.width])[codes])  # the code of a missing value is −1
 
     def encode(self, frame: pd.DataFrame) -> np.ndarray:
         """Return the cell of each row (uint8)."""

@@ -194,7 +194,7 @@ class BoostProgram:
             raise BadData("boost: the nodes of this step are missing.")
         flat = asks_vector.tolist()
         asks = [(flat[i], flat[i + 1]) for i in range(0, len(flat) - 1, 2)]
-        growing = trees.from_bytes(_bytes(down, "growing"), agreed.bins)
+        growing = trees.from_bytes(from_down(down, "growing"), agreed.bins)
         if len(flat) % 2 or asks != sorted(set(asks)) or len(growing) != (outputs if asks else 0):
             raise BadData("boost: the nodes of this step are not a list of nodes of growing trees.")
         sizes = [len(tree.feature) for tree in growing]
@@ -209,7 +209,7 @@ class BoostProgram:
         if not 0 <= round_ <= self.trees - bool(asks):
             raise BadData("boost: more rounds were asked for than the agreed program has.")
         is_first = not asks or max(sizes) == 1
-        return _Work(agreed, round_, _bytes(down, "trees"), growing, asks, is_first)
+        return _Work(agreed, round_, from_down(down, "trees"), growing, asks, is_first)
 
     @property
     def _most_nodes(self) -> int:
@@ -232,7 +232,7 @@ class BoostProgram:
             )
             growing, asks = next(growth)
             while True:
-                total = yield _ask(down, round_, finished, growing, asks)
+                total = yield to_down(down, round_, finished, growing, asks)
                 steps += 1
                 if self._judges and max(map(len, growing)) == 1:
                     losses.append(_mean_loss(total[-1 - exact.LIMBS :]))
@@ -246,7 +246,7 @@ class BoostProgram:
                     finished += trees.to_bytes(end.value)
                     break
         if self._judges:
-            total = yield _ask(down, self.trees, finished, [], [])
+            total = yield to_down(down, self.trees, finished, [], [])
             steps += 1
             losses.append(_mean_loss(total))
         return self._finish(model, rows, losses, steps)
@@ -274,13 +274,14 @@ class _Work:
     is_first: bool
 
 
-def _ask(
+def to_down(
     down: Mapping[str, Tensor],
     round_: int,
     finished: bytes,
     growing: Sequence[trees.Tree],
     asks: list[Ask],
 ) -> dict[str, Tensor]:
+    """Return what a tree step sends."""
     return {
         **down,
         "round": torch.from_numpy(np.array([round_], dtype=np.int32)),
@@ -294,7 +295,8 @@ def _tensor(data: bytes) -> Tensor:
     return torch.from_numpy(np.frombuffer(bytearray(data), dtype=np.uint8))
 
 
-def _bytes(down: Down, name: str) -> bytes:
+def from_down(down: Down, name: str) -> bytes:
+    """Return the bytes that were sent under this name."""
     tensor = down.get(name)
     if tensor is None or tensor.dtype != torch.uint8 or tensor.ndim != 1:
         raise BadData(f"boost: {name!r} of this step is missing.")

@@ -204,7 +204,8 @@ def from_bytes(data: bytes, bins: Bins) -> list[Nodes]:
         packed = np.frombuffer(data, np.uint8, marked * SET_BYTES, at)
         at = end
         sets = np.unpackbits(packed).reshape(marked, MOST_CELLS).astype(bool)
-        nodes = Nodes(*columns, sets, _number_sets(columns[3]))
+        feature, left, cut, flags, value = columns
+        nodes = Nodes(feature, left, cut, flags, value, sets, _number_sets(flags))
         check_nodes(nodes, bins)
         trees.append(nodes)
     return trees

@@ -11,12 +11,13 @@ import pandas as pd
 from ...boost.agreement import Terms
 from ...boost.bins import MOST_LEVELS
 from ...boost.objectives import Custom
+from ...boost.private_program import DEPTH, PRIVATE_OBJECTIVES, PrivateBoostProgram
 from ...boost.program import Boosted, BoostProgram
 from ...boost.result import BoostResult
 from ...config.boost import LEAVES, BoostConfig
 from ...data.cells import without_codes
 from ...data.federation import Federation
-from ...errors import BadData
+from ...errors import BadData, BadParameter
 from ...parameters import bad, check, nearest
 from ...parties.ledger import Ledger
 from ...stats import level_sketch
@@ -126,6 +127,8 @@ def declared_terms(
     ):
         for column in given:
             if column not in columns:
+                if name == "bounds" and column == config.label:
+                    continue
                 raise bad(OWNER, name, column, "one of the model's columns", nearest(str(column), columns))
     for name, given in (("cuts", cuts), ("monotone", config.monotone or {}), ("bounds", config.bounds or {})):
         both = [c for c in given if c in categorical]
@@ -187,6 +190,8 @@ def _custom(config: BoostConfig, frames: Mapping[str, pd.DataFrame]) -> Custom:
 
 def make_program(config: BoostConfig, terms: Terms, parties: int, custom: Custom | None = None) -> Any:
     """Return the program of sums."""
+    if config.epsilon is not None:
+        return make_private(config, terms, parties)
     held_out = config.held_out or (HELD_OUT if config.early_stopping else 0.0)
     weights = config.class_weight
     if isinstance(weights, Mapping):
@@ -217,12 +222,81 @@ def make_program(config: BoostConfig, terms: Terms, parties: int, custom: Custom
     )
 
 
+# options that a private model cannot have, with the value they must keep
+NOT_PRIVATE = {
+    "grow": "level",
+    "l1": 0.0,
+    "gamma": 0.0,
+    "min_rows": 1,
+    "subsample": 1.0,
+    "colsample_bytree": 1.0,
+    "colsample_bylevel": 1.0,
+    "colsample_bynode": 1.0,
+    "monotone": None,
+    "class_weight": None,
+    "held_out": None,
+    "early_stopping": None,
+    "min_party_rows": 1,
+}
+
+
+def make_private(config: BoostConfig, terms: Terms, parties: int) -> PrivateBoostProgram:
+    """Return the noisy program; raise one BadParameter with all that it cannot have, or lacks."""
+    problems = [
+        str(bad(OWNER, name, getattr(config, name), f"{value!r} with epsilon"))
+        for name, value in NOT_PRIVATE.items()
+        if getattr(config, name) != value
+    ]
+    if terms.objective not in PRIVATE_OBJECTIVES or callable(config.objective):
+        allowed = " or ".join(map(repr, PRIVATE_OBJECTIVES))
+        problems.append(str(bad(OWNER, "objective", config.objective, f"{allowed} with epsilon")))
+    bounds = {str(k): v for k, v in (config.bounds or {}).items()}
+    for name, pair in bounds.items():
+        if not isinstance(pair, list | tuple) or len(pair) != 2 or not float(pair[0]) < float(pair[1]):
+            problems.append(str(bad(OWNER, f"bounds of {name!r}", pair, "(low, high) with low < high")))
+    needed = [*terms.searched, *([] if terms.has_classes else [terms.label])]
+    missing = [c for c in needed if c not in bounds]
+    if missing:
+        text = f"the range of {', '.join(map(repr, missing))} too: declared, not taken from rows"
+        problems.append(str(bad(OWNER, "bounds", config.bounds, text)))
+    if terms.sketched:
+        names = [c for c in terms.sketched if c != terms.label]
+        if names:
+            text = f"the levels of {', '.join(map(repr, names))} too, with epsilon"
+            problems.append(str(bad(OWNER, "categories", config.categories, text)))
+        if terms.label in terms.sketched:
+            problems.append(str(bad(OWNER, "labels", config.labels, "the classes in order, with epsilon")))
+    if problems:
+        raise BadParameter("\n".join(problems))
+    return PrivateBoostProgram(
+        terms.to_dict(),
+        parties,
+        float(config.epsilon or 0.0),
+        float(config.delta),
+        {c: tuple(float(v) for v in bounds[c]) for c in needed},
+        config.trees,
+        min(config.depth, DEPTH),
+        float(config.learning_rate),
+        float(config.l2),
+        config.seed,
+    )
+
+
 def conclude(program: Any, found: Boosted, ledger: Ledger, parties: int) -> BoostResult:
     """Return the result, and say in the ledger what was opened."""
-    ledger.stamp(f"boost.train opened {OPENED}.")
-    ledger.stamp(SINGLE)
     notes = []
-    if program.min_party_rows > 1:
+    if isinstance(program, PrivateBoostProgram):
+        if not any(s == program.spend for s in ledger.spent):
+            ledger.spend(program.spend)
+        ledger.stamp(
+            "boost.train opened noisy sums over all parties only: labels, counts of numbers within their "
+            "declared bounds, and Σ gradient and Σ Hessian of the leaves of random trees."
+        )
+        notes.append(f"ε = {program.epsilon:g}: every tree divides one column, at random cuts.")
+    else:
+        ledger.stamp(f"boost.train opened {OPENED}.")
+        ledger.stamp(SINGLE)
+    if isinstance(program, BoostProgram) and program.min_party_rows > 1:
         notes.append(
             f"Nodes in which a party has fewer than {program.min_party_rows} rows were found without them."
         )
