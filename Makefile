@@ -20,6 +20,9 @@ browser:
 	  { command -v apt-get >/dev/null && test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
 	  echo "No browser found: install Chromium or Chrome, or set TACIT_BROWSER to one. The report's browser tests will fail without it."
 
+# Compiled modules are kept, whatever the environment says: tests start interpreters, and each would compile all of them.
+test test-all: export PYTHONDONTWRITEBYTECODE =
+
 test: .venv/installed browser
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 

@@ -11,14 +11,31 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before NumPy and torch are imported; proc
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from . import warm
+
+# The same examples in every run, and no deadline: a busy machine must not fail a test. To look for new
+# examples: pytest --hypothesis-profile explore
+settings.register_profile(
+    "same", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("same")
 
 
 def pytest_collection_finish() -> None:
     """What thousands of collected tests hold lives until the end: the garbage collector need not visit it."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def unsynced_files() -> Iterator[None]:
+    """No test cuts the power, and a kill loses nothing that was written: do not wait for the disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", warm.skip_sync)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -189,6 +189,10 @@ def test_errors_of_a_regression_are_in_the_units_of_the_table() -> None:
     assert scaled["r2"] == plain["r2"]
     assert scaled["mae"] == pytest.approx(10 * plain["mae"])
     assert scaled["rmse"] == pytest.approx(10 * plain["rmse"])
+    assert scaled["loss"] == pytest.approx(scaled["rmse"] ** 2)
+    ends = intervals(count(out, y, None), 10.0)
+    for side in ("low", "high"):
+        assert ends[f"loss_{side}"] == pytest.approx(ends[f"rmse_{side}"] ** 2)
 
 
 def test_rows_that_are_separated_perfectly_do_not_have_a_certain_auc() -> None:

@@ -17,6 +17,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -344,9 +345,15 @@ def decode_nonfinite(event: Event) -> Event:
 def versions(tacit: str) -> dict[str, str]:
     """Return the versions of what computes: Python and the packages whose version may change a figure."""
     import platform
+
+    return {"tacit": tacit, "python": platform.python_version(), **_package_versions()}
+
+
+@cache  # finding and reading the metadata takes milliseconds, and every run asks
+def _package_versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {"tacit": tacit, "python": platform.python_version()}
+    found = {}
     for name in ("torch", "numpy", "pandas"):
         try:
             found[name] = version(name)

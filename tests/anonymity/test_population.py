@@ -131,8 +131,9 @@ def test_the_expected_risk_is_the_mean_of_one_over_the_class_size(fraction):
     """Against 200,000 draws; five standard errors are below 2% of the mean here."""
     rng = np.random.default_rng(0)
     for size in (2, 5, 40, 301):
-        mean = (1 / (size + rng.negative_binomial(size, fraction, 200_000))).mean()
-        assert expected_risk(np.array([size]), fraction)[0] == pytest.approx(mean, rel=0.02)
+        for alpha in (0.0, 0.6):
+            mean = (1 / (size + rng.negative_binomial(size - alpha, fraction, 200_000))).mean()
+            assert expected_risk(np.array([size]), fraction, alpha)[0] == pytest.approx(mean, rel=0.02)
 
 
 def test_everybody_in_the_sample_is_the_prosecutors_risk():

@@ -53,7 +53,7 @@ def test_average_risk_leaves_out_the_fewest_of_the_smallest():
 def test_average_risk_in_a_population_is_the_marketers():
     made = classes([1, 1, 2, 4, 8])
     sizes = np.array([1, 1, 2, 4, 8])
-    mean = float(sizes @ population.expected_risk(sizes, 16 / 1000)) / 16
+    mean = float(sizes @ population.class_risk(sizes, 1000)) / 16
     assert AverageRisk(mean + 1e-9, population_size=1000).holds(made).all()
     assert not AverageRisk(mean - 1e-9, population_size=1000).holds(made).all()
     assert mean == pytest.approx(

@@ -141,7 +141,8 @@ def test_a_coalition_is_what_training_it_alone_gives():
 def test_all_together_reconstructed_is_the_run_itself(engine):
     from tacit.jobs.contribution import _Reconstructed
 
-    u = _Reconstructed(dataclasses.replace(run().origin, engine=engine), "loss")([frozenset(range(5))])
+    plan = dataclasses.replace(run().origin, engine=engine)
+    u = _Reconstructed(plan, "loss", plan.rounds)([frozenset(range(5))])
     assert u[0][0] == pytest.approx(-run().metrics["loss"], abs=1e-5)  # less is better
 
 
@@ -239,3 +240,16 @@ def test_guarded_runs_and_stateful_algorithms_are_refused():
             tacit.train(fed, model="logistic", algorithm=algorithms.Scaffold(), rounds=1),
             method="reconstructed",
         )
+
+
+@pytest.mark.parametrize("method", ["leave_one_out", "reconstructed"])
+def test_coalitions_stop_early_as_the_run_did(method):
+    """So all parties together are worth what the run's model has, which is that of its best round."""
+    fed = data.heart_disease(test_fraction=0).by("hospital")
+    run = tacit.train(
+        fed, model="mlp", rounds=12, patience=1, metric="auc", algorithm=algorithms.FedAvg(lr=1.0)
+    )
+    rounds = [e["round"] for e in run.history]
+    assert max(rounds) < 12
+    found = tacit.contribution(run, method=method)
+    assert found.values.whole == pytest.approx(run.metrics["auc"], abs=1e-6)

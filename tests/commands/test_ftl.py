@@ -66,7 +66,7 @@ def right(file: str | Path, rows: int) -> float:
     made = pd.read_csv(file, dtype={"customer": str})
     whole = pd.read_csv("whole.csv", dtype={"id": str}).set_index("id")
     assert len(made) == rows
-    assert list(made.columns) == ["customer", "prediction", "chance of no", "chance of yes"]
+    assert list(made.columns) == ["customer", "p(no)", "p(yes)", "prediction"]
     return float((made["prediction"] == whole.loc[made["customer"], "default"].to_numpy()).mean())
 
 

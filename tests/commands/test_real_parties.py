@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -295,6 +296,9 @@ def test_a_client_shows_its_progress_and_says_at_the_end_what_it_contributed(pla
         assert f"round {r}/6  sent " in log
     assert "the run is over: a answered 6 of 6 rounds and 7 evaluations\nit sent " in log
     assert "what a saw and remembers is in kits/a/state" in log
+    digest = hashlib.sha256((place / "run" / "model.safetensors").read_bytes()).hexdigest()
+    for role in clients:
+        assert f"its SHA-256 is {digest}; it is the same at every party" in role.log.read_text()
 
 
 def test_a_hub_on_a_loopback_address_is_not_reached_through_another(place: Path) -> None:

@@ -64,7 +64,7 @@ def right(file: str) -> float:
     made = pd.read_csv(file, dtype={"id": str})
     whole = pd.read_csv("whole.csv", dtype={"id": str}).set_index("id")
     assert len(made) == 40  # ids 200 to 239: those both new files have
-    assert list(made.columns) == ["id", "prediction", "chance of no", "chance of yes"]
+    assert list(made.columns) == ["id", "p(no)", "p(yes)", "prediction"]
     return float((made["prediction"] == whole.loc[made["id"], "default"].to_numpy()).mean())
 
 

@@ -71,7 +71,7 @@ def test_one_blank_cell_and_one_new_category_do_not_refuse_a_batch(
     )
     assert "column 'basket': 1 of 150 cells are missing and were replaced by the training rows' mean" in out
     messy = pd.read_csv("p.csv", dtype={"id": str}).set_index("id")
-    changed = plain.index[(plain["chance of yes"] - messy["chance of yes"].loc[plain.index]).abs() > 1e-6]
+    changed = plain.index[(plain["p(yes)"] - messy["p(yes)"].loc[plain.index]).abs() > 1e-6]
     assert set(changed) <= {"052", "053"}
     assert "053" in changed
     new.drop(columns="town").to_csv("short.csv", index=False)
@@ -134,9 +134,9 @@ def test_a_left_join_scores_people_only_the_label_holder_has(
     assert len(pd.read_csv("p.csv")) == 60  # 10 of them are in both files
     one = pd.read_csv("bank-new.csv", dtype=str).iloc[:1]
     one.to_csv("bank-new.csv", index=False)
-    before = pd.read_csv("p.csv", dtype={"id": str}).set_index("id").loc["000", "chance of yes"]
+    before = pd.read_csv("p.csv", dtype={"id": str}).set_index("id").loc["000", "p(yes)"]
     assert predict(capsys, "shop.csv", *runtime)[0] == 0
-    assert pd.read_csv("p.csv")["chance of yes"].tolist() == [pytest.approx(before, abs=1e-6)]
+    assert pd.read_csv("p.csv")["p(yes)"].tolist() == [pytest.approx(before, abs=1e-6)]
     Path("job.toml").write_text(
         JOB.replace("[split]", '[split]\njoin = "left"') + "[parties.third]\nmiddle = [4]\n"
     )

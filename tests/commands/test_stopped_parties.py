@@ -4,6 +4,8 @@ parties with different options say what differs: real processes over a hub.
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tacit.errors import ProtocolError
 from tacit.jobs.ledger_file import read_ledger_file
+from tacit.jobs.vertical.psi_deployed import MatchTerms, _differences
 from tests.cli.shell import Role, provision
 
 SPLIT = """
@@ -37,8 +41,8 @@ id = "id"
 """
 
 
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Role]:
+@pytest.fixture(params=["ab"])
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Role]:
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"id": range(40), "u": rng.normal(size=40), "v": rng.normal(size=40)})
@@ -47,7 +51,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Role]:
     frame[["id", "v"]].to_csv("b.csv", index=False)
     Path("split.toml").write_text(SPLIT)
     Path("ftl.toml").write_text(FTL)
-    provision("a", "b")
+    provision(*request.param)
     hub = Role(tmp_path, "hub", "hub", "--kit", "kits/hub")
     yield hub
     hub.process.terminate()
@@ -142,3 +146,29 @@ def test_wait_limits_how_long_a_party_waits_for_the_others(hub: Role, words: tup
     alone = start(hub, "a", *words, "--wait", "0.1")
     assert alone.wait() == 2
     assert "'b' did not start within 0.1 s, so 'a' stopped." in alone.log.read_text()
+
+
+def match(hub: Role, name: str, other: str) -> Role:
+    return start(hub, name, "psi", "--file", "b.csv", "--id", "id", "--with", other)
+
+
+@pytest.mark.parametrize("hub", ["abc"], indirect=True)
+def test_who_wants_to_match_with_a_party_that_matches_with_others_is_told(hub: Role) -> None:
+    """b waits for c, and answers a at once; the matching of b and c is not disturbed."""
+    b, a = match(hub, "b", "c"), match(hub, "a", "b")
+    assert a.wait() == 2
+    assert "participants is ['a', 'b'] here and \"others than 'a'\" there" in a.log.read_text()
+    c = match(hub, "c", "b")
+    assert (b.wait(), c.wait()) == (0, 0), b.log.read_text()
+    assert "party 'a' wants to match with 'b'" in b.log.read_text()
+
+
+def test_options_that_cannot_be_read_are_refused() -> None:
+    for text in ("[" * 100_000, '{"a":' * 50_000, "1", "{", "[]"):
+        with pytest.raises(ProtocolError, match="party 'x' sent options that cannot be read"):
+            _differences("x", MatchTerms(text), {"participants": ["a"]})
+    nested = json.dumps({"participants": ["a"], "reveal": json.loads("[" * 900 + "]" * 900)})
+    with contextlib.suppress(ProtocolError):  # whether it can be shown depends on the depth of the stack
+        assert "reveal is 'both' here" in _differences(
+            "x", MatchTerms(nested), {"participants": ["a"], "reveal": "both"}
+        )

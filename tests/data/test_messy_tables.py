@@ -10,6 +10,7 @@ import torch
 from tacit import data
 from tacit.config import job
 from tacit.data.conformance import check_dataset, check_federation
+from tacit.data.people import _hold_out_shared, hold_out_people
 from tacit.data.recipe import Recipe
 from tacit.data.subgroups import attach
 from tacit.errors import BadData, BadJob, BadParameter
@@ -228,13 +229,52 @@ def test_rows_of_one_person_stay_together(skew):
     assert "patient" not in fed.columns
 
 
-def test_a_person_at_two_sites_is_noted():
+@pytest.mark.parametrize("seed", range(5))
+def test_a_person_at_two_sites_is_on_one_side_at_all_of_them(seed):
+    """Otherwise a model is tested at one site on people whose rows it was trained on at another."""
     made = data.from_frame(visits()[["patient", "site", "lab", "ill"]], label="ill", group="patient")
-    fed = made.by("site")
+    fed = made.by("site", seed=seed, held_fraction=0.3)
     assert any("more than one party" in note for note in fed.notes)
     who = made.table.frame["patient"].to_numpy()
-    for k in range(len(fed)):
-        assert not set(who[fed.train.of(k)]) & set(who[fed.held.of(k)])
+    trained, held = set(who[fed.train.index]), set(who[fed.held.index])
+    assert not trained & held
+    assert not (trained | held) & set(made.table.test["patient"])
+    assert len(fed.train.index) + len(fed.held.index) == len(who)
+    assert (fed.train.sizes > 0).all()
+    assert 0.15 < len(fed.held.index) / len(who) < 0.4
+
+
+def test_people_at_one_site_each_are_held_out_as_without_shared_people():
+    rng, rows = np.random.default_rng(4), 500
+    persons = rng.integers(0, 90, rows)
+    owner, n_held = np.sort(persons % 3), np.array([30, 40, 0])
+    persons = persons[np.argsort(persons % 3, kind="stable")]
+    order, is_held = hold_out_people(persons, owner, n_held, np.random.default_rng(0))
+    chance = np.random.default_rng(0).random(persons.max() + 1)
+    who, first, sizes = np.unique(persons, return_index=True, return_counts=True)
+    again = _hold_out_shared(who, owner[first], sizes, chance[who], n_held)
+    assert set(persons[order][is_held]) == set(who[again])
+
+
+def test_test_rows_of_merged_sites_belong_to_the_merged_party():
+    frame = pd.DataFrame(
+        {
+            "site": ["a"] * 50 + ["b"] * 30 + ["c", "d", "e"] * 4 + [None] * 20,
+            "lab": np.arange(112.0),
+            "ill": ["no", "yes"] * 56,
+        }
+    )
+    made = data.from_frame(frame, label="ill", fit="party", test_fraction=0.4, seed=1)
+    skew = data.ByColumn("site", min_rows=15, small="merge", missing_party="b")
+    names = skew.names(made, 0)
+    assert names == ("a", "b", "small parties")
+    owner = skew.test_owner(made, names)
+    where = made.table.test["site"].fillna("").tolist()
+    expected = {"a": 0, "b": 1, "": 1, "c": 2, "d": 2, "e": 2}
+    assert owner.tolist() == [expected[site] for site in where]
+    assert set(owner) == {0, 1, 2}
+    dropped = data.ByColumn("site", min_rows=15, small="drop", missing_party="drop")
+    assert set(dropped.test_owner(made, dropped.names(made, 0))) == {0, 1, -1}
 
 
 def test_a_time_split_tests_on_later_rows():

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import norm
 from sklearn.preprocessing import OneHotEncoder, QuantileTransformer, RobustScaler, StandardScaler
 
 from tacit import data
@@ -183,23 +184,117 @@ def test_the_width_and_the_messages_follow_from_the_declared_layout(census, hosp
                 break
 
 
+def vectors(**values: list[float]) -> dict[str, torch.Tensor]:
+    kinds = {"cells": torch.int64}
+    return {key: torch.tensor(v, dtype=kinds.get(key, torch.float64)) for key, v in values.items()}
+
+
+CELL = int(keys_of(np.array([1.0]))[0]) >> 8  # of 1.0, and of no other value of the tests below
+NAN, INF = float("nan"), float("inf")
+
+
 @pytest.mark.parametrize(
     ("step", "down", "words"),
     [
-        (1, {}, "'mean' of this step is not a vector of 1 numbers"),
-        (1, {"mean": torch.tensor([torch.nan]).double()}, "'mean' of this step has NaN or infinite"),
-        (1, {"mean": torch.zeros(3).double()}, "'mean' of this step is not a vector of 1 numbers"),
-        (1, {"mean": torch.zeros(1).double()}, "'cells' of this step is not a vector of 2 numbers"),
-        (
-            2,
-            {"mean": torch.zeros(1).double(), "std": torch.zeros(1).double()},
-            "a standard deviation that was sent is not above 0",
-        ),
+        (0, vectors(mean=[0.0]), "step 1 is sent nothing, and got 'mean'"),
+        (1, {}, "step 2 is sent mean, cells, and got nothing"),
+        (1, vectors(mean=[NAN], cells=[0, 0]), "'mean' of this step has NaN or infinite"),
+        (1, vectors(mean=[0.0] * 3, cells=[0, 0]), "'mean' of this step is not a vector of 1 numbers"),
+        (1, vectors(mean=[0.0], cells=[0]), "'cells' of this step is not a vector of 2 numbers"),
+        (1, vectors(mean=[0.0], cells=[0, 256]), "cells of the quantiles of 'a' are not in order"),
+        (1, vectors(mean=[0.0], cells=[-1, 0]), "cells of the quantiles of 'a' are not in order"),
+        (1, vectors(mean=[0.0], cells=[3, 2]), "cells of the quantiles of 'a' are not in order"),
+        (1, vectors(mean=[0.0], cells=[0, 0], low=[0.0]), "is sent mean, cells, and got .* 'low'"),
+        (2, vectors(mean=[0.0], std=[0.0], cells=[0, 0]), "deviation that was sent is not above 0"),
+        (2, vectors(mean=[1.0], std=[1e-7], cells=[0, 0]), "is too small for this party's values"),
+        (3, vectors(mean=[0.0], std=[1.0], cells=[CELL, CELL + 1]), "is sent mean, std, cells, low, high"),
     ],
 )
 def test_a_party_refuses_what_no_step_sends(step, down, words):
     with pytest.raises(BadData, match=words):
         Preparation(Recipe(("a",))).local(step, pd.DataFrame({"a": [1.0, 2.0]}), down)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "fits"),
+    [
+        (1.0, 2.0, True),
+        (-INF, INF, True),  # not clipped
+        (1.0, INF, False),
+        (2.0, 1.0, False),
+        (1.0, 1.0, False),
+        (0.5, 2.0, False),  # outside the cell of the 1% quantile
+        (1.0, 4.0, False),
+        (np.nextafter(1.0, 2.0), 2.0, False),  # inside the cell, and no key of 24 bits
+    ],
+)
+def test_limits_are_ends_of_the_searched_cells(low, high, fits):
+    cells = [int(keys_of(np.array([end]))[0]) >> 8 for end in (1.0, 2.0)]
+    down = vectors(mean=[0.0], std=[1.0], cells=cells, low=[low], high=[high])
+    program, table = Preparation(Recipe(("a",))), pd.DataFrame({"a": [1.0, 2.0]})
+    if fits:
+        assert exact.decode(program.local(3, table, down)).tolist() == [3.0]
+        return
+    with pytest.raises(BadData, match="the limits of 'a' do not follow from its quantiles"):
+        program.local(3, table, down)
+
+
+def test_only_numbers_that_may_be_clipped_have_limits():
+    program = Preparation(Recipe(("a", "y")), exempt=("y",))
+    cells = [int(keys_of(np.array([end]))[0]) >> 8 for end in (1.0, 2.0)]
+    down = vectors(mean=[0.0, 0.0], std=[1.0, 1.0], cells=cells, low=[1.0, 1.0], high=[2.0, 2.0])
+    with pytest.raises(BadData, match="the limits of 'y' do not follow"):
+        program.local(3, pd.DataFrame({"a": [1.0], "y": [1.0]}), down)
+
+
+@pytest.mark.parametrize("recipe", [Recipe(("a", "b")), Recipe(("a", "b"), winsorize="none")])
+def test_each_step_repeats_what_the_step_before_was_sent(recipe):
+    rng = np.random.default_rng(0)
+    tables = {k: pd.DataFrame(rng.standard_cauchy((50, 2)), columns=["a", "b"]) for k in "xyz"}
+    program = Preparation(recipe)
+    steps = program.coordinate()
+    down, before = next(steps), None
+    for step in range(program.max_steps):
+        if before is not None:
+            same = program.preceding(step, down)
+            assert same.keys() == before.keys()
+            assert all(torch.equal(same[key], before[key]) for key in same)
+        before = down
+        try:
+            down = steps.send(sum(program.local(step, table, down) for table in tables.values()))
+        except StopIteration:
+            break
+
+
+@pytest.mark.parametrize("n", [20, 60, 300, 999, 1001])
+def test_no_statistic_is_one_of_the_nine_smallest_or_largest_values(n):
+    """Limits and knots are published; the extremes of few rows are single people's values."""
+    values = np.random.default_rng(n).permutation(2.0 ** np.linspace(0, 15, n)).round(3)
+    frame = pd.DataFrame({"a": values, "b": values})
+    recipe = Recipe(("a", "b"), winsorize="always", scaling={"b": "quantile"})
+    fitted = ideal(Preparation(recipe), {"x": frame[::2], "y": frame[1::2]})
+    ends = np.sort(values)[[9, -10]]
+    low, high = fitted.limits["a"]
+    assert low >= ends[0] * (1 - 2.0**-16)
+    assert high <= ends[1] * (1 + 2.0**-16)
+    knots = np.array(fitted.knots["b"])
+    assert knots.min() >= ends[0] * (1 - 2.0**-16)
+    assert knots.max() <= ends[1] * (1 + 2.0**-16)
+    if n < 1000:
+        assert np.allclose([low, high], ends, rtol=2.0**-16)
+
+
+def test_of_fewer_than_20_values_no_quantile_is_used():
+    frame = pd.DataFrame({c: [1.0, 2.0, 4.0, 1000.0, np.nan] * 4 for c in "abc"})  # 16 values
+    scaling = {"b": "quantile", "c": "robust"}
+    recipe = Recipe(tuple("abc"), winsorize="always", impute="median", scaling=scaling, missing=tuple("abc"))
+    fitted = ideal(Preparation(recipe), {"x": frame[:7], "y": frame[7:]})
+    mean, std = frame["b"].mean(), frame["b"].std(ddof=0)
+    assert fitted.limits == {}
+    assert np.allclose(fitted.knots["b"], norm(mean, std).ppf(RANKS))
+    assert fitted.mean == pytest.approx((mean, mean, mean))
+    assert fitted.std[2] == pytest.approx(norm(0, std).ppf(0.75) - norm(0, std).ppf(0.25))
+    assert fitted.fill == pytest.approx((mean, mean, mean))
 
 
 def test_the_default_fit_of_a_table_is_federated_and_equals_pooled_scikit_learn(hospitals):
@@ -255,6 +350,18 @@ def test_a_row_alone_is_encoded_as_in_a_table_of_a_thousand(census):
     for row in (0, 7, 999):
         assert torch.equal(again.encode(pooled.iloc[[row]]), whole[[row]])
     assert torch.isfinite(whole).all()
+
+
+def test_pipelines_whose_features_are_in_another_order_are_not_equal():
+    """The same row has other features in another order, so the same model gives it another score."""
+    one, other = (
+        Pipeline(Recipe((), {c: ("x", "y") for c in order}, dates={c + "d": ("year",) for c in order}))
+        for order in ("ab", "ba")
+    )
+    assert one.columns != other.columns
+    assert one != other
+    assert one != 3
+    assert one == Pipeline.from_dict(json.loads(json.dumps(one.to_dict())))
 
 
 def test_a_pipeline_names_all_columns_that_are_missing():

@@ -28,10 +28,12 @@ from tacit import algorithms, data, pace, runs, speeds
 from tacit.jobs.train import messages, paced_parties  # noqa: F401
 
 ROUNDS = 12
-PACED = {
+OTHERS: dict[str, dict[str, Any]] = {
     "FedBuff": {"pace": pace.FedBuff(buffer=2), "per_round": 4, "speed": speeds.Lognormal(sigma=1.0)},
     "SAFA": {"pace": pace.SAFA(fraction=0.5, lag=1, deadline=0.7), "speed": speeds.Exponential()},
+    "early stopping": {"per_round": 3, "evaluate_every": 1, "patience": 1},  # it ends after six rounds
 }
+LATE = 3, 20  # ticks before the end: after the last state is saved, and after the state of the last round
 
 
 def settings(algorithm: str, runtime: str) -> dict[str, Any]:
@@ -56,7 +58,7 @@ def settings(algorithm: str, runtime: str) -> dict[str, Any]:
     how: dict[str, Any] = (
         {"algorithm": algorithms.ALL[algorithm](lr=0.1), "per_round": 3}
         if algorithm in algorithms.ALL
-        else PACED[algorithm]
+        else OTHERS[algorithm]
     )
     return {
         "fed": fed,
@@ -155,6 +157,7 @@ def main(folder: str, algorithm: str, runtime: str, seed: str, moments: str) -> 
     plans: list[list[dict[str, Any]]] = [
         [{"moment": m}] for m in sorted(rng.sample(range(1, ticks), int(moments)))
     ]
+    plans += [[{"moment": ticks - late}] for late in LATE]
     plans += [
         [{"moment": rng.randrange(ticks // 4, ticks // 2)}, {"moment": rng.randrange(5, ticks // 3)}],
         [{"delay": rng.uniform(0, took)}],

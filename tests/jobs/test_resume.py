@@ -27,6 +27,7 @@ from tests import warm
         ("Scaffold", "inprocess"),
         ("FedBuff", "cohort"),
         ("SAFA", "inprocess"),
+        ("early stopping", "inprocess"),
         ("compare", "cohort"),
     ],
 )
@@ -34,8 +35,8 @@ from tests import warm
 def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(
     algorithm: str, runtime: str, moments: int, tmp_path: Path
 ) -> None:
-    """SIGKILL before or after any write, twice in a row, at a random time: the model, every event and the
-    ledger come out the same.
+    """SIGKILL before or after any write, after the last state, twice in a row, at a random time: the model,
+    every event and the ledger come out the same.
     """
     program = Path(__file__).with_name("killed.py")
     done = warm.run(
@@ -44,8 +45,8 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    assert len(report) == moments + 2
-    assert all(k for case in report[: moments + 1] for k in case["killed"]), report  # the axe did fall
+    assert len(report) == moments + 4
+    assert all(k for case in report[: moments + 3] for k in case["killed"]), report  # the axe did fall
     for case in report:
         assert case["model"], case
         assert case["told"], case
@@ -68,10 +69,13 @@ def files(out: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("runtime", ["cohort", "inprocess"])
-def test_resuming_a_finished_run_gives_it_again_and_changes_nothing(runtime: str, tmp_path: Path) -> None:
-    first = run(tmp_path / "a", runtime=runtime)
+@pytest.mark.parametrize("pace", [None, tacit.pace.FedBuff(buffer=2)], ids=["rounds", "FedBuff"])
+def test_resuming_a_finished_run_gives_it_again_and_changes_nothing(
+    pace: tacit.pace.Pace | None, runtime: str, tmp_path: Path
+) -> None:
+    first = run(tmp_path / "a", runtime=runtime, pace=pace)
     before = files(tmp_path / "a")
-    again = run(tmp_path / "a", runtime=runtime, resume=True)
+    again = run(tmp_path / "a", runtime=runtime, pace=pace, resume=True)
     assert all(torch.equal(v, again.model.state_dict()[k]) for k, v in first.model.state_dict().items())
     assert again.metrics == first.metrics
     assert again.history == first.history

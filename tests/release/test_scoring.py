@@ -75,8 +75,9 @@ def through_onnx(run: tacit.Result, rows: pd.DataFrame, file: Path) -> tuple[np.
         column = rows[name]
         if name in recipe.numbers:
             feed[name] = column.to_numpy(np.float64)[:, None]
-        else:  # a category is text, "" if it is missing; a number as a category has no decimals
-            text = ["" if pd.isna(v) else f"{v:g}" if isinstance(v, float) else str(v) for v in column]
+        else:  # a category is text, "" if it is missing; a number as a category may be "7" or "7.0"
+            text = ["" if pd.isna(v) else str(v) for v in column]
+            text[::2] = [t.removesuffix(".0") for t in text[::2]]
             feed[name] = np.array(text, dtype=object)[:, None]
     return session.run(["probabilities", "prediction"], feed)
 
@@ -196,6 +197,19 @@ def test_an_unknown_category_and_missing_cells_count_as_declared(trained):
     assert (encoded.loc[8, [f"{c} missing" for c in ("age", "lactate", "ward", "grade")]] == 1).all()
     as_code = new.iloc[[20]].assign(age=-9999)
     pd.testing.assert_frame_equal(run.predict(as_code), run.predict(as_code.assign(age=np.nan)))
+
+
+def test_an_integer_category_may_be_written_as_a_float(trained):
+    run, new = trained
+    rows = new.dropna(subset=["grade"]).head(30)
+    expected = run.predict(rows)
+    for text in (rows["grade"].map("{:g}".format), rows["grade"].map("{:.1f}".format)):
+        pd.testing.assert_frame_equal(run.predict(rows.assign(grade=text)), expected)
+    recipe = data.Recipe((), {"g": ("1", "1.0", "07", "-2")}, unseen="refuse")
+    frame = pd.DataFrame({"g": ["1", "1.0", "07", "-2.0"]})
+    assert recipe.place_of("g", frame).tolist() == [0, 1, 2, 3]  # what is declared is meant
+    with pytest.raises(BadData, match=r"'07\.0', which is not in the recipe"):
+        recipe.place_of("g", pd.DataFrame({"g": ["07.0"]}))
 
 
 def test_bad_rows_are_refused_by_name(trained):

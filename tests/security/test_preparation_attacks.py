@@ -15,11 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 
 from tacit.crypto.agree import public_of
 from tacit.data.pipeline import Pipeline
+from tacit.data.preparation import CELLS, _value
 from tacit.errors import ProtocolError
 from tacit.jobs.train import preparing
 from tacit.jobs.train.contract import Contract
@@ -168,6 +170,103 @@ def test_a_step_is_answered_once_with_one_request(tmp_path: Path) -> None:
     assert gained is None
     assert opened == [1]
     assert any("again with other vectors than before. A step is answered once" in t for t in refusals(ended))
+
+
+async def open_honestly(server: Attacker, upto: int) -> dict[str, torch.Tensor]:
+    """Open the sums of the steps before `upto`; return what this step is sent."""
+    steps = program(server).coordinate()
+    down = next(steps)
+    for step in range(upto):
+        down = steps.send((await ask_step(server, CLIENTS, step, dict(down))).numpy())
+    return dict(down)
+
+
+OTHER_CELL = torch.tensor([1 << 8, *[0] * 3])
+
+
+def move_limits(down: dict[str, torch.Tensor], by: int) -> dict[str, torch.Tensor]:
+    """Limits of age in the cells that were searched: `by` steps of the 24-bit keys from their start."""
+    low, high = down["low"].clone(), down["high"].clone()
+    low[0], high[0] = (_value((int(down["cells"][k]) << 8) + by) for k in (0, 1))
+    return down | {"low": low, "high": high}
+
+
+@pytest.mark.parametrize(
+    ("step", "change", "why"),
+    [
+        (2, lambda d: {"cells": (d["cells"] + OTHER_CELL).sort().values}, "does not follow from step 2"),
+        (2, lambda d: {"mean": d["mean"] + 1}, "does not follow from step 2"),
+        (2, lambda d: {"std": d["std"] * 1e-9}, "is too small for this party's values"),
+        (3, lambda d: {"mean": d["mean"] + 1}, "does not follow from step 3"),
+        (3, lambda d: {"cells": d["cells"] - 1}, "does not follow from step 3"),
+        (3, lambda d: {"low": d["mean"], "high": d["mean"] + 1}, "the limits of 'age' do not follow"),
+        (4, lambda d: move_limits(d, 3), "does not follow from step 4"),
+    ],
+    ids=["cells", "mean", "std", "mean, step 4", "cells, step 4", "limits", "other limits than before"],
+)
+def test_a_step_that_does_not_follow_from_the_earlier_ones_is_not_answered(
+    step: int, change: Any, why: str, tmp_path: Path
+) -> None:
+    """A deviation near 0 counts the people with exactly the value `mean`, narrow limits those above a value,
+    and other cells than those of the step before show the values of two groups of people.
+    """
+    opened: list[int] = []
+
+    async def attack(server: Attacker) -> Any:
+        await server.offer()
+        down = await open_honestly(server, step)
+        opened.append(step)
+        return await ask_step(server, CLIENTS, step, down | change(down))
+
+    gained, ended = play(attack, tmp_path, PREPARED)
+    assert gained is None
+    assert opened == [step]
+    assert any(why in text for text in refusals(ended)), refusals(ended)
+
+
+def test_a_restarted_party_remembers_what_the_step_before_was_sent(tmp_path: Path) -> None:
+    kept: list[dict[str, torch.Tensor]] = []
+
+    async def first(server: Attacker) -> Any:
+        await server.offer()
+        kept.append(await open_honestly(server, 2))
+        return True
+
+    async def second(server: Attacker) -> Any:
+        await server.offer()
+        return await ask_step(server, CLIENTS, 2, kept[0] | {"mean": kept[0]["mean"] + 1})
+
+    assert play(first, tmp_path, PREPARED)[0] is True
+    gained, ended = play(second, tmp_path, PREPARED)
+    assert gained is None
+    assert any("does not follow from step 2" in text for text in refusals(ended))
+
+
+def test_which_cells_are_searched_is_the_servers_word(tmp_path: Path) -> None:
+    """What is not promised: a server that searches the last cell instead of the 99% quantile finds the
+    largest value of all parties. It does not learn whose it is, nor at which party.
+    """
+
+    async def attack(server: Attacker) -> Any:
+        await server.offer()
+        prep = program(server).inner
+        total = (await ask_step(server, CLIENTS)).numpy()
+        counts = total[-CELLS * len(prep._searched) :].reshape(-1, CELLS)[0]  # of age
+        mean = torch.tensor([50.0, 200.0], dtype=torch.float64)
+        cells = torch.zeros(len(prep.probes), dtype=torch.int64)
+        cells[1], down = counts.nonzero()[0].max(), {"mean": mean}
+        for step in (1, 2):
+            found = (await ask_step(server, CLIENTS, step, down | {"cells": cells})).numpy()
+            histogram = found[-CELLS * len(prep.probes) :].reshape(-1, CELLS)[1]
+            down = {"mean": mean, "std": mean}
+            top = int(cells[1]) * CELLS + int(histogram.nonzero()[0].max())
+            cells = cells * CELLS
+            cells[1] = top
+        return _value(top)
+
+    largest, _ = play(attack, tmp_path, PREPARED)
+    ages = pd.concat([pd.read_csv(tmp_path / f"{name}.csv")["age"] for name in CLIENTS])
+    assert largest == pytest.approx(ages.max(), rel=2.0**-15)  # the oldest is among the training rows
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,17 @@ def test_a_hidden_sum_gives_the_subgroups_of_all_parties_together() -> None:
     assert all(n >= 10 for n in rows.values())
 
 
+@pytest.mark.parametrize("runtime", ["cohort", "inprocess"])
+def test_the_ledger_says_that_a_hidden_sum_has_small_subgroups(runtime: str) -> None:
+    """No party knows which subgroups are small in all parties, so they are merged after the sum is opened."""
+    run = tacit.train(hospitals(), subgroups=SUBGROUPS, guard=HIDDEN, runtime=runtime, **TRAIN)
+    seen = [s for s in run.ledger.seen if "by sex, age: 40, 65" in s.reveals]
+    assert [(s.party, s.sender) for s in seen] == [("server", "4 parties, together")]
+    assert "fewer than 10 rows, too, which are merged only after the sum" in seen[0].reveals
+    plain = tacit.train(hospitals(), subgroups=SUBGROUPS, runtime=runtime, **TRAIN)
+    assert not any("after the sum" in s.reveals for s in plain.ledger.seen)
+
+
 def test_a_rare_subgroup_is_merged_in_what_is_shown_and_no_difference_tells_it() -> None:
     shown = last(hospitals(rare=6))["sex"]
     assert "x" not in shown

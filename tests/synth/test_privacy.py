@@ -104,7 +104,7 @@ def test_a_column_that_only_training_rows_could_know_is_an_inference_risk():
 
 def test_every_metric_declares_and_keeps_its_range(copied, fresh):
     for found in (copied, fresh):
-        assert len(found) == 12
+        assert len(found) == 13
         for score in found.values():
             assert score.metric.facet == "privacy"
             assert score.metric.low <= score.value <= score.metric.high

@@ -101,6 +101,14 @@ class Risk(JobResult):
             "journalist risk, highest": e.journalist.highest,
             "journalist risk, average": e.journalist.average,
             "marketer risk": e.marketer,
+            **(
+                {}
+                if e.marketer_bounds is None
+                else {
+                    "marketer risk, at least": e.marketer_bounds[0],
+                    "marketer risk, at most": e.marketer_bounds[1],
+                }
+            ),
             "population uniques": e.uniques,
         }
         for s in e.sensitive:

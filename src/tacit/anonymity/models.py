@@ -18,7 +18,7 @@ statistic
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -42,7 +42,13 @@ class PrivacyModel:
     is_closed_under_merging = True
     is_per_class = True
     needs_population = False
+    estimates_population = False  # from all classes of the table, published or not
     allows_suppression = True  # a class that is left out of the table no longer violates the model
+
+    @property
+    def is_verifiable(self) -> bool:
+        """Whether the published classes alone tell if the model holds."""
+        return not (self.needs_population or self.estimates_population)
 
     def holds(self, classes: Classes) -> np.ndarray:
         """Which classes satisfy the model."""
@@ -337,9 +343,16 @@ class ThresholdModel(PrivacyModel):
     most: float
     is_per_class = False
 
+    def prepare(self, sizes: np.ndarray) -> Callable[[np.ndarray], float]:
+        """Return the statistic as a function of the class sizes that are published.
+
+        `sizes` are those of the whole table, from which a population is estimated.
+        """
+        raise TypeError(f"{type(self).__name__} does not implement prepare()")
+
     def measure(self, sizes: np.ndarray) -> float:
         """The statistic of a table with these class sizes."""
-        raise TypeError(f"{type(self).__name__} does not implement measure()")
+        return self.prepare(sizes)(sizes)
 
     def holds(self, classes: Classes) -> np.ndarray:
         return self.suppress_smallest(classes, np.ones(classes.number, bool))
@@ -347,14 +360,17 @@ class ThresholdModel(PrivacyModel):
     def suppress_smallest(self, classes: Classes, published: np.ndarray) -> np.ndarray:
         """Suppress the smallest published classes until the statistic is low enough; return the rest."""
         sizes = np.sort(classes.sizes[published & (classes.sizes > 0)])
-        if not len(sizes) or self.measure(sizes) <= self.most:
+        if not len(sizes):
+            return published
+        measure = self.prepare(classes.sizes[classes.sizes > 0])
+        if measure(sizes) <= self.most:
             return published
         # suppressing the smallest classes never increases the statistic: bisect for the fewest
         steps = np.unique(sizes)
         low, high = -1, len(steps) - 1  # suppressing all classes is always enough
         while high - low > 1:
             middle = (low + high) // 2
-            if self.measure(sizes[sizes > steps[middle]]) <= self.most:
+            if measure(sizes[sizes > steps[middle]]) <= self.most:
                 high = middle
             else:
                 low = middle
@@ -367,7 +383,8 @@ class AverageRisk(ThresholdModel):
 
     This is classes / rows if the table is the whole population (prosecutor), and the mean of E[1/F | f] over
     rows if it is a sample of `population_size` people (marketer). El Emam: "Guide to the De-Identification of
-    Personal Health Information", 2013; Benedetti, Franconi 1998 for the estimate.
+    Personal Health Information", 2013. The estimate is that of `population.class_risk`, fitted to the classes
+    of the table before any is suppressed; its bounds are shown by `tacit.risk`.
     """
 
     most: float = real(0.05, above=0, most=1, doc="maximum average")
@@ -375,12 +392,25 @@ class AverageRisk(ThresholdModel):
         None, least=1, none=True, doc="people the table is a random sample of; None: it contains all of them"
     )
 
-    def measure(self, sizes: np.ndarray) -> float:
-        rows = int(sizes.sum())
-        if self.population_size is None:
-            return len(sizes) / rows
-        _check_population_size(self, rows)
-        return population.mean_risk(sizes, population.expected_risk(sizes, rows / self.population_size))
+    @property
+    def is_closed_under_merging(self) -> bool:  # type: ignore[override]
+        return self.population_size is None  # a population fitted to merged classes is another one
+
+    @property
+    def estimates_population(self) -> bool:  # type: ignore[override]
+        return self.population_size is not None
+
+    def prepare(self, sizes: np.ndarray) -> Callable[[np.ndarray], float]:
+        def prosecutor(published: np.ndarray) -> float:
+            return len(published) / int(published.sum())
+
+        if self.population_size is None or prosecutor(sizes) <= self.most:
+            return prosecutor  # 1/F is at most 1/f
+        _check_population_size(self, int(sizes.sum()))
+        distinct = np.unique(sizes)
+        risk = np.zeros(int(distinct[-1]) + 1)
+        risk[sizes] = population.class_risk(sizes, self.population_size)
+        return lambda published: population.mean_risk(published, risk[published])
 
 
 @dataclass(frozen=True)
@@ -398,8 +428,11 @@ class PopulationUniqueness(ThresholdModel):
     model: str = choice("dankar", tuple(population.MODELS), doc="estimator of population uniques")
     is_closed_under_merging = False
 
-    def measure(self, sizes: np.ndarray) -> float:
+    def prepare(self, sizes: np.ndarray) -> Callable[[np.ndarray], float]:
         _check_population_size(self, int(sizes.sum()))
+        return self._estimate
+
+    def _estimate(self, sizes: np.ndarray) -> float:
         if not (sizes == 1).any():
             return 0.0
         estimate = population.MODELS[self.model](population.sample_of(sizes, self.population_size))

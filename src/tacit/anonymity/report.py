@@ -163,7 +163,13 @@ def before_and_after(risk: Risk) -> Section:
     note = tag(
         "p",
         f"Journalist and marketer: {basis}. Population uniques: {source}. Lower is better, except for "
-        "precision and accuracy.",
+        "precision and accuracy."
+        + (
+            " The marketer risk is estimated by Pitman's model; its bounds (at least, at most) hold for the "
+            "expectation of every random sample."
+            if risk.after.marketer_bounds is not None
+            else ""
+        ),
         class_="quiet",
     )
     body = table(

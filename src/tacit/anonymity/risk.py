@@ -9,7 +9,8 @@ f_j rows of the published table are in class j, F_j of the population; n rows ar
 
 K. El Emam: Guide to the De-Identification of Personal Health Information, 2013, chapters 10 to 14; F. Dankar,
 K. El Emam: A method for evaluating marketer re-identification risk, PAIS 2010. F_j comes from a table of the
-population, or is estimated from its size (`population.py`), or is f_j.
+population, or is estimated from its size (`population.class_risk`), or is f_j. An estimated marketer risk has
+bounds, which assume a random sample and nothing else about the population.
 
 Attribute disclosure: k-anonymity (Sweeney 2002) bounds re-identification, not what a class reveals. Measured
 are the smallest l by distinct values and by entropy (Machanavajjhala, Gehrke, Kifer, Venkitasubramaniam:
@@ -29,7 +30,7 @@ import numpy as np
 from ..errors import BadData
 from .classes import Classes, Histogram, classes_of
 from .codes import encode_column
-from .population import dankar, expected_risk, mean_risk, sample_of
+from .population import class_risk, dankar, marketer_bounds, mean_risk, sample_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -77,6 +78,7 @@ class Exposure:
     uniques_by: str  # its estimator
     sensitive: tuple[AttributeDisclosure, ...]
     sizes: np.ndarray  # of the classes
+    marketer_bounds: tuple[float, float] | None = None  # of the expectation, if it is estimated
 
     @property
     def unique_share(self) -> float:
@@ -97,6 +99,7 @@ def measure_exposure(
     prosecutor = _attacker(f, 1 / f, thresholds, f.size / f.sum() if f.size else 0.0)
     journalist, marketer, basis = prosecutor, prosecutor.average, "the table is the population"
     uniques, estimator = float((f == 1).sum()), "the table itself"
+    bounds: tuple[float, float] | None = None
     if population is not None and f.size:
         people = _count_population(frame, population, quasi, classes)
         marketer = mean_risk(f, 1 / people)
@@ -105,8 +108,8 @@ def measure_exposure(
         basis, estimator = "a table of the population", "counted"
     elif population_size is not None and f.size:
         sample = sample_of(f, population_size)
-        risk = expected_risk(f, sample.fraction)
-        marketer = mean_risk(f, risk)
+        risk = class_risk(f, population_size)
+        marketer, bounds = mean_risk(f, risk), marketer_bounds(sample)
         journalist = _attacker(f, risk, thresholds, max(0.0, marketer))
         estimate = dankar(sample)
         basis = f"estimated for {population_size:,} people"
@@ -125,6 +128,7 @@ def measure_exposure(
         estimator,
         tuple(measure_disclosure(classes.histogram(column)) for column in sensitive),
         f,
+        bounds,
     )
 
 

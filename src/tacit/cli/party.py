@@ -115,6 +115,7 @@ def _party(args: Any) -> Answer:
 
     need_net("tacit party")
     from ..jobs.train import deployed
+    from ..release.release import read_release
     from ..runtimes import kits
     from .progress import ClientWatch, client_lines
 
@@ -144,6 +145,8 @@ def _party(args: Any) -> Answer:
             value = deployed.take_part(
                 kit, args.data, args.state, args.patience, args.job, args.device or "cpu", args.again, watch
             )
+        if value["model"] is not None:  # people at different parties compare it: each had it from the server
+            value["model_sha256"] = read_release(value["model"])[1]
         return answer(value, client_lines(value))
     if args.data is not None or args.state is not None or args.device is not None or args.again:
         raise BadParameter(
@@ -179,14 +182,21 @@ def _coordinate(args: Any, kit: Any, deployed: Any) -> Answer:
 
 
 def _answer(result: Result, out: Path) -> Answer:
+    from ..release.release import has_release, read_release
     from . import answer_run
     from .progress import result_line
 
+    digest = read_release(out)[1] if has_release(out) else None
     dropped = {e["round"]: e["dropped"] for e in result.history if "dropped" in e}
     lines = [f"round {r} continued without {', '.join(who)}" for r, who in dropped.items()]
     notes = [e["text"] for e in result.events if e["kind"] == "note"]
     return answer_run(
-        result, out, notes, [result_line(result.metrics, result.metric), *lines], dropped=dropped
+        result,
+        out,
+        notes,
+        [result_line(result.metrics, result.metric), *lines],
+        dropped=dropped,
+        model_sha256=digest,
     )
 
 

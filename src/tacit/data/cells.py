@@ -41,6 +41,12 @@ def to_text(column: Series) -> np.ndarray:
     )
 
 
+def float_texts(values: Sequence[str]) -> dict[str, str]:
+    """Return {value: the same with ".0"} of the integers among values, where that is not a value itself."""
+    whole = (v for v in values if re.fullmatch(r"-?(0|[1-9]\d*)", v))
+    return {v: f"{v}.0" for v in whole if f"{v}.0" not in values}
+
+
 def to_numbers(column: Series) -> np.ndarray:
     """Return values as float64; what is missing or not a number is NaN."""
     import pandas as pd

@@ -403,13 +403,13 @@ def names_of_smallest(skew: ByColumn, data: Dataset) -> str:
 
 
 def _note_shared_people(persons: np.ndarray, owner: np.ndarray) -> list[str]:
-    """Note that some people have rows at several parties: no party can see that, so no split can."""
+    """Note that some people have rows at several parties, which real parties cannot see."""
     pairs = np.unique(np.stack([persons, owner]), axis=1)[0]
     if len(pairs) == len(np.unique(pairs)):
         return []
     return [
-        "Some people have rows at more than one party. Each party keeps a person's rows together, but they "
-        "may be training rows at one party and held-out rows at another."
+        "Some people have rows at more than one party. Here they are training rows, held-out rows or test "
+        "rows at all of them; real parties do not know whom they share, so theirs may be on different sides."
     ]
 
 

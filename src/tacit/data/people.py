@@ -129,7 +129,8 @@ def hold_out_people(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return an order of the rows, party by party, and which of them are held out: all rows of some people.
 
-    About `n_held` rows of each party are held out; a party keeps at least one person for training.
+    About `n_held` rows of each party are held out; a party keeps at least one person for training. A person
+    with rows at several parties is on the same side at all of them.
     """
     chance = rng.random(int(persons.max()) + 1)[persons]
     order = np.lexsort((persons, chance, owner))
@@ -137,9 +138,32 @@ def hold_out_people(
     starts = np.flatnonzero(np.r_[True, (who[1:] != who[:-1]) | (where[1:] != where[:-1])])
     sizes = np.diff(np.r_[starts, len(order)])
     party = where[starts]
+    if len(np.unique(who[starts])) < len(starts):
+        is_held = _hold_out_shared(who[starts], party, sizes, chance[order][starts], n_held)
+        return order, np.repeat(is_held, sizes)
     before = np.cumsum(sizes) - sizes  # rows before this person, over all parties
     first_of_party = np.r_[True, party[1:] != party[:-1]]
     base = np.maximum.accumulate(np.where(first_of_party, before, 0))
     last_of_party = np.r_[party[1:] != party[:-1], True]
     is_held = (before - base < n_held[party]) & ~last_of_party
     return order, np.repeat(is_held, sizes)
+
+
+def _hold_out_shared(
+    who: np.ndarray, party: np.ndarray, sizes: np.ndarray, chance: np.ndarray, n_held: np.ndarray
+) -> np.ndarray:
+    """Return which entries (a person at a party, with so many rows) are held out, where people are shared.
+
+    In the order of their chance, a person is held out if every party they have rows at still needs held-out
+    rows and has another person to train on.
+    """
+    held, left = np.zeros(len(n_held), np.int64), np.bincount(party, minlength=len(n_held))
+    is_held = np.zeros(len(who), bool)
+    order = np.lexsort((who, chance))
+    for entries in np.split(order, np.flatnonzero(np.diff(who[order])) + 1):
+        at = party[entries]
+        if (held[at] < n_held[at]).all() and (left[at] > 1).all():
+            is_held[entries] = True
+            held[at] += sizes[entries]
+            left[at] -= 1
+    return is_held

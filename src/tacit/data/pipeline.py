@@ -135,6 +135,10 @@ class PipelinePreparation:
         mine = self.inner.local(step, table, down)
         return np.concatenate([mine, self.count_labels(table)]) if step == 0 and self._counted else mine
 
+    def preceding(self, step: int, down: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what the step before was sent, if this step was sent `down`."""
+        return self.inner.preceding(step, down)
+
     @property
     def _counted(self) -> tuple[str, ...]:
         """The labels that are counted."""

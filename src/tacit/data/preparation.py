@@ -20,12 +20,22 @@ exact.
 *Heavy tails.* A number is heavy-tailed if its kurtosis, Σz⁴/n, is above 10 (3 for a normal, 9 for an
 exponential distribution). It is then clipped to its 1% and 99% quantiles, unless these are equal, as for a
 rare indicator.
+
+*Few rows.* A quantile has at least 10 values below and above it or equal to it: the limits of 300 rows are
+their 10th smallest and largest. Of fewer than 20 values none is used: no number is clipped, and quantiles
+are those of the normal distribution with the same mean and deviation.
+
+*What a party checks.* It does not see the sums, so it cannot check the mean or the cells. Each step repeats
+what the earlier ones were sent (`preceding`), and a party refuses one that does not: cells that do not extend
+those of the step before, limits outside the cells that were searched, or other limits in step 4 than in 3.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,6 +53,8 @@ HEAVY = 10.0  # above the kurtosis of an exponential distribution
 TAILS = (0.01, 0.99)
 QUARTILES = (0.25, 0.5, 0.75)
 CELLS = 256
+LEAST = 10  # values at or beyond a quantile, as of a rare category
+MOST_DEVIATIONS = 2.0**20  # no value of n is further than √n deviations from the mean, and n is below 2^40
 _ZERO = 1 << 23  # the key of 0.0
 _MOST_ROWS = 2**31  # of one party
 
@@ -117,6 +129,7 @@ class Preparation:
             raise BadData(f"the table has {len(table)} rows; a party may have fewer than {_MOST_ROWS}.")
         raw = recipe.raw(table)
         known = ~np.isnan(raw)
+        sent = self._check_sent(step, down)
         if step == 0:
             sums = exact.encode_sum(np.where(known, raw, 0.0))
             counts = [
@@ -125,27 +138,82 @@ class Preparation:
             ]
             cells = [_cells(raw[:, self._place(name)], 0, 0) for name in self._searched]
             return np.concatenate([[len(table)], known.sum(axis=0), sums, *counts, *cells]).astype(np.int64)
-        mean = self._sent(down, "mean", (len(recipe.numeric),), torch.float64)
-        values = raw
+        mean = sent["mean"]
         if step == 2:
-            std = self._sent(down, "std", mean.shape, torch.float64)
-            if (std <= 0).any():
-                raise BadData("preparation: a standard deviation that was sent is not above 0.")
-            # 2^20: whatever is further away is heavy-tailed all the same, and its fourth power can be summed
-            off = np.clip((raw - mean) / std, -(2.0**20), 2.0**20) ** 4
-        else:
-            if step > 2:
-                low, high = (
-                    self._sent(down, key, mean.shape, torch.float64, True) for key in ("low", "high")
+            z = (raw - mean) / sent["std"]
+            if (np.abs(z[known]) > MOST_DEVIATIONS).any():
+                raise BadData(
+                    "preparation: a standard deviation that was sent is too small for this party's values: "
+                    f"one is more than {MOST_DEVIATIONS:.0f} deviations from the mean."
                 )
-                values = np.clip(raw, low, high)
-            off = values if step == 3 else (values - mean) ** 2
+            off = z**4
+        elif step > 2:
+            values = np.clip(raw, sent["low"], sent["high"])
+            off = values if step == 3 else (values - sent["clipped"]) ** 2
+        else:
+            off = (raw - mean) ** 2
         parts = [exact.encode_sum(np.where(known, off, 0.0))]
         if step in (1, 2) and self.probes:
-            sent = self._sent(down, "cells", (len(self.probes),), torch.int64)
             places = [self._place(name) for name, _ in self.probes]
-            parts += [_cells(raw[:, k], step, int(cell)) for k, cell in zip(places, sent)]
+            parts += [_cells(raw[:, k], step, int(cell)) for k, cell in zip(places, sent["cells"])]
         return np.concatenate(parts)
+
+    def preceding(self, step: int, down: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what the step before was sent, if this step was sent `down`."""
+        out = {key: down[key] for key in self._keys(step - 1)}
+        if step == 2:
+            out["cells"] = out["cells"] >> 8
+        return out
+
+    def _keys(self, step: int) -> tuple[str, ...]:
+        """The vectors that a step is sent."""
+        if step < 2:
+            return () if step == 0 else ("mean", "cells") if self.probes else ("mean",)
+        return ("mean", "std", "cells", "low", "high", "clipped")[: (3, 5, 6)[step - 2]]
+
+    def _check_sent(self, step: int, down: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+        """Return what a step was sent; raise BadData if no sums lead to it."""
+        if set(down) != set(self._keys(step)):
+            raise BadData(
+                f"preparation: step {step + 1} is sent {', '.join(self._keys(step)) or 'nothing'}, and got "
+                f"{', '.join(repr(key)[:30] for key in down) or 'nothing'}."
+            )
+        n = len(self.recipe.numeric)
+        out = {
+            key: self._sent(down, key, (len(self.probes),), torch.int64)
+            if key == "cells"
+            else self._sent(down, key, (n,), torch.float64, key in ("low", "high"))
+            for key in self._keys(step)
+        }
+        if "std" in out and (out["std"] <= 0).any():
+            raise BadData("preparation: a standard deviation that was sent is not above 0.")
+        if "cells" in out:
+            self._check_cells(out["cells"], CELLS ** min(step, 2))
+        if "low" in out:
+            self._check_limits(out)
+        return out
+
+    def _check_cells(self, cells: np.ndarray, many: int) -> None:
+        """Raise BadData unless each cell exists, and a higher quantile is in no lower cell."""
+        before = ("", 0)
+        for (name, _), cell in zip(self.probes, cells.tolist()):
+            if not 0 <= cell < many or (name == before[0] and cell < before[1]):
+                raise BadData(f"preparation: the cells of the quantiles of {name!r} are not in order.")
+            before = (name, cell)
+
+    def _check_limits(self, sent: Mapping[str, np.ndarray]) -> None:
+        """Raise BadData unless limits are the ends of the searched cells of numbers that may be clipped."""
+        searched = dict(zip(self.probes, sent["cells"].tolist()))
+        for k, name in enumerate(self.recipe.numeric):
+            low, high = float(sent["low"][k]), float(sent["high"][k])
+            if (low, high) == (-np.inf, np.inf):
+                continue
+            fits = name in self._clippable and np.isfinite([low, high]).all() and low < high
+            for level, end in zip(TAILS, (low, high)) if fits else ():
+                key = int(keys_of(np.array([end]))[0])
+                fits = fits and _value(key) == end and key >> 8 == searched[name, level]
+            if not fits:
+                raise BadData(f"preparation: the limits of {name!r} do not follow from its quantiles.")
 
     def _place(self, name: str) -> int:
         return self.recipe.numeric.index(name)
@@ -181,20 +249,20 @@ class Preparation:
             return self._fitted(mean, mean, {}, {}, rare)
         search = _Search(self, total.reshape(-1, CELLS), known)
         total = yield {"mean": torch.from_numpy(mean), **search.sent}
-        spread = _deviation(exact.decode(total[: n * exact.LIMBS]), known, mean)
+        squares = exact.decode(total[: n * exact.LIMBS])
+        spread = _deviation(squares, known, mean)
         quantiles: dict[str, dict[float, float]] = {}
         limits: dict[str, tuple[float, float]] = {}
         if probes:
             search.narrow(total[n * exact.LIMBS :])
-            total = yield {
-                "mean": torch.from_numpy(mean),
-                "std": torch.from_numpy(spread),
-                **search.sent,
-            }
+            # of a constant: not 1, so that no value is further than √n deviations from the mean
+            least = np.maximum(np.sqrt(np.maximum(squares, 0.0) / known), _least_deviation(mean))
+            searched = {"mean": torch.from_numpy(mean), "std": torch.from_numpy(least), **search.sent}
+            total = yield searched
             search.narrow(total[n * exact.LIMBS :])
-            quantiles = search.quantiles()
+            quantiles = search.quantiles(mean, spread)
             kurtosis = exact.decode(total[: n * exact.LIMBS]) / known
-            limits = self._limits(kurtosis, quantiles)
+            limits = self._limits(kurtosis, quantiles, known)
         if self._clips:
             low, high = (
                 torch.tensor([limits.get(name, (-np.inf, np.inf))[end] for name in recipe.numeric])
@@ -202,18 +270,20 @@ class Preparation:
                 .reshape(n)
                 for end in (0, 1)
             )
-            ends = {"low": low, "high": high}
-            total = yield {"mean": torch.from_numpy(mean), **ends}
+            clipped = {**searched, "low": low, "high": high}
+            total = yield clipped
             mean = exact.decode(total) / known
-            total = yield {"mean": torch.from_numpy(mean), **ends}
+            total = yield {**clipped, "clipped": torch.from_numpy(mean)}
             spread = _deviation(exact.decode(total), known, mean)
         return self._fitted(mean, spread, quantiles, limits, rare)
 
     def _limits(
-        self, kurtosis: np.ndarray, quantiles: Mapping[str, Mapping[float, float]]
+        self, kurtosis: np.ndarray, quantiles: Mapping[str, Mapping[float, float]], known: np.ndarray
     ) -> dict[str, tuple[float, float]]:
         out = {}
         for name in self._clippable if self._clips else ():
+            if known[self._place(name)] < 2 * LEAST:
+                continue
             low, high = (quantiles[name][level] for level in TAILS)
             heavy = self.recipe.winsorize == "always" or kurtosis[self._place(name)] > HEAVY
             if heavy and low < high:
@@ -260,11 +330,10 @@ class _Search:
         self.probes = program.probes
         by_name = dict(zip(program._searched, first))
         self.cells = np.zeros(len(self.probes), dtype=np.int64)
+        self.known = [int(known[program._place(name)]) for name, _ in self.probes]
+        self.places = [program._place(name) for name, _ in self.probes]
         # the rank within the cell, counted from 1: the inverse of the distribution function
-        self.ranks = np.array(
-            [max(1, int(np.ceil(level * known[program._place(name)]))) for name, level in self.probes],
-            dtype=np.int64,
-        )
+        self.ranks = np.array([_rank(level, n) for (_, level), n in zip(self.probes, self.known)], np.int64)
         self.narrow(np.array([by_name[name] for name, _ in self.probes]).reshape(-1))
 
     def narrow(self, counts: np.ndarray) -> None:
@@ -279,11 +348,18 @@ class _Search:
     def sent(self) -> dict[str, Tensor]:
         return {"cells": torch.from_numpy(self.cells.copy())} if self.probes else {}
 
-    def quantiles(self) -> dict[str, dict[float, float]]:
+    def quantiles(self, mean: np.ndarray, std: np.ndarray) -> dict[str, dict[float, float]]:
         out: dict[str, dict[float, float]] = {}
-        for (name, level), cell in zip(self.probes, self.cells):
-            out.setdefault(name, {})[level] = _value(int(cell))
+        for (name, level), cell, n, k in zip(self.probes, self.cells, self.known, self.places):
+            normal = float(mean[k] + std[k] * NormalDist().inv_cdf(level))
+            out.setdefault(name, {})[level] = _value(int(cell)) if n >= 2 * LEAST else normal
         return out
+
+
+def _rank(level: float, n: int) -> int:
+    """Return the rank of a quantile of n values, counted from 1: at least `LEAST` from each end."""
+    rank = max(1, math.ceil(level * n))
+    return min(max(rank, LEAST), n + 1 - LEAST) if n >= 2 * LEAST else rank
 
 
 def keys_of(values: np.ndarray) -> np.ndarray:
@@ -310,7 +386,12 @@ def _cells(values: np.ndarray, digits: int, cell: int) -> np.ndarray:
 def _deviation(squares: np.ndarray, known: np.ndarray, mean: np.ndarray) -> np.ndarray:
     """Return the standard deviations; that of a constant is set to 1."""
     std = np.sqrt(np.maximum(squares, 0.0) / known)
-    return np.where(std > 1e-9 * (1 + np.abs(mean)), std, 1.0)
+    return np.where(std > _least_deviation(mean), std, 1.0)
+
+
+def _least_deviation(mean: np.ndarray) -> np.ndarray:
+    """Return the deviation up to which a number counts as a constant."""
+    return np.asarray(1e-9 * (1 + np.abs(mean)))
 
 
 def _rare(name: str, values: tuple[str, ...], counts: np.ndarray, rows: int) -> dict[str, tuple[str, ...]]:

@@ -27,6 +27,7 @@ from .cells import (
     date_columns,
     date_features,
     describe_many,
+    float_texts,
     has_codes,
     is_number,
     kind_of_moment,
@@ -89,6 +90,14 @@ class Recipe:
     limits: dict[str, tuple[float, float]] = field(default_factory=dict)  # of winsorized numbers
     knots: dict[str, tuple[float, ...]] = field(default_factory=dict)  # quantiles at `RANKS`
     rare: dict[str, tuple[str, ...]] = field(default_factory=dict)  # values that count as "other"
+
+    def __eq__(self, other: object) -> bool:
+        """Whether rows are encoded alike: the order of categories and dates is that of the features."""
+        if not isinstance(other, Recipe):
+            return NotImplemented
+        return all(getattr(self, f.name) == getattr(other, f.name) for f in fields(self)) and (
+            (list(self.categories), list(self.dates)) == (list(other.categories), list(other.dates))
+        )
 
     @property
     def numeric(self) -> tuple[str, ...]:
@@ -270,14 +279,16 @@ class Recipe:
     def place_of(self, name: str, frame: DataFrame) -> np.ndarray:
         """Return the position of each row's value among the categories of a column; −1 where there is none.
 
-        A rare value, and one that is not declared, is at the position of "other", if that is a category.
+        A rare value, and one that is not declared, is at the position of "other", if that is a category. An
+        integer may be written with ".0", as by programs that store it as a float.
         """
         values, rare = self.categories[name], self.rare.get(name, ())
         column = self.column_of(frame, name)
         other = values.index(OTHER) if OTHER in values and OTHER not in rare else -1
         place = {value: other if value in rare else k for k, value in enumerate(values)}
+        place |= {same: place[value] for value, same in float_texts(values).items()}
         known = column.notna().to_numpy()
-        if self.unseen == "refuse" and (unknown := sorted(set(to_text(column)[known]) - set(values))):
+        if self.unseen == "refuse" and (unknown := sorted(set(to_text(column)[known]) - set(place))):
             raise BadData(
                 f"the column {name!r} has the value {unknown[0]!r}, which is not in the recipe. "
                 f"Known: {', '.join(values[:20])}."

@@ -432,7 +432,11 @@ class ByColumn(Skew):
         if values is None:
             return None
         place = {name: k for k, name in enumerate(names)}
-        return np.array([place.get(str(v), -1) for v in values], dtype=np.int64)
+        # a site without a training row is a small one
+        rest = MERGED if self.small == "merge" else ""
+        party_of = dict(zip(np.asarray(dataset.column(self.column)).astype(str), self._values(dataset)))
+        party_of.setdefault("", self.missing_party)
+        return np.array([place.get(party_of.get(str(v), rest), -1) for v in values], dtype=np.int64)
 
 
 SKEWS: dict[str, type[Skew]] = {

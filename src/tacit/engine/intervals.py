@@ -131,7 +131,7 @@ def _of_regression(counts: Counts, metrics: dict[str, float], scale: float) -> d
     mae = _mean(absolute * n, squares, n, (0.0, math.inf))
     m, v = squares / n, y2 - y1 * y1
     ends: dict[str, Interval | None] = {
-        "loss": mse,
+        "loss": None if mse is None else (scale**2 * mse[0], scale**2 * mse[1]),
         "mae": None if mae is None else (scale * mae[0], scale * mae[1]),
         "rmse": None if mse is None else (scale * math.sqrt(mse[0]), scale * math.sqrt(mse[1])),
     }

@@ -153,7 +153,7 @@ def measure_all(counts: Counts, scale: float = 1.0) -> dict[str, float]:
 
     - of classes: `average_precision` with its binning error (of the second of two classes, else the mean
       over classes), `brier`, and `majority`, the accuracy of always predicting the largest class;
-    - of a regression: `r2`, `mae` and `rmse`, the latter two in units of `scale`.
+    - of a regression: `r2`, `mae` and `rmse`, the latter two in units of `scale`. Its `loss` is rmse².
     """
     metrics, n = measure(counts), float(counts.rows)
     if not metrics:
@@ -179,12 +179,13 @@ def measure_regression(out: Tensor, y: Tensor) -> dict[str, float]:
 
 def _regression(squares: float, n: float, sums: list[float], scale: float) -> dict[str, float]:
     if not math.isfinite(squares):
-        return dict.fromkeys(("r2", "mae", "rmse"), math.nan)
+        return {"loss": squares / n, **dict.fromkeys(("r2", "mae", "rmse"), math.nan)}
     absolute, _, y, yy, *_ = sums
     spread = yy - y * y / n
     # targets that are all equal leave nothing to explain; what remains then is rounding
     is_constant = spread <= 1e-12 * yy
     return {
+        "loss": scale**2 * squares / n,
         "r2": 0.0 if is_constant else 1 - squares / spread,
         "mae": scale * absolute / n,
         "rmse": scale * math.sqrt(squares / n),

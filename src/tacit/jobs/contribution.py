@@ -25,6 +25,7 @@ from ..parties.ledger import Ledger
 from ..results import JobResult, Result
 from ..runtimes.cohort import Cohort
 from .train.plan import Plan, make_task
+from .train.stopping import EarlyStopping
 from .train.train import train_side_by_side
 
 if TYPE_CHECKING:
@@ -132,8 +133,8 @@ def contribution(
     side by side, from the run's own seed.
 
     Values of "leave_one_out" and "shapley" have intervals for the choice of the test rows: 95% by default,
-    from a bootstrap of the test rows that all models share. A value whose interval contains 0 is not
-    significant, and is paid nothing.
+    from a jackknife over groups of the test rows that all models share. A value whose interval contains 0
+    is not significant, and is paid nothing. With early stopping (`patience`), coalitions stop early, too.
     """
     p = getattr(run, "origin", None)
     if not isinstance(p, Plan):
@@ -187,7 +188,12 @@ def contribution(
             f"{type(p.algorithm).__name__} has more to it. "
             "Use method='sampled'."
         )
-    utility = _Reconstructed(p, metric) if method == "reconstructed" else _Trained(p, metric)
+    if method == "reconstructed":
+        stopping = EarlyStopping(p)
+        stopping.restore(run.events, {})
+        utility: game.Utility = _Reconstructed(p, metric, stopping.round or p.rounds)
+    else:
+        utility = _Trained(p, metric)
     if method == "leave_one_out":
         values = game.leave_one_out(utility, n, confidence)
     elif method == "shapley" or (method == "reconstructed" and n <= game.EXACT):
@@ -251,8 +257,10 @@ class _Trained:
     """The utility of coalitions, by training each."""
 
     def __init__(self, p: Plan, metric: str):
+        # with early stopping, a coalition's model is that of its own best round
+        every = p.evaluate_every if p.patience is not None else 0
         self.plan = dataclasses.replace(
-            p, landscape=False, evaluate_every=0, runtime="cohort", through=None, patience=None
+            p, landscape=False, evaluate_every=every, runtime="cohort", through=None
         )
         self.judge = _Judge(self.plan, metric)
 
@@ -277,9 +285,12 @@ class _Trained:
 
 
 class _Reconstructed:
-    """The utility of coalitions, from one run: every round's mean is taken over the coalition's members."""
+    """The utility of coalitions, from one run: every round's mean is taken over the coalition's members.
 
-    def __init__(self, p: Plan, metric: str):
+    `rounds`: up to the one whose model the run returned.
+    """
+
+    def __init__(self, p: Plan, metric: str, rounds: int):
         self.plan = dataclasses.replace(p, runtime="cohort", through=None)
         self.judge = _Judge(self.plan, metric)
         task = self.judge.task
@@ -291,7 +302,7 @@ class _Reconstructed:
         cohort.on_upload = lambda who, weights, vectors: uploads.append(
             (who, weights.clone(), vectors["delta"].clone())
         )
-        for r in range(p.rounds):
+        for r in range(rounds):
             cohort.round(r)
             if uploads:
                 who, weights, deltas = zip(*uploads)

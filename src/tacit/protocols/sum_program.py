@@ -15,7 +15,8 @@ are encoded by `crypto.exact`, so the result does not depend on who computes the
 The coordinator learns the sum over all parties in each step, and nothing of one party (secagg.py). Parties
 learn what is sent down, which follows from earlier sums. Every sum is bound to the contract, the step and
 everything sent down. A party answers steps in order, each with one vector: what it sent is kept (`Answers`)
-and sent again if the step is repeated, and a step that is asked with other vectors is refused.
+and sent again if the step is repeated, and a step that is asked with other vectors is refused. The steps of a
+`Chained` program repeat what the earlier ones were sent, and one that repeats something else is refused.
 
 Claim: with `threshold` 1 no coordinator opens two different sums of one step. A party sends its masked vector
 only if all parties of the contract take part, and reveals shares only if all of them are in the sum, so
@@ -47,8 +48,8 @@ from . import secagg
 from .consent import Commitment, OneSum
 from .joining import shown
 from .rounds import run_sum
+from .sum_steps import Chained, R, T
 from .sum_steps import Down as Down
-from .sum_steps import R, T
 from .sum_steps import SumProgram as SumProgram
 from .sum_steps import ideal as ideal
 from .summing import RoundOver, SumOutcome
@@ -225,11 +226,17 @@ def _answer(
                 "A step is answered once. Nothing was sent."
             )
         return kept
-    if step and answers.find(step - 1) is None:
+    before = answers.find(step - 1) if step else None
+    if step and before is None:
         raise ProtocolError(
             f"the coordinator asks {name!r} for step {step + 1} before step {step}. Nothing was sent."
         )
     try:
+        follows = (
+            before is None
+            or not isinstance(program, Chained)
+            or (before[0] == digest_of_step(step - 1, program.preceding(step, down)))
+        )
         length, vector = program.length(step, down), program.local(step, table, down)
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         if isinstance(error, TacitError):
@@ -238,6 +245,11 @@ def _answer(
             f"what the coordinator sent {name!r} in step {step + 1} cannot be used by the agreed program: "
             f"{type(error).__name__}: {error}. Nothing was sent."
         ) from error
+    if not follows:
+        raise ProtocolError(
+            f"what the coordinator sent {name!r} in step {step + 1} does not follow from step {step}. "
+            "Nothing was sent."
+        )
     vector = np.ascontiguousarray(vector, dtype=np.int64)
     if vector.shape != (length,):
         raise BadData(

@@ -7,7 +7,7 @@ simulation runs without them.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from torch import Tensor
@@ -37,6 +37,14 @@ class SumProgram(Protocol[T, R]):
 
     def coordinate(self) -> Generator[Down, np.ndarray, R]:
         """Yield what is sent down in each step, receive the sum, and return the result."""
+
+
+@runtime_checkable
+class Chained(Protocol):
+    """A program whose steps repeat what earlier steps were sent: a party then checks that they agree."""
+
+    def preceding(self, step: int, down: Down) -> Down:
+        """Return what the step before was sent, if this step was sent `down`."""
 
 
 def ideal(program: SumProgram[T, R], tables: Mapping[str, T]) -> R:

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..data.cells import float_texts
 from ..data.recipe import OTHER, RANKS
 from ..errors import BadParameter, MissingExtra
 from .export import Scorer, cannot_trace, describe
@@ -98,6 +99,7 @@ class Graph:
         for name, values in recipe.categories.items():
             x = self.input(name, kinds.STRING)
             words = ["", *(_word(c) for c in recipe.missing_codes.get(name, ()))]
+            words += float_texts(words).values()
             missing[name] = self.any_of(x, words)
             flags.append(self.category(values, recipe.rare.get(name, ()), x, missing[name]))
         flags += [self.op("Cast", missing[name], to=kinds.FLOAT) for name in recipe.missing]
@@ -138,9 +140,10 @@ class Graph:
         """One-hot, [rows, values]; rare and unknown values are at "other", if that is a category."""
         kinds = self.onnx.TensorProto
         zero = self.op("And", missing, self.op("Not", missing))
-        own = [v for v in values if v not in rare and v != OTHER]
+        own, floats = [v for v in values if v not in rare and v != OTHER], float_texts(values)
         here = {
-            v: self.op("And", self.op("Equal", x, self.constant(v)), self.op("Not", missing)) for v in own
+            v: self.op("And", self.any_of(x, [v, *filter(None, [floats.get(v)])]), self.op("Not", missing))
+            for v in own
         }
         if OTHER in values and OTHER not in rare:
             known = missing

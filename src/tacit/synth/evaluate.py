@@ -121,6 +121,7 @@ class Evaluation:
             ("membership AUC", 0.5, reveals),
             ("membership AUC (calibrated)", 0.5, reveals),
             ("singling-out risk", 0.0, excess),
+            ("singling-out risk (one column)", 0.0, excess),
             ("linkability risk", 0.0, excess),
             ("inference risk", 0.0, excess),
         ):

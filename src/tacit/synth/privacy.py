@@ -8,8 +8,8 @@ Failing attacks are no proof: a guarantee needs differential privacy (MST, AIM).
     membership    Stadler et al. 2022; van Breugel et al. 2023 (DOMIAS); Yale et al. 2020 (adversarial
                   accuracy)
     attributes    Yan et al. 2022; meaningful identity disclosure after El Emam et al. 2020
-    guidance      singling out, linkability, inference: the three risks of the data-protection guidance
-                  (WP 216), as defined by Giomi et al. 2023; own implementation
+    guidance      singling out (`singling.py`), linkability, inference: the three risks of the data-protection
+                  guidance (WP 216), as defined by Giomi et al. 2023; own implementation
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from . import singling
 from .scores import Metric, MetricScore, auc_with_interval, excess_risk, wilson_interval
 from .views import View, Views, nearest_rows, nearest_rows_without
 
@@ -103,15 +104,6 @@ DISCLOSURE = Metric(
     "expected share of people matched on the key columns for whom the match reveals a correct and unusual "
     "value",
 )
-SINGLING = Metric(
-    "singling-out risk",
-    "privacy",
-    "guidance",
-    0,
-    1,
-    "lower",
-    "excess success rate of predicates that hold for one synthetic row only",
-)
 LINKING = Metric(
     "linkability risk",
     "privacy",
@@ -132,8 +124,6 @@ INFERENCE = Metric(
 )
 
 QUERIES = 2_000  # attacked rows; the intervals are then a few percent wide
-PREDICATES = 500
-TRIES = 3_000
 WITHIN = 0.05  # an inferred number is correct within this share of its range
 # a category is unusual up to this share of people; a number, if it is far from the median
 UNUSUAL = 0.5
@@ -154,7 +144,14 @@ class AttackSetup:
 def measure(views: Views, keys: list[int], rng: np.random.Generator) -> list[MetricScore]:
     """Run all attacks; `keys` are the columns the attacker knows."""
     s = AttackSetup(views, keys, rng)
-    return [*copy_scores(s), *membership(s), *attributes(s), singling_out(s), linkability(s), inference(s)]
+    return [
+        *copy_scores(s),
+        *membership(s),
+        *attributes(s),
+        *singling.measure(views, rng),
+        linkability(s),
+        inference(s),
+    ]
 
 
 def copy_share(views: Views, view: View) -> float:
@@ -308,51 +305,6 @@ def _unusual(views: Views, j: int, x: np.ndarray) -> np.ndarray:
     middle = np.nanmedian(real)
     # beyond one robust standard deviation
     return np.asarray(np.abs(x - middle) > 1.4826 * np.nanmedian(np.abs(real - middle)))
-
-
-def singling_out(s: AttackSetup) -> MetricScore:
-    """Return the singling-out risk.
-
-    Predicates over up to four columns that hold for exactly one synthetic row; success: for exactly one row
-    of the attacked table.
-    """
-    views, rng = s.views, s.rng
-    synthetic = s.synthetic.x[rng.permutation(s.synthetic.rows)[: s.train.rows]]
-    middle = [
-        float(np.nanmedian(synthetic[:, j]))
-        if j not in views.levels and not np.isnan(synthetic[:, j]).all()
-        else 0.0
-        for j in range(synthetic.shape[1])
-    ]
-    hits = np.zeros(2)
-    predicates = 0
-    for _ in range(TRIES):
-        row = synthetic[rng.integers(len(synthetic))]
-        columns = rng.permutation(len(row))[: rng.integers(1, min(4, len(row)) + 1)]
-
-        def holds(x: np.ndarray, row: np.ndarray = row, columns: np.ndarray = columns) -> int:
-            mask = np.ones(len(x), bool)
-            for j in columns:
-                if np.isnan(row[j]):
-                    mask &= np.isnan(x[:, j])
-                elif j in views.levels:
-                    mask &= x[:, j] == row[j]
-                else:
-                    mask &= x[:, j] >= row[j] if row[j] > middle[j] else x[:, j] <= row[j]
-            return int(mask.sum())
-
-        if holds(synthetic) == 1:
-            predicates += 1
-            hits += [holds(s.train.x) == 1, holds(s.unseen.x) == 1]
-            if predicates >= PREDICATES:
-                break
-    if not predicates:
-        return MetricScore(SINGLING, 0.0, 0.0, (0.0, 1.0), note="no predicate singles out a synthetic row")
-    note = (
-        f"{predicates} predicates: {hits[0] / predicates:.1%} single out a training row, "
-        f"{hits[1] / predicates:.1%} a held-out one"
-    )
-    return _risk_score(SINGLING, hits, predicates, note=note)
 
 
 def _risk_score(metric: Metric, hits: np.ndarray, n: int, **more: Any) -> MetricScore:

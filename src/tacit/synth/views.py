@@ -27,11 +27,13 @@ CHUNK = 2_000_000  # distances in memory at a time
 class View:
     """One table's rows. `x` contains numbers, NaN where missing.
 
-    A discrete column is coded by level; missing is a level of its own.
+    A discrete column is coded by level; missing is a level of its own. `person` numbers the people of the
+    rows from 0, if people have several.
     """
 
     name: str
     x: np.ndarray
+    person: np.ndarray | None = None
 
     @property
     def rows(self) -> int:

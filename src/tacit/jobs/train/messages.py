@@ -39,11 +39,19 @@ from .guards import chosen, fit
 from .hidden_sums import HiddenCounts, HiddenSum, hidden_sizes, signing_keys
 from .local import Member
 from .plan import Plan, seconds_of
-from .simulated import SimulatedTrainer, rule_for, tested_reveals, upload_reveals
+from .simulated import (
+    SimulatedTrainer,
+    all_parties,
+    counts_subgroups,
+    rule_for,
+    tested_reveals,
+    upload_reveals,
+)
 from .traffic import MessageSizes, look_sizes, round_sizes, wire_size
 from .trainer import Records, RoundRecord, RunContext, Trainer, evaluates, make_record
 
 SERVER = "server"
+SUBGROUPS = "SubgroupCounts"  # the kind, in a ledger, of the opened sum of counts by subgroup
 Uploads = dict[str, tuple[float, State]] | protocol.SumResult
 
 
@@ -549,6 +557,11 @@ class MessageTrainer(Trainer):
             if s.kind == protocol.Tested.kind and not self.plan.sums_only:
                 reveals = tested_reveals(self.plan)
             ledger.record(s.party, s.sender, s.kind, reveals, count=s.count, bytes=s.bytes, how=s.how)
+        kinds = {s.kind for s in merged.seen}
+        was_tested = protocol.Test.kind in kinds and SUBGROUPS not in kinds  # a resumed run has the line
+        if self.plan.sums_only and counts_subgroups(self.plan) and was_tested:
+            what = tested_reveals(self.plan)
+            ledger.record(SERVER, all_parties(self.plan), SUBGROUPS, what, how="executed")
         return ledger
 
 

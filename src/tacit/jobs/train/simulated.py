@@ -317,6 +317,17 @@ def plain(algorithm: Algorithm) -> Algorithm:
     return algorithms.FedAvg(lr=algorithm.lr, solver=algorithm.solver or algorithms.SGD())
 
 
+def counts_subgroups(p: Plan) -> bool:
+    """Whether parties count their held-out rows by subgroup."""
+    return bool(p.subgroups) and not len(p.fed.test.y) and not p.noisy_figures
+
+
+def unmerged(p: Plan) -> str:
+    """Return what a hidden sum shows of small subgroups: no party knows which ones are small in all."""
+    few = f"; of those with fewer than {p.min_rows} rows, too, which are merged only after the sum"
+    return few if p.sums_only else ""
+
+
 def tested_reveals(p: Plan) -> str:
     """Return what the server learns of the parties' held-out rows, for the ledger."""
     if p.noisy_figures:
@@ -336,7 +347,7 @@ def tested_reveals(p: Plan) -> str:
         if p.sums_only
         else f"one party's counts on at least {p.min_rows} held-out rows"
     )
-    by = f", and the same by {', '.join(p.subgroups)}" if p.subgroups and not len(p.fed.test.y) else ""
+    by = f", and the same by {', '.join(p.subgroups)}{unmerged(p)}" if counts_subgroups(p) else ""
     if p.fed.classes is None:
         return f"{whose}: sums of errors, targets and their powers{by}"
     return f"{whose}: confusion matrix, summed loss and Brier score, score histograms{by}"

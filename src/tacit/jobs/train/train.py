@@ -278,8 +278,10 @@ class _Training:
             if self.stopping[i].is_over:  # before the run was resumed
                 self.ended[i] = max(e["round"] for e in journal.events if e["kind"] == "round")
                 self.final[i] = self.trainer.save(i)
-        if any(e["kind"] == "end" for e in self.journals[0].events) or None not in self.ended:
+        if any(e["kind"] == "end" for e in self.journals[0].events):
             return
+        if None not in self.ended:  # stopped early, and killed before the parties were told
+            self.trainer.stop()
         clock = time.perf_counter()
         with closing(self.trainer.run(range(self.start_round, self.last))) as rounds:
             for records in rounds:

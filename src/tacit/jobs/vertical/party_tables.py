@@ -97,7 +97,7 @@ def read_new_rows(file: str | Path, share: SplitShare) -> tuple[Columns, list[st
 
 
 def write_predictions(out: Path, values: torch.Tensor, ids: np.ndarray | None, share: SplitShare) -> None:
-    """Write one row per id: the most likely class and class probabilities, or the number."""
+    """Write one row per id: class probabilities `p(LABEL)` and the most likely class, or the number."""
     import pandas
 
     frame = pandas.DataFrame({share.id or "row": ids if ids is not None else np.arange(len(values))})
@@ -106,8 +106,8 @@ def write_predictions(out: Path, values: torch.Tensor, ids: np.ndarray | None, s
     else:
         chances = values if values.dim() == 2 else torch.stack([1 - values, values], 1)
         names = list(share.labels) or [str(k) for k in range(chances.shape[1])]
-        frame["prediction"] = [names[k] for k in chances.argmax(1).tolist()]
         for k, name in enumerate(names):
-            frame[f"chance of {name}"] = chances[:, k].numpy()
+            frame[f"p({name})"] = chances[:, k].numpy()
+        frame["prediction"] = [names[k] for k in chances.argmax(1).tolist()]
     out.parent.mkdir(parents=True, exist_ok=True)
     write_table(frame, out)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +33,7 @@ from .query_log import QUERIES, QueryLog, read_policy
 if TYPE_CHECKING:
     from ...runtimes.kits import Kit
 
+log = logging.getLogger("tacit.party")
 AT_ONCE = 1 << 18  # rows of a file read at a time: only digests of ids are kept in memory
 
 
@@ -45,17 +49,52 @@ async def agree_on_terms(
     """Compare the options of all parties before anything about ids is sent; raise what differs."""
     await me.send(others, MatchTerms(json.dumps(terms, sort_keys=True)))
     async for name, message in first_of_each(me, others, MatchTerms, within):
-        try:
-            theirs = json.loads(message.terms)
-            differs = {k: theirs.get(k) for k, v in terms.items() if theirs.get(k) != v}
-        except (ValueError, AttributeError):
-            raise ProtocolError(f"party {name!r} sent options that cannot be read.") from None
-        if differs:
-            text = "; ".join(f"{k} is {terms[k]!r} here and {v!r:.80} there" for k, v in differs.items())
+        if text := _differences(name, message, terms):
             raise ProtocolError(
                 f"{me.name!r} and {name!r} were started with different options: {text}. Nothing was "
                 "compared. Use the same options at all parties."
             )
+
+
+def _differences(name: str, message: MatchTerms, terms: Mapping[str, Any]) -> str:
+    """Return in which options another party's terms differ from this one's; "" if in none."""
+    try:
+        theirs = json.loads(message.terms)
+        differs = {k: theirs.get(k) for k, v in terms.items() if theirs.get(k) != v}
+        if "participants" in differs:  # the others follow from it
+            differs = {"participants": differs["participants"]}
+        return "; ".join(f"{k} is {terms[k]!r} here and {v!r:.80} there" for k, v in differs.items())
+    except (ValueError, AttributeError, RecursionError):  # not JSON, not a table, or nested without end
+        raise ProtocolError(f"party {name!r} sent options that cannot be read.") from None
+
+
+async def answer_strangers(me: Party, strangers: Collection[str]) -> None:
+    """Tell parties that want to match with this one, and are not among its participants, that it does not.
+
+    They would wait for it. They learn nothing else, and cannot end this matching.
+    """
+    waiting = set(strangers)
+    while waiting:
+        arrived = await me.soonest(sorted(waiting), MatchTerms)
+        for name in {*arrived, *arrived.refused}:
+            waiting.discard(name)
+            log.warning(
+                "party %r wants to match with %r, which was started with other participants (--with)",
+                name,
+                me.name,
+            )
+            await me.send([name], MatchTerms(json.dumps({"participants": f"others than {name!r}"})))
+
+
+@asynccontextmanager
+async def answering(me: Party, strangers: Collection[str]) -> AsyncIterator[None]:
+    """Answer strangers for as long as the block runs."""
+    task = asyncio.ensure_future(answer_strangers(me, strangers))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def read_ids(file: str | Path, column: str) -> IdSet:
@@ -227,7 +266,11 @@ def _prepare(
 
     async def program(me: Party) -> dict[str, Any]:
         scope = me.scope("psi")
-        await agree_on_terms(scope, sorted(names - {kit.name}), terms, wait)
+        async with answering(scope, set(kit.parties) - names - {kit.server}):
+            await agree_on_terms(scope, sorted(names - {kit.name}), terms, wait)
+            return await match(scope)
+
+    async def match(scope: Party) -> dict[str, Any]:
         if many:
             common: dict[str, Any] = {"others": rest, "reveal": "all" if reveal == "both" else "leader"}
             return await (
