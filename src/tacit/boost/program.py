@@ -176,9 +176,8 @@ class BoostProgram:
                 continue
             slots = np.full(len(work.growing[k].feature), -1, dtype=np.int32)
             slots[nodes] = np.arange(len(nodes))
-            if self.min_party_rows > 1:  # a node with fewer rows of this party gets nothing of it
-                count = np.bincount(state.node[k][sampled], minlength=len(slots))
-                slots[count < self.min_party_rows] = -1
+            if self.min_party_rows > 1:
+                slots[few_rows(work.growing[k], state.node[k][sampled], self.min_party_rows)] = -1
             found = histograms(
                 codes, state.node[k], slots, sampled, g[k], h[k], bins.offsets, (len(nodes), bins.cells)
             )
@@ -260,6 +259,22 @@ class BoostProgram:
         if best is not None and self.early_stopping:
             model.trees = model.trees[: best * model.objective.outputs]
         return Boosted(model, rows, losses, best, steps)
+
+
+def few_rows(tree: trees.Nodes, node: np.ndarray, least: int) -> np.ndarray:
+    """Return the nodes to which a party adds nothing (bool): those with 1 to `least` − 1 of its rows, their
+    siblings, which the parent's sums would turn into them, and all that is below.
+    """
+    rows = np.bincount(node, minlength=len(tree.feature))
+    splits = np.flatnonzero(tree.feature != trees.LEAF).tolist()
+    for n in reversed(splits):  # children come after their parents
+        left = int(tree.left[n])
+        rows[n] = rows[left] + rows[left + 1]
+    few = (rows > 0) & (rows < least)
+    for n in splits:
+        pair = slice(int(tree.left[n]), int(tree.left[n]) + 2)
+        few[pair] = few[n] or few[pair].any()
+    return few
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ MODULES: tuple[str, ...] = (
     "split",
     "predict",
     "stats",
+    "boost",
     "export",
     "ledger",
     "provision",

@@ -92,8 +92,8 @@ class BoostConfig:
     min_party_rows: int = whole(
         1,
         least=1,
-        doc="a party adds to a node's histogram only if it has at least this many rows in it; above 1, trees "
-        "are no longer exactly those of the pooled rows",
+        doc="a party adds to a node's histogram only if it has this many rows in it and in its sibling, or "
+        "none; above 1, trees are no longer exactly those of the pooled rows",
     )
     epsilon: float | None = real(None, above=0, none="no noise", doc="ε of each row, for the whole model")
     delta: float = real(1e-6, above=0, below=1, doc="δ of each row")
