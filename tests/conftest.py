@@ -18,9 +18,16 @@ from . import warm
 # The same examples in every run, and no deadline: a busy machine must not fail a test. To look for new
 # examples: pytest --hypothesis-profile explore
 settings.register_profile(
-    "same", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+    "same",
+    max_examples=50,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "explore", max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("same")
 
 

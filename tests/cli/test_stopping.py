@@ -34,14 +34,13 @@ def slow_job(folder: Path) -> Path:
 
 def begun(started: warm.Popen, out: Path, rounds: int = 10) -> None:
     """Wait until some rounds are written down, and some state with them."""
-    for _ in range(1200):
+    while True:
         if (out / "state" / "state.json").exists() and (out / "events.jsonl").read_bytes().count(
             b'"round"'
         ) > rounds:
             return
         assert started.poll() is None, started.communicate()
-        time.sleep(0.05)
-    raise AssertionError("the run did not begin within a minute")
+        time.sleep(0.01)
 
 
 def kept(out: Path) -> tuple[dict, list]:
@@ -82,7 +81,7 @@ def test_ctrl_c_exits_with_130_and_prints_the_resume_command(folder, capsys):
     started = process("run", "slow.toml", "--out", "stop me", "--json", cwd=folder)
     begun(started, folder / "stop me")
     started.send_signal(signal.SIGINT)
-    out, err = started.communicate(timeout=60)
+    out, err = started.communicate()
     assert started.returncode == 130
     assert err.splitlines()[-1] == "tacit: stopped. Resume with: tacit run --resume 'stop me'"
     assert json.loads(out)["error"]["resume"] == "tacit run --resume 'stop me'"
@@ -130,7 +129,7 @@ def test_a_terminated_command_deletes_its_rows_and_keys_from_disk(how, shell):
     place = Path(started.stdout.readline().strip())
     assert place.is_dir()
     started.terminate()
-    _, err = started.communicate(timeout=60)
+    _, err = started.communicate()
     assert (started.returncode, err) == (130, "tacit: stopped.\n")
     assert not place.exists()
 
@@ -147,7 +146,7 @@ def test_ctrl_c_in_a_comparison_says_what_is_left_and_what_can_be_done(folder, c
     started = process("--json", "compare", "slow.toml", "--out", "stop me", cwd=folder)
     begun(started, folder / "stop me" / "runs" / "00-scaffold-bycolumn-column-hospital-0")
     started.send_signal(signal.SIGINT)
-    out, err = started.communicate(timeout=60)
+    out, err = started.communicate()
     assert started.returncode == 130
     left = len(list((folder / "stop me" / "runs").iterdir()))
     said = (

@@ -31,7 +31,7 @@ from tests import warm
         ("compare", "cohort"),
     ],
 )
-@pytest.mark.parametrize("moments", [2, pytest.param(6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("moments", [1, pytest.param(6, marks=pytest.mark.slow)])
 def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(
     algorithm: str, runtime: str, moments: int, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ from tacit.config import job as config
 from tacit.engine.losses import Objective
 from tacit.engine.task import Task
 from tacit.errors import BadParameter
-from tacit.jobs.train import table_defaults
+from tacit.jobs.train import stopping, table_defaults
 from tacit.jobs.train.contract import Contract
 from tacit.jobs.train.elsewhere import Deployed, Elsewhere
 from tacit.jobs.train.objective import balance_classes
@@ -261,6 +261,75 @@ def test_a_global_test_set_judges_and_held_out_rows_choose(stages: Any) -> None:
     assert stop_of(runs[0])["best_round"] == stop_of(runs[1])["best_round"]
 
 
+def test_a_run_can_stop_by_another_metric_than_it_is_judged_by() -> None:
+    run = tacit.train(FED, **{**STOPS, "metric": "auc", "stop_by": "loss", "rounds": 12})
+    stop, rounds = stop_of(run), {e["round"]: e for e in run.events if e["kind"] == "round" and e["round"]}
+    assert (stop["metric"], run.metric) == ("loss", "auc")
+    assert stop["value"] == min(e["loss"] for e in rounds.values())
+    assert run.metrics["auc"] == rounds[stop["best_round"]]["auc"]
+
+
+def test_stop_by_needs_patience_and_a_metric_of_the_task() -> None:
+    with pytest.raises(BadParameter, match=r"stop_by.*the run has none"):
+        make_plan(FED, model="mlp", rounds=5, stop_by="loss")
+    with pytest.raises(BadParameter, match=r"stop_by.*'r2' is not for a classification"):
+        make_plan(FED, model="mlp", stop_by="r2")
+
+
+@pytest.mark.parametrize("test_fraction", [0.0, 0.25])
+def test_a_table_without_reported_rows_stops_after_fixed_rounds(
+    test_fraction: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No party holds back min_rows rows. Neither is the test set used instead, nor are all rounds run."""
+    monkeypatch.setattr(stopping, "BLIND_ROUNDS", 10)
+    table = frame(rows=200).drop(columns="cost")
+    fed = data.from_frame(table, label="y", groups=["site"], test_fraction=test_fraction).by(
+        "site", held_fraction=0.05
+    )
+    assert 0 < int(fed.held.sizes.max()) < 10
+    p = make_plan(fed, model=models.MLP((5,)))
+    assert (p.rounds, p.stop_by) == (table_defaults.NETWORK["rounds"], "loss")
+    # the options of the job file, as a resumed run has them
+    named = {name: getattr(p, name) for name in p.preset} | {"l2": p.l2, "model": p.model}
+    runs = [
+        tacit.train(fed, model=p.model),
+        tacit.train(fed, **named),
+        tacit.train(fed, model=p.model, runtime="inprocess"),
+    ]
+    for run in runs:
+        assert max(e["round"] for e in run.events if e["kind"] == "round") == 10
+        assert not any(e["kind"] == "stop" for e in run.events)
+        assert any(e["kind"] == "note" and e["text"].startswith("nothing to stop by") for e in run.events)
+        assert torch.allclose(vector(run.model), vector(runs[0].model), atol=1e-5)
+
+
+def test_a_network_without_held_out_rows_has_fixed_rounds() -> None:
+    table = frame().drop(columns="cost")
+    fed = data.from_frame(table, label="y", groups=["site"]).by("site", held_fraction=0.0)
+    p = make_plan(fed, model="mlp")
+    assert (p.rounds, p.patience, p.stop_by) == (table_defaults.BLIND_ROUNDS, None, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "metric"),
+    [
+        ({}, "loss"),
+        ({"metric": "f1"}, "f1"),
+        ({"class_weight": "balanced"}, "auc"),
+        ({"loss": "focal"}, "auc"),
+        ({"stop_by": "brier"}, "brier"),
+    ],
+    ids=str,
+)
+def test_a_network_stops_by_the_metric_asked_for_or_by_the_loss(options: dict[str, Any], metric: str) -> None:
+    assert make_plan(FED, model="mlp", **options).stop_by == metric
+
+
+def test_patience_none_trains_for_fixed_rounds() -> None:
+    p = make_plan(FED, model="mlp", patience=None)
+    assert (p.rounds, p.patience, p.stop_by) == (table_defaults.BLIND_ROUNDS, None, None)
+
+
 def test_early_stopping_predicts_by_the_threshold_of_the_run() -> None:
     table = frame().drop(columns="cost")
     fed = data.from_frame(table, label="y", groups=["site"]).by("site", held_fraction=0.3)
@@ -325,7 +394,7 @@ def test_a_table_chooses_how_it_is_trained_and_says_so() -> None:
     assert any("chosen for this table" in text and "FedLBFGS" in text for text in notes)
     network = make_plan(FED, model="mlp")
     assert isinstance(network.algorithm, algorithms.FedAdam)
-    assert (network.patience, network.l2) == (10, 0.0)
+    assert (network.local_steps, network.patience, network.stop_by, network.l2) == (1, 10, "loss", 0.003)
 
 
 @pytest.mark.parametrize(
@@ -405,7 +474,7 @@ def test_real_parties_without_an_algorithm_derive_one_contract(model: str) -> No
     preset = table_defaults.LINEAR if model == "logistic" else table_defaults.NETWORK
     for name, value in preset.items():
         assert getattr(p, name) == getattr(theirs, name) == value
-    assert p.l2 == theirs.l2 == (table_defaults.L2 if model == "logistic" else 0.0)
+    assert p.l2 == theirs.l2 == (table_defaults.L2 if model == "logistic" else 0.003)
     other = Contract.of(deployed_plan(model=model, rounds=7), LAYOUT, "server", [4])
     assert any(line.startswith("train.rounds") for line in contract.differences(other))
 
@@ -488,6 +557,8 @@ def test_an_embedded_column_is_a_lookup_in_a_table() -> None:
 def test_a_table_network_embeds_columns_with_many_categories() -> None:
     fed = federation(rows=600, codes=30)
     p = make_plan(fed, model="table_network")
+    assert (p.algorithm, p.l2) == (table_defaults.EMBEDDINGS["algorithm"], 0.0)  # rare categories are learned
+    assert make_plan(fed, model=models.TableNetwork(above=99)).l2 == table_defaults.NETWORK["l2"]
     columns = fed.pipeline.columns  # type: ignore[union-attr]
     (start,), (size,) = p.model.starts, p.model.sizes
     assert all(name.startswith("code=") for name in columns[start : start + size])

@@ -24,7 +24,7 @@ from tacit.protocols.lightsecagg import LightSecAggTerms, SummedShares, SumOutco
 from .masked import aggregate, inputs, names_of, programs
 
 STEPS = ("key exchange", "sharing", "upload", "recovery")
-ALARM = 1e-6  # probability of a false alarm of each statistical test
+ALARM = 1e-9  # probability of a false alarm of each statistical test
 
 
 @settings(max_examples=60, deadline=None)

@@ -215,7 +215,7 @@ def leave_and_return(base: Path) -> dict[str, Any]:
     part again. Rounds do not wait for it meanwhile, so there are many.
     """
     cast = Cast(base, deadline=4.0, at_least=1)
-    cast.job |= {"rounds": 300, "per_round": CLIENTS, "evaluate_every": 0}
+    cast.job |= {"rounds": 150, "per_round": CLIENTS, "evaluate_every": 0}
     gone = cast.fed.parties[1]
     cast.doomed = {gone: 3}
     for role in cast.roles:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -256,9 +257,23 @@ def run(actions: list[Any]) -> tuple[list[Seen], Ledger]:
     return sums, ledger
 
 
-@settings(max_examples=40, deadline=None)
-@given(actions=st.lists(SUMS | SUMS | SUMS | ASKS, min_size=1, max_size=6))
+ACTIONS = st.lists(SUMS | SUMS | SUMS | ASKS, min_size=1, max_size=6)
+
+
+@settings(max_examples=20)
+@given(actions=ACTIONS)
 def test_no_order_of_messages_opens_a_sum_of_few_parties_or_two_of_one_round(actions: list[Any]) -> None:
+    check_sums(actions)
+
+
+@pytest.mark.slow
+@settings(max_examples=200)
+@given(actions=ACTIONS)
+def test_no_order_of_many_opens_a_sum_of_few_parties_or_two_of_one_round(actions: list[Any]) -> None:
+    check_sums(actions)
+
+
+def check_sums(actions: list[Any]) -> None:
     sums, ledger = run(actions)
     kinds = {s.kind for s in ledger.seen if s.party == "server"}
     assert kinds <= {

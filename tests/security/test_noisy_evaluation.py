@@ -229,10 +229,10 @@ PLACEMENTS = {
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_the_opened_figures_of_neighbors_carry_the_claimed_noise(placement: str) -> None:
     """One party's outcomes are flipped: 18 right of 20, or 2. The opened sums differ by that on average, and
-    spread by the σ that is accounted for: 12 checks a placement at 1e-8 each, so a false alarm in fewer than
-    one of two million runs. Noise of half the σ never passes.
+    spread by the σ that is accounted for: 12 checks a placement at 1e-10 each, so a false alarm below
+    4e-9 in all. Noise of half the σ never passes.
     """
-    n, alarm = 400, 1e-8
+    n, alarm = 150, 1e-10
     p, guard = fitted(PLACEMENTS[placement])
     figures = fit_figures(p, guard)
     assert figures is not None

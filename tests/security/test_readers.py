@@ -136,7 +136,7 @@ def test_a_contract_with_one_entry_changed_is_another_contract_or_refused(
 KEYS = ("label", "labels", "numbers", "categories", "missing", "held_fraction", "path")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(table=st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=5), JSON, max_size=7))
 def test_any_layout_is_one_or_refused(table: dict[str, Any]) -> None:
     try:

@@ -32,7 +32,7 @@ from tacit.protocols.secagg import (
 from tacit.runtimes.inprocess import InProcess
 from tests.protocols.masked import aggregate, inputs, names_of, programs
 
-ALARM = 1e-6  # of each statistical test: once in a million runs of a correct protocol
+ALARM = 1e-9  # of each statistical test: once in 10⁹ runs of a correct protocol
 
 
 def uploads(

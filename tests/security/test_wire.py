@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,19 +71,18 @@ def claims(tree: ast.AST) -> list[str]:
     ]
 
 
-def sources() -> list[Path]:
-    return sorted(SOURCE.rglob("*.py"))
+@functools.cache
+def sources() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
 
 
 def test_no_module_can_turn_bytes_into_code():
     assert len(sources()) > 10
-    assert {
-        str(p.relative_to(SOURCE)): d for p in sources() if (d := dangers(ast.parse(p.read_text())))
-    } == {}
+    assert {str(p.relative_to(SOURCE)): d for p, tree in sources().items() if (d := dangers(tree))} == {}
 
 
 def test_no_message_says_who_sent_it():
-    assert {str(p.relative_to(SOURCE)): c for p in sources() if (c := claims(ast.parse(p.read_text())))} == {}
+    assert {str(p.relative_to(SOURCE)): c for p, tree in sources().items() if (c := claims(tree))} == {}
 
 
 @pytest.mark.parametrize(

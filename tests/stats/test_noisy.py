@@ -42,20 +42,19 @@ def test_one_row_changes_no_statistic_by_more_than_its_sensitivity():
 
 
 def test_the_noise_has_the_declared_variance():
-    """150 noisy sums of nothing: the mean square is within 60% of σ², but with probability below 10⁻⁵."""
+    """150 noisy sums of nothing: the mean square is between 0.4 and 1.9 σ² (χ², false alarm below 1e-9)."""
     program = NoisyProgram(2, 1.0, 1e-6, (("x", 0.0, 1.0),), wants=("moments",))
     empty = pd.DataFrame({"x": pd.Series([], dtype=float)})
     draws = np.stack([program.local(0, empty, {}) + program.local(0, empty, {}) for _ in range(150)])
     for i, (name, n, sensitivity) in enumerate(program.blocks):
         assert n == 1
-        assert (draws[:, i].astype(float) ** 2).mean() == pytest.approx(
-            program.variance(1, sensitivity), rel=0.6
-        ), name
+        ratio = (draws[:, i].astype(float) ** 2).mean() / program.variance(1, sensitivity)
+        assert 0.4 < ratio < 1.9, name
     assert SCALE in {s for _, _, s in program.blocks}
 
 
 def test_means_counts_and_quantiles_are_near_and_in_their_intervals():
-    """Intervals at 95%; the factor 2 makes a miss a matter of 10⁻⁴."""
+    """Four half-widths of a 95% interval are 7.8 standard deviations: a false alarm below 1e-13."""
     frames = {name: pd.concat([frame] * 20) for name, frame in heart().items()}
     everyone = pooled(frames)
     result = tacit.stats.describe(frames, ["age", "chol"], epsilon=2.0, bounds=BOUNDS)
@@ -63,7 +62,7 @@ def test_means_counts_and_quantiles_are_near_and_in_their_intervals():
     for column in BOUNDS:
         row, values = table.loc[column], everyone[column].dropna()
         half = (row["mean_high"] - row["mean_low"]) / 2
-        assert abs(row["mean"] - values.mean()) < 2 * half
+        assert abs(row["mean"] - values.mean()) < 4 * half
         assert half >= 1.96 * values.std() / math.sqrt(len(values)) * 0.9
         for q in (25, 50, 75):
             spread = row[f"q{q}_high"] - row[f"q{q}_low"]
@@ -91,7 +90,7 @@ def test_a_private_histogram_has_intervals_around_its_counts():
     table = tacit.stats.histogram(frames, "age", (20, 80), 6, epsilon=1.0, runtime="inprocess").table
     counts, _ = np.histogram(pooled(frames)["age"].clip(20, 80), bins=6, range=(20, 80))
     margin = table["high_n"].max() - table["n"].max()
-    assert (abs(table["n"] - counts) < 3 * margin).all()
+    assert (abs(table["n"] - counts) < 4 * margin).all()  # 7.8 standard deviations
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 
@@ -243,9 +244,15 @@ def rho_of(epsilon: float, delta: float) -> float:
             "a probability above 0 and below 1",
             "zCDP implies no guarantee with δ = 0.",
         )
+    return _largest_rho(epsilon, delta)
+
+
+@lru_cache(1024)  # a search of milliseconds, which a release with noise needs for every number
+def _largest_rho(epsilon: float, delta: float) -> float:
     return bisect(lambda rho: delta_of(rho, epsilon) > delta, 0.0, epsilon + 1.0, 80)[0]
 
 
+@lru_cache(1024)
 def epsilon_of(rho: float, delta: float) -> float:
     """The smallest ε for which ρ-zCDP implies (ε, δ)-DP, approached from above."""
     # Bun, Steinke 2016, Proposition 1.3: an upper bound

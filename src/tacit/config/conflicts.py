@@ -481,13 +481,14 @@ def _objective(p: Plan) -> Iterator[Conflict]:
             f"Use {' or '.join(map(repr, losses))}, or leave it out.",
         )
     wrong = CLASS_METRICS if is_regression else REGRESSION_METRICS
-    if p.metric in wrong:
-        known = REGRESSION_METRICS if is_regression else CLASS_METRICS
-        yield Conflict(
-            "metric",
-            f"{p.metric!r} is not for {kind}, which {p.fed.name} is",
-            f"Use one of {', '.join(map(repr, ('loss', *known)))}.",
-        )
+    for option, metric in (("metric", p.metric), ("stop_by", p.stop_by)):
+        if metric in wrong:
+            known = REGRESSION_METRICS if is_regression else CLASS_METRICS
+            yield Conflict(
+                option,
+                f"{metric!r} is not for {kind}, which {p.fed.name} is",
+                f"Use one of {', '.join(map(repr, ('loss', *known)))}.",
+            )
     if p.class_weight is not None and is_regression:
         yield Conflict("class_weight", f"{p.fed.name} is a regression, without classes", "Leave it out.")
     if p.class_weight != BALANCED:
@@ -531,6 +532,12 @@ def _judging(p: Plan) -> Iterator[Conflict]:
 
 def _patience(p: Plan) -> Iterator[Conflict]:
     if p.patience is None:
+        if p.stop_by is not None:
+            yield Conflict(
+                "stop_by",
+                "it is the metric of early stopping, and the run has none",
+                "Set patience, or leave stop_by out.",
+            )
         return
     if not p.evaluate_every:
         yield Conflict(

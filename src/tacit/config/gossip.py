@@ -24,6 +24,7 @@ SERVER_ONLY = (
     "select",
     "landscape",
     "patience",
+    "stop_by",
 )
 GOSSIP = {f.name: f for f in dataclasses.fields(Gossip) if f.name != "graph"}
 SHARED = {name: f for name, f in OPTIONS.items() if name not in SERVER_ONLY}

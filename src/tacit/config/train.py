@@ -285,6 +285,12 @@ class TrainConfig:
         none="auc if the largest class has more than 65% of the rows, else accuracy; r2 for regression",
         doc="metric on held-out rows that a run is judged by, and that early stopping follows",
     )
+    stop_by: str | None = choice(
+        None,
+        METRICS,
+        none="the metric that the run is judged by",
+        doc="metric on the parties' held-out rows that early stopping follows, never on the test set",
+    )
     loss: str | None = choice(
         None,
         (*CLASSIFICATION, *REGRESSION),

@@ -54,6 +54,7 @@ class TrainOptions(TypedDict, total=False):
     threshold: float | None
     subgroups: Sequence[str] | Mapping[str, Sequence[float]] | None
     metric: str | None
+    stop_by: str | None
     loss: str | None
     class_weight: str | Mapping[str, float] | Sequence[float] | None
     l2: float | None
@@ -86,6 +87,7 @@ class CompareOptions(TypedDict, total=False):
     threshold: float | None
     subgroups: Sequence[str] | Mapping[str, Sequence[float]] | None
     metric: str | None
+    stop_by: str | None
     loss: str | None
     class_weight: str | Mapping[str, float] | Sequence[float] | None
     l2: float | None

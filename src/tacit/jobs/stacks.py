@@ -56,6 +56,7 @@ def _stack_key(p: Plan) -> tuple[Any, ...]:
         p.precision,
         p.objective,
         p.patience,
+        p.stop_by,
         p.engine,
         repr(p.aggregate),
         p.guard,

@@ -3,6 +3,10 @@
 Only figures of the journal are read, which under secure aggregation come from summed counts. So no party
 sends anything for it, and a resumed run makes the same decisions from the events it kept. L. Prechelt: "Early
 Stopping — But When?", 1998, the criterion UP with a strip of one evaluation.
+
+With `stop_by`, as in the defaults of tables, the test set never chooses. Where no party may report its
+held-out rows (each has fewer than `min_rows`), such a run ends after a fixed number of rounds, with its last
+model.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from ...algorithms.types import State
 from ...engine.metrics import is_better, judged_by
 from ...runs import Event
 from .plan import Plan
+from .table_defaults import BLIND_ROUNDS
 
 BEST = "best."  # prefix of the best model's tensors in a saved state
 
@@ -28,10 +33,12 @@ class EarlyStopping:
         self.plan, self.patience = p, p.patience
         self.metric, self.round, self.value, self.waited = "", 0, math.nan, 0
         self.state: State = {}  # the best model: w, and buffers if there are any
+        self.is_chosen_by_test = False  # as there were no other figures
+        self.is_blind = False  # no figures: the run ended after a fixed number of rounds
 
     @property
     def is_over(self) -> bool:
-        return self.patience is not None and self.waited >= self.patience
+        return self.is_blind or (self.patience is not None and self.waited >= self.patience)
 
     def restore(self, events: Sequence[Event], saved: State) -> None:
         """Take up the events of a run that was stopped, and the best model saved with its state."""
@@ -47,11 +54,18 @@ class EarlyStopping:
 
     def observe(self, event: Mapping[str, Any], model: Callable[[], State]) -> bool:
         """Read the figures of a round; return whether its model is the best so far, and then keep it."""
-        if self.patience is None or not event["round"] or "loss" not in event:
+        if self.patience is None or not event["round"]:
             return False
-        self.metric = self.metric or judged_by(event, self.plan.metric)
         # with a global test set, the held-out rows choose, and the test set judges
-        value = event.get("validation", event).get(self.metric, math.nan)
+        has_test, figures = bool(len(self.plan.fed.test.y)), event.get("validation")
+        if figures is None and not (has_test and self.plan.stop_by):
+            figures = event
+        if figures is None or "loss" not in figures:
+            self.is_blind = bool(self.plan.stop_by) and not self.round and event["round"] >= BLIND_ROUNDS
+            return False
+        self.is_chosen_by_test = has_test and "validation" not in event
+        self.metric = self.metric or judged_by(event, self.plan.stop_by or self.plan.metric)
+        value = figures.get(self.metric, math.nan)
         if not math.isfinite(value) or (self.round and not is_better(self.metric, value, self.value)):
             self.waited += 1
             return False
@@ -61,8 +75,16 @@ class EarlyStopping:
 
     def explain(self, r: int) -> str:
         """Return the note of a run that ends after round r."""
+        if not self.round:
+            return (
+                f"nothing to stop by: no party reports held-out rows (each has fewer than min_rows="
+                f"{self.plan.min_rows}), so training ended after round {r} with its last model. Hold back "
+                "more rows (held_fraction), lower min_rows, or hide updates (guard=SecAgg()): then the "
+                "held-out rows of all parties are summed."
+            )
         best = f"the model is that of round {self.round}, with the best {self.metric} ({self.value:.4f})"
-        chosen = "on the held-out rows that chose it, so expect slightly less on new rows"
+        rows = "test" if self.is_chosen_by_test else "held-out"
+        chosen = f"on the {rows} rows that chose it, so expect slightly less on new rows"
         if self.is_over:
             return (
                 f"early stopping: no better {self.metric} in {self.patience} evaluations after round "

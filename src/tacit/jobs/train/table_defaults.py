@@ -6,8 +6,11 @@ docs/how-to-learn-from-tables.md describes the procedure.
 - Linear models: FedLBFGS. The mean of the parties' gradients is the gradient of the pooled rows, so unequal
   parties do not matter, and 30 rounds end at the optimum. λ = 0.001 is small enough for rare categories and
   large enough for a few hundred rows.
-- Networks: few local steps, so that parties do not drift apart, with Adam at the server; early stopping ends
-  a run when the held-out rows say so.
+- Networks: one local step and Adam at the server. The mean of the parties' steps is a step on a batch of the
+  pooled rows, so parties do not drift apart, whatever their sizes. Early stopping by the loss of held-out
+  rows ends a run.
+- Networks with embeddings: the same without a penalty, and with a smaller τ. The gradient of a category that
+  few rows have is small: next to it, λ = 0.003 or τ = 0.0001 would keep its embedding from being learned.
 """
 
 from __future__ import annotations
@@ -32,13 +35,20 @@ LINEAR: dict[str, Any] = {
     "evaluate_every": 5,
 }
 NETWORK: dict[str, Any] = {
-    "algorithm": algorithms.FedAdam(lr=0.05, server_lr=0.005, tau=1e-4),
-    "rounds": 300,
-    "local_steps": 5,
-    "batch_size": 64,
+    "algorithm": algorithms.FedAdam(lr=0.1, server_lr=0.003, tau=1e-4),
+    "rounds": 500,
+    "local_steps": 1,
+    "batch_size": 256,
+    "l2": 3e-3,  # λ
     "evaluate_every": 5,
     "patience": 10,
+    "stop_by": "loss",  # of a few dozen rows, accuracy and AUC are too coarse to compare rounds by
 }
+EMBEDDINGS: dict[str, Any] = NETWORK | {
+    "algorithm": algorithms.FedAdam(lr=0.1, server_lr=0.003, tau=1e-6),
+    "l2": 0.0,
+}
+BLIND_ROUNDS = 60  # of a network without held-out rows to stop by: little overfit, nearly trained
 # an option that says how to train: whoever gives one of them chooses all
 CHOICES = ("algorithm", "rounds", "local_epochs", "local_steps", "batch_size")
 
@@ -72,17 +82,40 @@ def table_defaults(config: TrainConfig, fed: Federation, given: Mapping[str, Any
     chosen = {name for name, value in given.items() if name != "algorithm" or value is not None}
     if any(name in chosen for name in CHOICES) or not _is_plain(config):
         return {}
-    if recipe_of(fed, config.runtime) is None:
+    recipe = recipe_of(fed, config.runtime)
+    if recipe is None:
         return {}
     preset: dict[str, Any] = {}
     if is_network(config.model):
-        preset = dict(NETWORK)
+        preset = dict(EMBEDDINGS if _has_embeddings(config.model, fed, recipe) else NETWORK)
     elif is_linear(config.model) and config.per_round in (None, len(fed)):
         preset = dict(LINEAR)
-    is_tested = isinstance(config.runtime, Deployed) or len(fed.test.y) or len(fed.held.index)
-    if not is_tested or ("evaluate_every" in chosen and not config.evaluate_every) or config.landscape:
-        preset.pop("patience", None)  # nothing to stop by, or to draw around
+    has_held = isinstance(config.runtime, Deployed) or len(fed.held.index)
+    is_never_evaluated = "evaluate_every" in chosen and not config.evaluate_every
+    is_unlimited = "patience" in chosen and config.patience is None
+    if "patience" in preset and (not has_held or is_never_evaluated or config.landscape or is_unlimited):
+        # nothing to stop by, or to draw around; the test set is for judging
+        preset = {k: v for k, v in preset.items() if k not in ("patience", "stop_by")}
+        preset["rounds"] = BLIND_ROUNDS
+    if "stop_by" in preset:
+        preset["stop_by"] = _stop_by(config, fed)
     return {name: value for name, value in preset.items() if name not in chosen}
+
+
+def _has_embeddings(model: Any, fed: Federation, recipe: Recipe) -> bool:
+    """Whether a network embeds columns of this table."""
+    spec = model.spec if isinstance(model, models.Pretrained) else model
+    fitted = fit_model(spec, fed, recipe)
+    return isinstance(fitted, models.TableNetwork) and bool(fitted.starts)
+
+
+def _stop_by(config: TrainConfig, fed: Federation) -> str:
+    """Return the metric by which a network stops: the one asked for, or the loss if that is minimized."""
+    if config.metric is not None:
+        return config.metric
+    if config.class_weight is None and config.loss in (None, "cross_entropy", "mse"):
+        return str(NETWORK["stop_by"])
+    return "r2" if fed.classes is None else "auc"
 
 
 def _is_plain(config: TrainConfig) -> bool:

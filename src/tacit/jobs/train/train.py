@@ -398,6 +398,7 @@ class _Training:
                     value=stopping.value,
                     early=stopping.is_over,
                 )
+            if stopping.round or stopping.is_blind:
                 journal.event("note", text=stopping.explain(last))
             seconds = sum(e["seconds"] for e in journal.events if e["kind"] == "round")
             journal.event("end", metrics=metrics, seconds=seconds)
@@ -482,7 +483,7 @@ def _describe_preset(p: Plan) -> list[str]:
     """Say which options were chosen because the rows are from a table."""
     if not p.preset:
         return []
-    values = ", ".join(f"{name}={getattr(p, name)!r}" for name in p.preset)
+    values = ", ".join(f"{name}={getattr(p, name)!r}" for name in p.preset if name != "l2")
     return [f"chosen for this table (options you give replace them): {values}, l2={p.l2:g}"]
 
 
