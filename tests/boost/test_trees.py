@@ -68,6 +68,10 @@ def test_compiled_histograms_and_paths_equal_those_of_numpy():
     slots = np.array([1, -1, 0, 2], np.int32)
     found, plain = (histogram(codes, g, h, node, slots, used, p) for p in (False, True))
     assert np.array_equal(found, plain)
+    largest = np.full(500, 2**26)  # the most that fits beside the rows
+    wide = np.zeros_like(found)
+    kernels._compiled()[0](codes, node, slots, used, g, largest, BINS.offsets, wide)
+    assert np.array_equal(histogram(codes, g, largest, node, slots, used), wide)
     by_hand = g[(node == 0) & used & (codes[:, 1] == 2)].sum()
     assert found[1, BINS.offsets[1] + 2, 0] == by_hand
     tree = small_tree()

@@ -23,6 +23,30 @@ def histogram_loop(codes, node, slots, used, g, h, offsets, out):
 
 
 @njit(cache=True, nogil=True)
+def packed_histogram_loop(codes, node, slots, used, g, h, offsets, out):
+    """As histogram_loop; Hessians (up to 2^26) and rows (below 2^17) are added as one integer."""
+    count, cells = out.shape[0], out.shape[1]
+    packed = np.zeros(count * cells * 2, dtype=np.int64)
+    one = np.int64(1) << 44
+    for i in range(codes.shape[0]):
+        s = slots[node[i]]
+        if s < 0 or not used[i]:
+            continue
+        gi, hi = g[i], h[i] + one
+        start = np.uint64(s * cells)
+        for f in range(codes.shape[1]):
+            at = np.uint64(2) * (start + np.uint64(offsets[f] + codes[i, f]))
+            packed[at] += gi
+            packed[at + np.uint64(1)] += hi
+    for s in range(count):
+        for c in range(cells):
+            both = packed[2 * (s * cells + c) + 1]
+            out[s, c, 0] = packed[2 * (s * cells + c)]
+            out[s, c, 1] = both & (one - 1)
+            out[s, c, 2] = both >> 44
+
+
+@njit(cache=True, nogil=True)
 def descend_loop(codes, feature, left, cut, flags, set_of, sets, widths, node):
     table = np.empty((feature.shape[0], 256), dtype=np.int16)  # the child for each cell: no branch for rows
     for n in range(feature.shape[0]):

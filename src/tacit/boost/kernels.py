@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .trees import Nodes
 
 CHANNELS = 3  # gradient, Hessian, rows
+PACKED_ROWS = 1 << 17  # up to this many rows, Hessians and rows are added as one integer of 64 bits
 
 
 @cache
@@ -41,11 +42,13 @@ def histograms(
     codes     rows × features, uint8
     node      of each row, int32;  slots: of each node the histogram its rows are added to, int32; −1: none
     used      rows that are added (bool)
-    g, h      integers (int64)
+    g, h      integers (int64); h in 0 … 2^26
     """
     out = np.zeros((*shape, CHANNELS), dtype=np.int64)
     if len(codes) and shape[0]:
-        kernel = _compiled()[0] if has_numba() else histograms_numpy
+        kernel = histograms_numpy
+        if has_numba():
+            kernel = _compiled()[3 if len(codes) < PACKED_ROWS else 0]
         kernel(codes, node, slots, used, g, h, offsets, out)
     return out
 
@@ -101,7 +104,7 @@ def compiled_search() -> Callable[..., Any]:
 
 
 @cache
-def _compiled() -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
-    from . import compiled
+def _compiled() -> tuple[Callable[..., Any], ...]:
+    from . import compiled as c
 
-    return compiled.histogram_loop, compiled.descend_loop, compiled.search_loop
+    return c.histogram_loop, c.descend_loop, c.search_loop, c.packed_histogram_loop

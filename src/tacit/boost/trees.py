@@ -163,10 +163,9 @@ def check_nodes(nodes: Nodes, bins: Bins) -> None:
         raise BadData("a node of a tree has a split of another kind than its feature.")
     if (nodes.cut[at] >= bins.widths[f]).any():
         raise BadData("a node of a tree has a cut outside its feature's cells.")
-    parents = np.zeros(n, dtype=np.int64)
-    np.add.at(parents, first, 1)
-    np.add.at(parents, first + 1, 1)
-    if (parents[1:] != 1).any() or not np.isfinite(nodes.value).all():
+    if (np.bincount(np.concatenate([first, first + 1]), minlength=n)[1:] != 1).any() or not np.isfinite(
+        nodes.value
+    ).all():
         raise BadData("the nodes of a tree do not form one tree with finite leaves.")
 
 
