@@ -57,6 +57,9 @@ CALLS: dict[str, Callable[[Path], Any]] = {
     ),
     "gossip": lambda out: tacit.gossip(FED, graph=tacit.graphs.ring(3), **OPTIONS),
     "infer": lambda out: tacit.infer(torch.nn.Linear(2, 1), X, owner=HOSTILE),
+    "join": lambda out: tacit.join(
+        {who: TABLE[["age"]].assign(id=range(len(TABLE))) for who in (HOSTILE, "b")}, on="id", minimum=3
+    ),
     "pate": lambda out: tacit.pate(
         data.gaussian_blobs(rows=80, seed=0),
         teachers=3,

@@ -51,8 +51,10 @@ if TYPE_CHECKING:
     from .jobs.train.gossip import gossip
     from .jobs.train.train import train
     from .jobs.train_private import train_private
+    from .jobs.vertical.join import join
     from .jobs.vertical.psi import align, psi
     from .jobs.vertical.regress import regress
+    from .jobs.vertical.regress_result import Regression
     from .jobs.vertical.split import splitnn
     from .jobs.vertical.transfer import ftl
     from .parties.ledger import Ledger
@@ -71,6 +73,7 @@ __all__ = [
     "Ledger",
     "Processes",
     "PsiPolicy",
+    "Regression",
     "Result",
     "TacitError",
     "__version__",
@@ -92,6 +95,7 @@ __all__ = [
     "graphs",
     "guard",
     "infer",
+    "join",
     "load",
     "models",
     "mpc",
@@ -123,6 +127,7 @@ _HOME = {
     "Ledger": "parties.ledger",
     "Processes": "runtimes.processes",
     "PsiPolicy": "protocols.psi_policy",
+    "Regression": "jobs.vertical.regress_result",
     "Result": "results",
     "TacitError": "errors",
     "align": "jobs.vertical.psi",
@@ -134,6 +139,7 @@ _HOME = {
     "ftl": "jobs.vertical.transfer",
     "gossip": "jobs.train.gossip",
     "infer": "jobs.infer",
+    "join": "jobs.vertical.join",
     "load": "release.load",
     "pate": "jobs.pate.pate",
     "plan": "jobs.plan",

@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas
 
 from tacit.anonymity import Hierarchy
+from tacit.anonymity.result import AnonymizationResult
 
 ROOT = Path(os.environ.get("TACIT_DATA") or Path(__file__).parents[3] / "shared" / "data") / "arx"
 
@@ -50,3 +51,10 @@ def people() -> pandas.DataFrame:
 
 BITS = Hierarchy.from_rows([["0", "*"], ["1", "*"]])
 THREE = Hierarchy.from_rows([["0", "low", "*"], ["1", "low", "*"], ["2", "high", "*"]])
+
+
+def in_order(made: AnonymizationResult) -> pandas.DataFrame:
+    """The published rows in the order and with the labels of the original."""
+    assert made.original is not None
+    assert made.rows is not None
+    return made.table.set_axis(made.original.index[made.rows]).iloc[made.rows.argsort()]

@@ -13,7 +13,7 @@ import tacit
 from tacit.anonymity import LDiversity, TCloseness, losses
 from tacit.errors import BadData, BadParameter
 
-from .adult import BITS, COLUMNS, THREE, adult, files
+from .adult import BITS, COLUMNS, THREE, adult, files, in_order
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,11 @@ def every_node(rows, k, fine):
         groups: dict[tuple[str, ...], list[int]] = {}
         for i, words in enumerate(zip(*shown.values())):
             groups.setdefault(words, []).append(i)
-        kept = {
-            i for g in groups.values() if len(g) >= k and fine(np.array([rows[j][3] for j in g])) for i in g
-        }
+        published, before = [g for g in groups.values() if len(g) >= k], -1
+        while len(published) != before:  # what is suppressed changes the table that a class is compared with
+            before, table = len(published), np.array([rows[j][3] for g in published for j in g])
+            published = [g for g in published if fine(np.array([rows[j][3] for j in g]), table)]
+        kept = {i for g in published for i in g}
         yield levels, shown, kept, list(groups.values())
 
 
@@ -107,7 +109,7 @@ def test_full_domain_with_suppression_equals_brute_force(metric, rows, k, limit)
     frame = pandas.DataFrame(rows, columns=["a", "b", "c", "s"])
     found = [
         price(metric, rows, *node, k)
-        for node in every_node(rows, k, lambda s: True)
+        for node in every_node(rows, k, lambda s, _: True)
         if len(frame) - len(node[2]) <= limit * len(frame) + 1e-9
     ]
     made = tacit.anonymize(
@@ -131,12 +133,14 @@ def test_full_domain_with_suppression_equals_brute_force(metric, rows, k, limit)
 )
 def test_other_models_equal_brute_force_also_where_suppression_is_not_monotone(rows, limit, kind):
     frame = pandas.DataFrame(rows, columns=["a", "b", "c", "s"])
-    share = (frame["s"] == "a").mean()
     tests = {
-        "distinct": (LDiversity(2), lambda s: len(set(s)) >= 2),
-        "entropy": (LDiversity(1.8, kind="entropy"), lambda s: _entropy(s) >= np.log(1.8) - 1e-12),
-        "recursive": (LDiversity(2, kind="recursive", c=1.5), lambda s: max(_two(s)) < 1.5 * min(_two(s))),
-        "t": (TCloseness(0.2), lambda s: abs((s == "a").mean() - share) <= 0.2 + 1e-12),
+        "distinct": (LDiversity(2), lambda s, _: len(set(s)) >= 2),
+        "entropy": (LDiversity(1.8, kind="entropy"), lambda s, _: _entropy(s) >= np.log(1.8) - 1e-12),
+        "recursive": (LDiversity(2, kind="recursive", c=1.5), lambda s, _: max(_two(s)) < 1.5 * min(_two(s))),
+        "t": (
+            TCloseness(0.2),
+            lambda s, table: abs((s == "a").mean() - (table == "a").mean()) <= 0.2 + 1e-12,
+        ),
     }
     model, fine = tests[kind]
     found = [
@@ -189,7 +193,7 @@ def test_keys_beyond_63_bits_are_ranked_on_the_way():
     made = tacit.anonymize(
         frame, quasi=quasi, k=2, method="cluster", hierarchies={c: tacit.anonymity.Flat() for c in quasi}
     )
-    assert made.table.loc[[0, 50]].drop_duplicates().shape[0] == 1
+    assert in_order(made).loc[[0, 50]].drop_duplicates().shape[0] == 1
     fly = tacit.anonymize(
         frame,
         quasi=quasi,
@@ -198,5 +202,5 @@ def test_keys_beyond_63_bits_are_ranked_on_the_way():
         hierarchies={c: tacit.anonymity.Flat() for c in quasi},
         max_suppressed=48 / 52,
     )
-    assert fly.table.index.tolist() == [0, 1, 50, 51]
+    assert in_order(fly).index.tolist() == [0, 1, 50, 51]
     assert fly.levels == dict.fromkeys(quasi, 0)

@@ -11,7 +11,7 @@ from tacit.anonymity import Cluster, Flat, LDiversity, Mondrian, TCloseness
 from tacit.anonymity.release import TableRelease
 from tacit.errors import BadData
 
-from .adult import COLUMNS, THREE, adult, files
+from .adult import COLUMNS, THREE, adult, files, in_order
 
 
 def test_clustering_adult_loses_less_than_arxs_local_recoding():
@@ -34,7 +34,7 @@ def test_improvement_only_improves():
 def test_strict_mondrian_cuts_at_medians():
     """1…8, k = 2: cut at 4, then at 2 and 6."""
     made = tacit.anonymize(pandas.DataFrame({"x": range(1, 9)}), quasi=["x"], k=2, method="mondrian")
-    assert made.table["x"].tolist() == ["1 – 2"] * 2 + ["3 – 4"] * 2 + ["5 – 6"] * 2 + ["7 – 8"] * 2
+    assert in_order(made)["x"].tolist() == ["1 – 2"] * 2 + ["3 – 4"] * 2 + ["5 – 6"] * 2 + ["7 – 8"] * 2
     assert made.loss == pytest.approx(1 / 7)
 
 
@@ -43,15 +43,15 @@ def test_strict_keeps_equal_values_together_and_relaxed_parts_them():
     strict = tacit.anonymize(frame, quasi=["x"], k=2, method="mondrian")
     assert strict.table["x"].nunique() == 1
     relaxed = tacit.anonymize(frame, quasi=["x"], k=3, method=Mondrian(strict=False))
-    assert relaxed.table["x"].tolist() == ["1 – 2"] * 3 + ["2 – 3"] * 3
+    assert in_order(relaxed)["x"].tolist() == ["1 – 2"] * 3 + ["2 – 3"] * 3
 
 
 def test_a_hierarchy_is_cut_into_children():
     frame = pandas.DataFrame({"b": list("00112222")})
     made = tacit.anonymize(frame, quasi=["b"], k=2, hierarchies={"b": THREE}, method="mondrian")
-    assert made.table["b"].tolist() == list("00112222")
+    assert in_order(made)["b"].tolist() == list("00112222")
     made = tacit.anonymize(frame, quasi=["b"], k=3, hierarchies={"b": THREE}, method="mondrian")
-    assert made.table["b"].tolist() == ["low"] * 4 + ["2"] * 4
+    assert in_order(made)["b"].tolist() == ["low"] * 4 + ["2"] * 4
 
 
 def test_relaxed_merges_small_children():
@@ -61,7 +61,7 @@ def test_relaxed_merges_small_children():
         for s in (True, False)
     )
     assert set(strict.table["c"]) == {"*"}
-    assert relaxed.table["c"].tolist() == ["US"] * 10 + ["*"] * 3
+    assert in_order(relaxed)["c"].tolist() == ["US"] * 10 + ["*"] * 3
 
 
 @pytest.mark.parametrize(

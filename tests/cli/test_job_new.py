@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+import lifelines.datasets
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from tacit import data
 from tacit.config import job
 from tacit.data.findings import find_date_format, inspect_table
+from tacit.errors import BadData
 from tacit.jobs.draft import draft_job
 from tacit.jobs.train.party_rows import read_rows
 
@@ -121,11 +123,23 @@ def test_each_partys_file_fits_the_layout_drafted_for_real_parties(folder, capsy
     layout = tomllib.loads(Path("net.toml").read_text())["data"]
     assert layout["labels"] == ["0", "1"]
     assert set(layout["numbers"]) == {"lab", "dose"}
+    assert layout["group"] == "patient_id"
     feds = [read_rows(f, f, layout, seed=0) for f in files]
     assert len({fed.columns for fed in feds}) == 1
     answer(capsys, "job", "new", *files, "--label", "died")
     (fed,) = job.load("job.toml").federations()
     assert fed.parties == ("north", "south", "west")
+
+
+def test_small_sites_are_left_out_in_a_draft_for_real_parties(folder, capsys):
+    icu().dropna(subset=["died", "hospital"]).to_csv("icu.csv", index=False)
+    words = ("icu.csv", "--parties", "--label", "died", "--by", "hospital", "--out", "net.toml")
+    value = answer(capsys, "job", "new", *words)
+    assert value["remaining"] == ""
+    layout = tomllib.loads(Path("net.toml").read_text())["data"]
+    assert (layout["min_rows"], layout["small"]) == (20, "drop")
+    (tiny,) = [p for p in value["problems"] if p["problem"] == "tiny parties"]
+    assert tiny["treatment"].startswith("They contribute no rows")
 
 
 def test_files_of_windows_with_decimal_commas_are_read(folder, capsys):
@@ -226,3 +240,57 @@ def test_columns_named_as_categories_are_categories_in_both_drafts(folder, capsy
     code, _, err = run(capsys, "job", "new", "one.csv", "--categories", "pian", "--out", "two.toml")
     assert code == 2
     assert "there is no column 'pian' (categories). Did you mean 'pain'?" in err
+
+
+def findings(frame: pd.DataFrame, label: str | None = None) -> tuple[dict[tuple[str, str], str], dict]:
+    found = inspect_table(frame, label)
+    return {(f.problem, f.column): str(f) for f in found.findings}, found.settings
+
+
+def test_a_code_that_may_be_a_limit_is_proposed_and_not_applied():
+    """Adult: capital gains end at 41,310 and 99,999; an age of 999 is no age."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "capital-gain": np.where(rng.random(400) < 0.9, 0.0, rng.integers(100, 41310, 400)),
+            "age": rng.integers(18, 90, 400),
+            "y": ["no", "yes"] * 200,
+        }
+    )
+    frame.loc[:6, "capital-gain"], frame.loc[:3, "age"] = 99999, 999
+    texts, settings = findings(frame, "y")
+    assert settings["missing_codes"] == {"age": [999]}
+    assert "missing_codes = { capital-gain = [99999] }" in texts["doubtful sentinel", "capital-gain"]
+
+
+def test_categories_with_many_values_are_pointed_out():
+    rng = np.random.default_rng(0)
+    zips = [f"{k:05}" for k in rng.integers(1000, 1844, 3000)]
+    texts, settings = findings(pd.DataFrame({"zip": zips, "y": ["no", "yes"] * 1500}), "y")
+    assert settings["categories"] == ["zip"]
+    assert 'use name = "table_network" in [model]' in texts["many values", "zip"]
+
+
+def test_the_time_until_an_event_is_no_feature_of_it():
+    lung = lifelines.datasets.load_lung()
+    texts, settings = findings(lung)
+    assert "'status' is a guess" in texts["label", "status"]
+    assert ("duration", "time") in texts
+    assert settings["drop"] == ["time"]
+    assert "'3', '11'" in texts["tiny parties", "inst"]  # not '3.0'
+    assert ("duration", "time") not in findings(lung, "sex")[0]
+
+
+def test_a_guessed_label_has_values():
+    frame = pd.DataFrame({"a": range(30), "sex": ["f", "m"] * 15, "b": [0, 1, 1] * 10, "empty": [None] * 30})
+    assert inspect_table(frame).label == "b"
+    with pytest.raises(BadData, match="no column has two different values"):
+        inspect_table(frame[["empty"]])
+
+
+def test_similar_words_of_similar_frequency_are_no_typos():
+    words = ["Iceland"] * 9 + ["Ireland"] * 8 + ["Denmark"] * 700 + ["denmark "] * 3 + ["Denmarc"] * 2
+    texts, _ = findings(pd.DataFrame({"land": words, "y": (["no", "yes"] * 400)[: len(words)]}), "y")
+    assert "'denmark ' for 'Denmark'" in texts["typos", "land"]
+    assert "'Denmarc' for 'Denmark'" in texts["typos", "land"]
+    assert "Iceland" not in texts["typos", "land"]

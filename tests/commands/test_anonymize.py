@@ -154,7 +154,9 @@ def test_the_separator_of_the_file_is_kept_and_its_words_stay_as_they_are(folder
         )[0]
         == 0
     )
-    assert Path("o.csv").read_text() == Path("odd.csv").read_text()
+    made, original = (Path(name).read_text().splitlines() for name in ("o.csv", "odd.csv"))
+    assert made[0] == original[0]
+    assert sorted(made) == sorted(original)
 
 
 def test_an_empty_cell_is_a_value_of_its_own(folder, capsys):
@@ -188,7 +190,8 @@ def test_suppressed_rows_kept_as_stars_are_not_a_class_when_read_again(folder, c
     again = json.loads(out)["risk"]
     assert again["k"]["after"] == made["k"] == 20
     assert again["rows suppressed"]["after"] == 2
-    assert again["entropy loss"]["after"] > 0  # no row is missing, so every row is known
+    assert made["risk"]["entropy loss"]["after"] > 0
+    assert again["entropy loss"]["after"] is None  # the rows of the file are in another order
 
 
 def test_nothing_is_written_over_unless_forced_and_the_input_never(folder, capsys):

@@ -341,6 +341,13 @@ def test_a_client_is_told_at_once_that_another_cannot_take_part(place: Path) -> 
         b = Role(place, "b", "party", "--kit", "kits/b", "--data", "bad.csv", "job.toml")
         assert [role.wait() for role in (server, a, b)] == [2, 2, 2]
         assert "the run cannot continue: 'b': its file has no column 'chol'" in a.log.read_text()
+        late = Role(place, "a", "party", "--kit", "kits/a", "--data", "a.csv", "--patience", "1")
+        late.wait_for("party 'b' stopped with an error")  # it connects when all the others are gone
+        assert late.wait() == 2
+        log = late.log.read_text()
+        assert "s ago, because its data do not fit the job (by the hub's word" in log
+        assert "party 'server' stopped with an error" in log
+        assert "It did not start again within 1 s." in log
     finally:
         hub.process.terminate()
         hub.wait()

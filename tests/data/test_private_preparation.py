@@ -41,11 +41,34 @@ def test_the_statistics_are_close_to_those_without_noise():
     The bounds are 6 σ, and more: false alarms have a probability below 1e-8.
     """
     frame = people(30_000)
-    fitted = ideal(PROGRAM, dict(iter(frame.groupby("site")))).recipe
+    fitted = ideal(replace(PROGRAM, parties=2), dict(iter(frame.groupby("site")))).recipe
     assert fitted.mean[0] == pytest.approx(frame["age"].mean(), abs=0.6)
     assert fitted.std[0] == pytest.approx(frame["age"].std(), abs=3)
     assert fitted.limits == {"age": (0.0, 120.0)}
-    assert not {"f", "m"} & set(fitted.rare["sex"])  # nobody has `other`: noise alone decides about it
+    assert fitted.rare["sex"] == ("other",)  # nobody has it, and noise alone is below 6 σ
+
+
+def coordinate(program: PrivatePreparation, counts: list[float]) -> Recipe:
+    """The result for a sum in which `sex` has these counts, and the age is that of 50,000 people."""
+    steps = program.coordinate()
+    next(steps)
+    total = [50_000, 50_000, 20_000 * SCALE, 10_000 * SCALE, 0, *map(round, counts)]
+    with pytest.raises(StopIteration) as end:
+        steps.send(np.array(total, dtype=np.int64))
+    return end.value.value.recipe
+
+
+@pytest.mark.parametrize("parties", [1, 2, 25, 400])
+def test_a_category_of_noise_alone_is_rare_however_many_parties_add_noise(parties: int):
+    """The noise of a count is multiplier·√parties, of k counts together multiplier·√(k·parties)."""
+    program = replace(PROGRAM, parties=parties)
+    sigma = program.multiplier * math.sqrt(parties)
+    noise, kept = 10 + 5.9 * sigma, 10 + 6.1 * sigma
+    assert coordinate(program, [kept, kept, kept]).rare["sex"] == ()
+    assert coordinate(program, [kept, noise, -noise]).rare["sex"] == ("m", "other")
+    # two counts together: below 10 + 6·√2·σ they are noise
+    assert coordinate(program, [kept, noise, 2.4 * sigma]).rare["sex"] == ("m", "other")
+    assert coordinate(program, [kept, noise, 2.7 * sigma]).rare["sex"] == ("m",)
 
 
 def test_the_noise_has_the_declared_variance():

@@ -20,7 +20,16 @@ from tacit.config.compare import CompareConfig
 from tacit.config.pate import PateSettings
 from tacit.config.private import PrivateConfig
 from tacit.config.train import OPTIONS
-from tacit.config.vertical import SplitParty, SplitSettings, TransferParty, TransferSettings
+from tacit.config.vertical import (
+    JoinParty,
+    JoinSettings,
+    RegressParty,
+    RegressSettings,
+    SplitParty,
+    SplitSettings,
+    TransferParty,
+    TransferSettings,
+)
 from tacit.parameters import allowed, describe
 
 from .pages import PAGES
@@ -151,6 +160,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "split-job": lambda: keys(SplitSettings),
     "split-party": lambda: keys(SplitParty),
     "ftl-job": lambda: keys(TransferSettings),
+    "regress-job": lambda: keys(RegressSettings),
+    "regress-party": lambda: keys(RegressParty),
+    "join-job": lambda: keys(JoinSettings),
+    "join-party": lambda: keys(JoinParty),
     "ftl-party": lambda: keys(TransferParty),
     "result": lambda: members(tacit.Result),
     "comparison": lambda: members(tacit.Comparison),

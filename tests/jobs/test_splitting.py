@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import json
 
 import numpy as np
 import pandas as pd
@@ -561,3 +562,27 @@ def test_cut_by_place_by_name_and_in_traced_code():
         tacit.cut(model, "d")
     with pytest.raises(BadParameter, match="a whole number from 1 to 4: this network has 5 layers"):
         tacit.cut(nested, 5)
+
+
+def test_a_regression_is_learned_in_units_of_its_deviation_and_reported_in_its_own(tmp_path):
+    """Targets around 1,000 with a deviation of 200: a network learns standardized ones, and predicts numbers."""
+    x, _ = rows(300)
+    y = 1000 + 200 * (x[:, 0] - x[:, 1] + 0.1 * x[:, 2]) / 2**0.5
+    tables = {"clinic": x[:, :3], "shop": x[:, 3:]}
+    run = tacit.splitnn(tables, {"lab": y.float()}, epochs=25, out=tmp_path / "parts", seed=1)
+    mean, std = run.shares["lab"].target
+    assert (mean, std) == pytest.approx((float(y.mean()), float(y.std())), rel=0.1)
+    assert run.metrics["r2"] > 0.9
+    assert 1 < run.metrics["mae"] < 60  # in the units of y
+    assert run.metrics["mae"] ** 2 <= run.metrics["loss"]
+    assert run.history[0]["train_loss"] > 1000
+    again = SplitResult.load(tmp_path / "parts")
+    predicted = again.predict(tables)
+    assert torch.equal(predicted, run.predict(tables))
+    assert float((predicted - y).abs().mean()) < 60
+    part = json.loads((tmp_path / "parts" / "clinic" / "part.json").read_text())
+    assert part["target"] == [0.0, 1.0]  # known to the label holder alone
+    file = tmp_path / "parts" / "lab" / "part.json"
+    file.write_text(file.read_text().replace(f"{std!r}", "0.0"))
+    with pytest.raises(BadData, match="target is not a mean and a deviation above 0"):
+        SplitResult.load(tmp_path / "parts")

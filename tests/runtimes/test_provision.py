@@ -13,7 +13,7 @@ from tacit.runtimes.kits import FILES, load, temporary
 from tacit.runtimes.provision import FederationFile, provision, read_federation_file
 
 CHARTER = FederationFile(
-    "hearts", "hub.example.org:8443", "0.0.0.0:8443", "server", ("hospital-a", "hospital-b")
+    "hearts", "hub.example.org:8443", "hub.example.org:8443", "server", ("hospital-a", "hospital-b")
 )
 
 
@@ -197,10 +197,12 @@ def test_only_the_hubs_certificate_carries_the_hubs_name() -> None:
         ("127.0.0.1:8443", "127.0.0.1:8443"),
         ("localhost:8443", "localhost:8443"),
         ("[::1]:8443", "[::1]:8443"),
-        ("203.0.113.5:8443", "0.0.0.0:8443"),  # the address of a router in front of the machine, perhaps
-        ("hub.example.org:8443", "0.0.0.0:8443"),
+        ("203.0.113.5:8443", "203.0.113.5:8443"),
+        ("hub.example.org:8443", "hub.example.org:8443"),
     ],
 )
-def test_a_hub_with_a_loopback_address_listens_on_it_alone(hub: str, listen: str, tmp_path: Path) -> None:
+def test_a_hub_listens_where_parties_find_it_unless_told_otherwise(
+    hub: str, listen: str, tmp_path: Path
+) -> None:
     (tmp_path / "federation.toml").write_text(f'name = "f"\nhub = "{hub}"\nclients = ["a"]\n')
     assert read_federation_file(tmp_path / "federation.toml").listen == listen

@@ -180,3 +180,86 @@ def test_a_cancelled_party_tells_the_others() -> None:
             return str(error.value)
 
     assert "'b' stopped, because its operator ended it" in asyncio.run(main())
+
+
+# who connects later ------------------------------------------------------------------------------------------
+
+
+def test_a_party_that_connects_after_another_failed_is_told_the_kind_and_no_text() -> None:
+    async def main() -> tuple[dict[str, tuple[str, float]], dict[str, tuple[str, float]]]:
+        async with Net.of("a", "b", "c") as net, asyncio.timeout(DEADLINE):
+            await play(net, (), b=fail)
+            async with Link(net.kits["a"], **OPTIONS) as late:
+                await late.connected.wait()
+                told = dict(late.earlier)
+            async with Link(net.kits["b"], **OPTIONS) as again:
+                await again.connected.wait()
+            async with Link(net.kits["c"], **OPTIONS) as after:
+                await after.connected.wait()
+                return told, dict(after.earlier)
+
+    told, after = asyncio.run(main())
+    assert set(told) == {"b"}
+    assert "s ago, because its data do not fit the job (by the hub's word" in told["b"][0]
+    assert "F32" not in told["b"][0]
+    assert after == {}  # b started again in between
+
+
+def test_who_needs_a_failed_party_waits_for_it_no_longer_than_its_patience() -> None:
+    async def wait(me: Party) -> None:
+        await me.recv("b", NetBall)
+
+    async def main() -> tuple[Any, Any]:
+        async with Net.of("a", "b") as net, asyncio.timeout(DEADLINE):
+            await play(net, (), b=fail)
+
+            async def late() -> Any:
+                async with Link(net.kits["a"], **{**OPTIONS, "patience": 0.1}, needs=("b",)) as link:
+                    return await link.run(wait)
+
+            async def throw(me: Party) -> None:
+                await me.send("a", NetBall(1))
+
+            (gone,) = await asyncio.gather(late(), return_exceptions=True)
+            await play(net, (), b=fail)
+            async with Link(net.kits["a"], **OPTIONS, needs=("b",)) as link:
+                waiting = asyncio.create_task(link.run(wait))
+                await play(net, (), b=throw)  # it starts again
+                await waiting
+                return gone, dict(link.earlier)
+
+    gone, left = asyncio.run(main())
+    assert isinstance(gone, PartyStopped)
+    assert "It did not start again within 0 s." in str(gone)
+    assert left == {}
+
+
+@pytest.mark.parametrize(
+    "failed",
+    [
+        None,
+        [],
+        "b",
+        {"b": 1},
+        {"b": ["data"]},
+        {"b": ["data", "x"]},
+        {"zz": ["data", 1.0]},
+        {"a": ["data", 1]},
+    ],
+    ids=str,
+)
+def test_what_a_hub_says_about_failures_must_be_about_parties(failed: Any) -> None:
+    async def main() -> None:
+        async with Net.of("a", "b") as net, Link(net.kits["a"], **OPTIONS) as link:
+            link._learn_failures(failed)
+            assert link.earlier == {}
+            link._learn_failures({"b": ["<b>\x1b", 1.0]})
+            assert "of an error there" in link.earlier["b"][0]  # never a text of the hub
+
+    asyncio.run(main())
+
+
+def test_what_a_party_tells_the_hub_is_one_of_the_known_kinds() -> None:
+    assert stopping.to_reason(b"data") == "data"
+    assert stopping.to_reason(b"row 7 \xff" * 1000) == "error"
+    assert stopping.reason_of(KeyboardInterrupt()) == "operator"

@@ -50,7 +50,12 @@ def statistics(server: Attacker, mean: float = 50.0) -> str:
 
 
 async def ask_step(
-    server: Attacker, names: tuple[str, ...], step: int = 0, vectors: Any = None, parties: int | None = None
+    server: Attacker,
+    names: tuple[str, ...],
+    step: int = 0,
+    vectors: Any = None,
+    parties: int | None = None,
+    within: float | None = 5.0,
 ) -> torch.Tensor:
     """One sum of a step among `names`; the parties believe what they agreed to."""
     vectors = vectors or {}
@@ -66,7 +71,7 @@ async def ask_step(
     message = sum_program.SumStep(step, os.urandom(8), vectors)
     with me.scope(sum_program._tag(message)) as scope:
         await me.send(list(names), message)
-        return (await secagg.server(scope, list(names), terms, 5.0, 5.0)).total
+        return (await secagg.server(scope, list(names), terms, within, within)).total
 
 
 def test_an_honest_sum_is_opened(tmp_path: Path) -> None:

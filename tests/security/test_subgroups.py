@@ -202,11 +202,24 @@ def test_a_real_party_reads_the_agreed_subgroups_of_its_own_file(tmp_path: Path)
     np.testing.assert_array_equal(fed.subgroups.codes[:, 1], want)
 
 
+def test_a_number_of_zeros_and_ones_needs_no_bands_at_a_real_party(tmp_path: Path) -> None:
+    """-9 means missing in this file, so it is no third value."""
+    table = frame(rare=0).assign(score=lambda t: (t["score"] > t["score"].median()).astype(int))
+    table.loc[5, "score"] = -9
+    table.to_csv(tmp_path / "own.csv", index=False)
+    layout = {**LAYOUT, "missing": ["score"], "missing_codes": {"score": [-9]}}
+    fed = read_rows("a", tmp_path / "own.csv", layout, 0, subgroups=["score", "sex"])
+    assert fed.subgroups is not None
+    assert fed.subgroups.values[0] == ("0", "1", "missing")
+    want = np.where(table["score"] == -9, 2, table["score"])
+    np.testing.assert_array_equal(fed.subgroups.codes[:, 0], want)
+    with pytest.raises(BadData, match=r"'age' is a number with other values than 0 and 1; write its bands"):
+        read_rows("a", tmp_path / "own.csv", layout, 0, subgroups=["age"])
+
+
 def test_subgroups_of_real_parties_are_columns_of_the_job() -> None:
     with pytest.raises(BadData, match=r"\[data\] has no column 'race'"):
         Subgroups.without_rows(["race"], {"sex": ["f", "m"]}, ["age"])
-    with pytest.raises(BadData, match=r"'age' is a number; write its bands"):
-        Subgroups.without_rows(["age"], {"sex": ["f", "m"]}, ["age"])
     with pytest.raises(BadData, match=r"'sex' is a column of texts; write its name alone"):
         Subgroups.without_rows(["sex: 1"], {"sex": ["f", "m"]}, ["age"])
 

@@ -57,6 +57,7 @@ class Ambiguity:
     seconds: float = real(120.0, above=0, doc="time limit of the solver")
 
     def run(self, table: EncodedTable, request: AnonymizationRequest) -> TableRelease:
+        request.require_rows("ambiguity", table)
         k = request.require_only_k("ambiguity")
         live = np.flatnonzero(table.inverse >= 0)
         codes = table.codes[table.inverse[live]]

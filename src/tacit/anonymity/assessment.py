@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..parameters import bad
 from ..parties.ledger import Ledger
+from ..people import check_unique_names, encode_person
 from ..results import JobResult
 from .accuracy import AccuracyScore, measure_accuracy
 from .classes import check_columns
@@ -183,8 +186,11 @@ def assess(
     combinations: int = 3,
     target: str | None = None,
     result: AnonymizationResult | None = None,
+    person: str | None = None,
 ) -> Risk:
     """Measure both tables. `tacit.risk` is the public interface."""
+    for frame in (before, after):
+        check_unique_names(frame, "risk")
     quasi = check_columns(before, quasi, "quasi")
     sensitive = check_columns(before, sensitive, "sensitive", may_be_empty=True)
     both = [c for c in sensitive if c in quasi]
@@ -212,16 +218,16 @@ def assess(
             f"at most the {len(before):,} rows of the table before",
             "Are the two tables in the right order?",
         )
-    is_shuffled = result is not None and result.shuffled
+    is_shuffled = result is not None and result.rows is None
     is_original = result is not None and result.original is not None and len(result.original) == len(before)
-    if is_shuffled:
-        position = None
-    elif is_original and before.index.is_unique and after.index.isin(before.index).all():
-        position = before.index.get_indexer(after.index)
-    else:
+    position: np.ndarray | None = None
+    if is_original and result is not None and result.rows is not None:
+        position = result.rows
+    elif not is_shuffled:
         position = match_rows(before, after)
     hierarchies, levels = hierarchies or {}, levels or {}
     columns = [compare_column(before, after, c, position, hierarchies.get(c), levels.get(c)) for c in quasi]
+    persons = _number_people(before, after, position, person, result)
     exposures = [
         measure_exposure(
             frame,
@@ -230,10 +236,11 @@ def assess(
             population=people,
             population_size=population_size,
             thresholds=thresholds,
+            person=whose,
         )
-        for frame, people in ((before, None), (after, population))
+        for frame, people, whose in ((before, None, persons[0]), (after, population, persons[1]))
     ]
-    others = [c for c in after.columns if c not in quasi and c not in sensitive and c != target]
+    others = [c for c in after.columns if c not in (*quasi, *sensitive, target, person)]
     warnings = find_warnings(after, quasi, exposures[1], others)
     if result is not None:  # except homogeneity, which is measured here
         warnings += [w for w in result.warnings if " a single value of " not in w]
@@ -269,4 +276,29 @@ def assess(
         target,
         compatibility,
         result,
+    )
+
+
+def _number_people(
+    before: DataFrame,
+    after: DataFrame,
+    position: np.ndarray | None,
+    person: str | None,
+    result: AnonymizationResult | None,
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """The person of each row of both tables, None where every row is one."""
+    if person is None:
+        return None, None
+    whose = encode_person(before, person, [], "risk")
+    if person in after.columns:
+        return whose, encode_person(after, person, [], "risk")
+    if position is not None:
+        return whose, whose[position]
+    if result is not None and result.rows is None:  # one row of each person was published
+        return whose, None
+    raise bad(
+        "risk",
+        "person",
+        person,
+        "a column of both tables, or of the table before if `after` is the result of tacit.anonymize",
     )

@@ -53,6 +53,7 @@ class Cells:
     seconds: float = real(120.0, above=0, doc="time limit of the solver")
 
     def run(self, table: EncodedTable, request: AnonymizationRequest) -> TableRelease:
+        request.require_rows("cells", table)
         k = request.require_only_k("cells")
         kinds = np.flatnonzero(table.counts > 0)
         rows = table.counts[kinds]

@@ -11,7 +11,7 @@ both when a search checks them (`models.py`) and when a published table is measu
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -38,13 +38,19 @@ class SensitiveColumn:
     words: Sequence[str]
     overall: np.ndarray  # rows of each value in the whole table
     rows: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32), repr=False)  # value of each row
+    person: np.ndarray | None = field(default=None, repr=False)  # of each triple, if people have several rows
 
     @classmethod
     def from_rows(
-        cls, name: str, value: np.ndarray, words: Sequence[str], overall: np.ndarray
+        cls,
+        name: str,
+        value: np.ndarray,
+        words: Sequence[str],
+        overall: np.ndarray,
+        person: np.ndarray | None = None,
     ) -> SensitiveColumn:
         """Every row is an item of its own."""
-        return cls(name, np.arange(len(value)), value, None, words, overall, value)
+        return cls(name, np.arange(len(value)), value, None, words, overall, value, person)
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,11 @@ class Histogram:
     @cached_property
     def overall(self) -> np.ndarray:
         """The part of the whole table that has each value."""
-        return np.asarray(self.column.overall / self.column.overall.sum())
+        return np.asarray(self.column.overall / max(self.column.overall.sum(), 1))
+
+    def compared_with(self, overall: np.ndarray) -> Histogram:
+        """The same classes in a table with other rows of each value."""
+        return replace(self, column=replace(self.column, overall=overall))
 
     def count_distinct(self) -> np.ndarray:
         """Different values in each class."""
@@ -119,11 +129,24 @@ class Classes:
     counts: np.ndarray | None = None  # rows of each item; None: one each
     sensitive: Mapping[str, SensitiveColumn] = field(default_factory=dict)
     population_counts: np.ndarray | None = None  # rows of the population of each item
+    # (item, person) of each pair that occurs, if people have several rows; None: every row is a person
+    members: tuple[np.ndarray, np.ndarray] | None = None
 
     @cached_property
     def sizes(self) -> np.ndarray:
         """Rows of each class."""
         return self._sum(self.counts)
+
+    @cached_property
+    def people(self) -> np.ndarray:
+        """People of each class: the rows, unless people have several."""
+        if self.members is None:
+            return self.sizes
+        item, person = self.members
+        label = self.label[item]
+        inside = label >= 0
+        pairs = _distinct(label[inside], person[inside])
+        return np.bincount(pairs // (int(person.max(initial=0)) + 1), minlength=self.number)
 
     @property
     def rows(self) -> int:
@@ -149,7 +172,14 @@ class Classes:
             inside = label >= 0
             label, value = label[inside], value[inside]
             count = None if count is None else count[inside]
-        key = label.astype(np.int64) * values + value
+        if sensitive.person is not None:  # a person counts once for each value
+            person = sensitive.person[self.label[sensitive.item] >= 0]
+            key = label.astype(np.int64) * values + value
+            key, count = _distinct(key, person) // (int(person.max(initial=0)) + 1), None
+            label = key // max(values, 1)
+            sizes = np.bincount(label, minlength=self.number)
+        else:
+            key, sizes = label.astype(np.int64) * values + value, self.sizes
         if self.number * values <= 4 * len(key) + 1024:
             rows = np.bincount(key, count, self.number * values)
             pairs = np.flatnonzero(rows)
@@ -158,7 +188,7 @@ class Classes:
             pairs, inverse = np.unique(key, return_inverse=True)
             rows = np.bincount(inverse.reshape(-1), count, len(pairs))
         group = pairs // max(values, 1)
-        return Histogram(group, pairs - group * values, rows, self.sizes, sensitive)
+        return Histogram(group, pairs - group * values, rows, sizes, sensitive)
 
     def _sum(self, weights: np.ndarray | None) -> np.ndarray:
         label = self.label
@@ -168,8 +198,22 @@ class Classes:
         return np.bincount(label, weights, self.number).astype(np.int64)
 
 
-def classes_of(frame: DataFrame, quasi: Sequence[str], sensitive: Sequence[str] = ()) -> Classes:
-    """The classes of a table's rows."""
+def _distinct(key: np.ndarray, person: np.ndarray) -> np.ndarray:
+    """The different pairs of a key and a person, as key · people + person."""
+    return np.unique(key.astype(np.int64) * (int(person.max(initial=0)) + 1) + person)
+
+
+def count_overall(value: np.ndarray, words: Sequence[str], person: np.ndarray | None) -> np.ndarray:
+    """Rows of each value in a table; with `person`, people of each value."""
+    if person is not None and len(value):
+        value = _distinct(value, person) // (int(person.max(initial=0)) + 1)
+    return np.bincount(value, minlength=len(words))
+
+
+def classes_of(
+    frame: DataFrame, quasi: Sequence[str], sensitive: Sequence[str] = (), person: np.ndarray | None = None
+) -> Classes:
+    """The classes of a table's rows. `person` numbers the people of the rows."""
     keys = key_rows((frame[c] for c in quasi), len(frame))
     inside = ~keys.is_starred
     label = np.full(len(frame), -1, dtype=np.int64)
@@ -177,10 +221,10 @@ def classes_of(frame: DataFrame, quasi: Sequence[str], sensitive: Sequence[str] 
     columns = {}
     for name in sensitive:
         value, words = encode_used(frame[name])
-        columns[name] = SensitiveColumn.from_rows(
-            name, value, words, np.bincount(value[inside], minlength=len(words))
-        )
-    return Classes(label, number, sensitive=columns)
+        overall = count_overall(value[inside], words, None if person is None else person[inside])
+        columns[name] = SensitiveColumn.from_rows(name, value, words, overall, person)
+    members = None if person is None else (np.arange(len(frame)), person)
+    return Classes(label, number, sensitive=columns, members=members)
 
 
 def check_columns(

@@ -46,6 +46,7 @@ class Cluster:
     )
 
     def run(self, table: EncodedTable, request: AnonymizationRequest) -> TableRelease:
+        request.require_rows("cluster", table)
         request.require_per_class("cluster")
         forest = Forest(table.columns)
         alone = table.partition(np.arange(len(table.codes)), len(table.codes))

@@ -12,7 +12,7 @@ first in "Guaranteeing Anonymity when Sharing Medical Data", 1997.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from .release import (
     format_count,
     make_step,
     price_levels,
+    published_classes,
     release_levels,
 )
 from .result import Step
@@ -40,6 +41,7 @@ class Datafly:
     """
 
     def run(self, table: EncodedTable, request: AnonymizationRequest) -> TableRelease:
+        request.require_rows("datafly", table)
         k, models = request.k, request.models
         allowed = k if request.max_suppressed is None else request.limit(table)
         violating = f"occurring fewer than {k} times" if len(models) == 1 else "violating a privacy model"
@@ -107,7 +109,7 @@ def find_outliers(
 ) -> tuple[np.ndarray, int]:
     """(which combinations are in a class that violates a model, the number of classes)."""
     classes = table.classes(levels)
-    violates = ~check_models(models, classes)[classes.label]
+    violates = ~check_models(models, classes, is_table=True)[classes.label]
     if violates.any() and not all(m.allows_suppression for m in models):
         return np.ones(len(violates), bool), classes.number  # one violating class rules out the table
     return violates, int((classes.sizes > 0).sum())
@@ -153,6 +155,18 @@ def _suppress_more(
             )
         )
         return
+    if any(m.compares_with_table for m in request.models):
+        smaller = replace(release, record=release.record.copy())
+        smaller.record[suppressed] = -1
+        if not check_models(request.models, published_classes(table, smaller)).all():
+            release.trace.append(
+                make_step(
+                    f"{format_count(number)} more would have to be suppressed to reach k = {request.k}; the "
+                    "table without them violates the privacy models.",
+                    more=0,
+                )
+            )
+            return
     metric = request.build_metric(table)
     combinations, times = np.unique(release.record[suppressed], return_counts=True)
     release.record[suppressed] = -1

@@ -30,6 +30,7 @@ class NodeOutcome:
     suppressed: int  # rows
     loss: float
     suppressed_combinations: np.ndarray  # those whose class violates a model
+    suppressed_below: np.ndarray  # those that every node below suppresses, too
     is_feasible: bool
     excludes_below: bool  # no node below is feasible either
     lower_bound: float  # no more general node costs less
@@ -48,7 +49,7 @@ class Evaluator:
         self.table, self.models, self.metric, self.limit = table, models, metric, limit
         self.only_k = (
             max(m.k for m in models if isinstance(m, KAnonymity))
-            if all(isinstance(m, KAnonymity) for m in models)
+            if all(isinstance(m, KAnonymity) for m in models) and table.person is None
             else None
         )
         self.allows_suppression = all(m.allows_suppression for m in models)
@@ -107,19 +108,23 @@ class Evaluator:
         if self.only_k is not None:  # without converting the sizes to integers
             sizes = np.bincount(label, table.counts, classes.number)
             is_published = sizes >= self.only_k
+            below = combinations = np.flatnonzero(~is_published[label])
         else:
             sizes = classes.sizes
-            is_published = check_models(self.models, classes)
-        combinations = np.flatnonzero(~is_published[label])
+            # classes that violate the monotone models also violate them below, so those are checked first
+            is_published = check_models(self.monotone_models, classes)
+            below = combinations = np.flatnonzero(~is_published[label])
+            is_enough = self.is_monotone or int(table.counts[below].sum()) <= self.limit
+            if is_enough and not self.is_monotone:
+                is_published = check_models(self.models, classes, is_table=True)
+                combinations = np.flatnonzero(~is_published[label])
         suppressed = int(table.counts[combinations].sum())
         is_feasible = suppressed <= self.limit and (self.allows_suppression or not len(combinations))
         excludes_below = not is_feasible and (
-            self.is_monotone or (not self.limit and self.is_closed_under_merging)
+            self.is_monotone
+            or (not self.limit and self.is_closed_under_merging)
+            or int(table.counts[below].sum()) > self.limit
         )
-        if not is_feasible and not excludes_below and self.monotone_models:
-            # classes that violate the monotone models also violate them below
-            violates = ~check_models(self.monotone_models, classes)[label]
-            excludes_below = int(table.counts[violates].sum()) > self.limit
         if isinstance(self.metric, CellMetric):
             total = sum(float(t[level]) for t, level in zip(self.totals, node))
             charge = self.metric.charge(table.codes[combinations], node)
@@ -134,6 +139,7 @@ class Evaluator:
             suppressed,
             loss,
             combinations,
+            below,
             is_feasible,
             excludes_below,
             lower_bound,

@@ -91,7 +91,25 @@ def match_rows(before: DataFrame, after: DataFrame) -> np.ndarray | None:
     if len(after) < len(before) and is_default:
         return None
     position = before.index.get_indexer(after.index)
-    return position if (position >= 0).all() else None
+    if not (position >= 0).all():
+        return None
+    return position if not is_default or _is_same_order(before, after) else None
+
+
+def _is_same_order(before: DataFrame, after: DataFrame) -> bool:
+    """Whether rows that were matched by their numbers can be the same rows.
+
+    In every column, a published word that is also an original value stands where that value was.
+    """
+    for name in before.columns:
+        if name in after.columns:
+            codes, values = encode_used(before[name])
+            words, published = encode_used(after[name])
+            place = {v: i for i, v in enumerate(values)}
+            original = np.array([place.get(w, -1) for w in published], np.int64)[words]
+            if ((original >= 0) & (original != codes[: len(original)])).any():
+                return False
+    return True
 
 
 def compare_column(

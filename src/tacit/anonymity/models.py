@@ -42,6 +42,7 @@ class PrivacyModel:
     is_closed_under_merging = True
     is_per_class = True
     needs_population = False
+    compares_with_table = False  # with the distribution of sensitive values in the published table
     estimates_population = False  # from all classes of the table, published or not
     allows_suppression = True  # a class that is left out of the table no longer violates the model
 
@@ -66,6 +67,17 @@ class SensitiveModel(PrivacyModel):
             satisfied &= self.holds_for(classes.histogram(column))
         return np.asarray(satisfied | (classes.sizes == 0))
 
+    def holds_among(self, classes: Classes, published: np.ndarray) -> np.ndarray:
+        """Which classes satisfy the model if only those are published: the table is compared with itself."""
+        satisfied = np.ones(classes.number, bool)
+        for column in [self.column] if self.column else classes.sensitive:
+            histogram = classes.histogram(column)
+            shown = published[histogram.group]
+            overall = np.bincount(histogram.value[shown], histogram.rows[shown], len(histogram.column.words))
+            with np.errstate(divide="ignore", invalid="ignore"):  # of values that are not published
+                satisfied &= self.holds_for(histogram.compared_with(overall)) | ~published
+        return np.asarray(satisfied | (classes.sizes == 0))
+
     def holds_for(self, histogram: Histogram) -> np.ndarray:
         """Which classes satisfy the model for one sensitive column; empty classes are ignored."""
         raise TypeError(f"{type(self).__name__} does not implement holds_for()")
@@ -73,7 +85,7 @@ class SensitiveModel(PrivacyModel):
 
 @dataclass(frozen=True)
 class KAnonymity(PrivacyModel):
-    """Every published row shares its quasi-identifiers with at least k − 1 others.
+    """Every published row shares its quasi-identifiers with the rows of at least k − 1 other people.
 
     Samarati, Sweeney 1998; Sweeney, IJUFKS 2002.
     """
@@ -82,7 +94,7 @@ class KAnonymity(PrivacyModel):
     is_monotone = True
 
     def holds(self, classes: Classes) -> np.ndarray:
-        return np.asarray(classes.sizes >= self.k)
+        return np.asarray(classes.people >= self.k)
 
 
 @dataclass(frozen=True)
@@ -121,7 +133,7 @@ class KMap(PrivacyModel):
     def holds(self, classes: Classes) -> np.ndarray:
         if self.fraction is None:
             return np.asarray((classes.population >= self.k) | (classes.sizes == 0))
-        return np.asarray(classes.sizes >= self.min_rows)
+        return np.asarray(classes.people >= self.min_rows)
 
 
 @dataclass(frozen=True)
@@ -160,11 +172,11 @@ class LDiversity(SensitiveModel):
 
 @dataclass(frozen=True)
 class TCloseness(SensitiveModel):
-    """The sensitive values of a class are distributed as in the table, within earth mover's distance t.
+    """The sensitive values of a class are distributed as in the published table, within distance t.
 
-    N. Li, T. Li, Venkatasubramanian: "t-Closeness", ICDE 2007. The distance between two values is 1 (equal),
-    the height of their lowest common ancestor (hierarchical), or their difference in rank (ordered, for
-    numbers).
+    N. Li, T. Li, Venkatasubramanian: "t-Closeness", ICDE 2007; earth mover's distance. The distance between
+    two values is 1 (equal), the height of their lowest common ancestor (hierarchical), or their difference in
+    rank (ordered, for numbers). If rows are suppressed, the table is the one without them.
     """
 
     t: float = real(0.2, least=0, most=1, doc="maximum distance")
@@ -184,6 +196,8 @@ class TCloseness(SensitiveModel):
                 None,
                 "a hierarchy of the sensitive column when distance is 'hierarchical'",
             )
+
+    compares_with_table = True
 
     def holds_for(self, histogram: Histogram) -> np.ndarray:
         return np.asarray(self.measure(histogram) <= self.t + ROUNDING)
@@ -280,6 +294,8 @@ class BetaLikeness(SensitiveModel):
     column: str | None = field(default=None, metadata=None)
     kind: str = choice("enhanced", ("enhanced", "basic"), doc="whether frequent values get a tighter limit")
 
+    compares_with_table = True
+
     def holds_for(self, histogram: Histogram) -> np.ndarray:
         p = histogram.overall[histogram.value]
         limit = self.beta if self.kind == "basic" else np.minimum(self.beta, -np.log(p))
@@ -359,10 +375,11 @@ class ThresholdModel(PrivacyModel):
 
     def suppress_smallest(self, classes: Classes, published: np.ndarray) -> np.ndarray:
         """Suppress the smallest published classes until the statistic is low enough; return the rest."""
-        sizes = np.sort(classes.sizes[published & (classes.sizes > 0)])
+        people = classes.people
+        sizes = np.sort(people[published & (people > 0)])
         if not len(sizes):
             return published
-        measure = self.prepare(classes.sizes[classes.sizes > 0])
+        measure = self.prepare(people[people > 0])
         if measure(sizes) <= self.most:
             return published
         # suppressing the smallest classes never increases the statistic: bisect for the fewest
@@ -374,7 +391,7 @@ class ThresholdModel(PrivacyModel):
                 high = middle
             else:
                 low = middle
-        return np.asarray(published & ((classes.sizes > steps[high]) | (classes.sizes == 0)))
+        return np.asarray(published & ((people > steps[high]) | (people == 0)))
 
 
 @dataclass(frozen=True)
@@ -497,15 +514,24 @@ def find_differential_privacy(models: Sequence[PrivacyModel]) -> DifferentialPri
     return next((m for m in models if isinstance(m, DifferentialPrivacy)), None)
 
 
-def check_models(models: Sequence[PrivacyModel], classes: Classes) -> np.ndarray:
-    """Which classes satisfy every model."""
+def check_models(models: Sequence[PrivacyModel], classes: Classes, is_table: bool = False) -> np.ndarray:
+    """Which classes satisfy every model.
+
+    `is_table`: these are all classes of a table, of which those that violate a model will be suppressed. Then
+    models that compare a class with the table hold for the table that is left. Otherwise the classes are
+    compared with `SensitiveColumn.overall`.
+    """
     satisfied = np.ones(classes.number, bool)
     for m in models:
-        if m.is_per_class:
+        if m.is_per_class and not (is_table and m.compares_with_table):
             satisfied &= m.holds(classes)
+    # what one of these suppresses changes the table that the others measure
+    relative = [m for m in models if is_table and isinstance(m, SensitiveModel) and m.compares_with_table]
     thresholds = [m for m in models if isinstance(m, ThresholdModel)]
-    while thresholds:  # what one threshold suppresses may increase the statistic of another
+    while relative or thresholds:
         before = satisfied
+        for r in relative:
+            satisfied = satisfied & r.holds_among(classes, satisfied)
         for m in thresholds:
             satisfied = m.suppress_smallest(classes, satisfied)
         if (satisfied == before).all():

@@ -40,6 +40,7 @@ class Mondrian:
     strict: bool = flag(True, doc="rows with equal values stay together; False allows cuts between them")
 
     def run(self, table: EncodedTable, request: AnonymizationRequest) -> TableRelease:
+        request.require_rows("mondrian", table)
         request.require_per_class("mondrian")
         work = table if self.strict else split_rows(table)
         cutter = Cutter(work, request, self.strict)

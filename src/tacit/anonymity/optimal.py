@@ -19,12 +19,13 @@ bound is below the loss of the best node, which is then the optimum.
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..errors import BadData
-from ..parameters import bad, whole
+from ..parameters import bad, real, whole
 from .lattice import Evaluator, Node, NodeOutcome
 from .losses import CellMetric
 from .release import AnonymizationRequest, TableRelease, format_count, make_step, release_levels
@@ -43,9 +44,12 @@ class Optimal:
     """
 
     nodes: int = whole(2**24, least=1, doc="largest lattice to search; one bound per node is kept in memory")
+    seconds: float | None = real(
+        None, above=0, none=True, doc="time after which the best node found so far is used; None: no limit"
+    )
 
     def run(self, table: EncodedTable, request: AnonymizationRequest) -> TableRelease:
-        search = Search(table, request, self.nodes)
+        search = Search(table, request, self.nodes, self.seconds)
         loss, node, outcome = search.run()
         limit = search.evaluate.limit
         words = ", ".join(f"{c.name} {level}/{c.height}" for c, level in zip(table.columns, node))
@@ -69,13 +73,24 @@ class Optimal:
                 loss=loss,
             ),
         ]
-        return release_levels(table, node, outcome.suppressed_combinations, loss, trace, search.visited)
+        release = release_levels(table, node, outcome.suppressed_combinations, loss, trace, search.visited)
+        if search.is_stopped:
+            release.warnings.append(
+                f"The search was stopped after {self.seconds:g} seconds: the loss is {loss:.4f}, and the "
+                f"lowest one possible is at least {min(search.lowest, loss):.4f}. Raise seconds=, or use "
+                "hierarchies with fewer levels."
+            )
+        return release
 
 
 class Search:
     """Best-first search of the lattice."""
 
-    def __init__(self, table: EncodedTable, request: AnonymizationRequest, nodes: int):
+    def __init__(
+        self, table: EncodedTable, request: AnonymizationRequest, nodes: int, seconds: float | None = None
+    ):
+        self.end = math.inf if seconds is None else time.monotonic() + seconds
+        self.is_stopped, self.lowest = False, math.inf  # the lowest bound when the search was stopped
         self.top: Node = tuple(c.height for c in table.columns)
         self.shape = tuple(h + 1 for h in self.top)
         if math.prod(self.shape) > nodes or len(self.shape) > 60:  # NumPy arrays have at most 64 axes
@@ -110,6 +125,9 @@ class Search:
             node: Node = tuple(int(x) for x in np.unravel_index(int(np.argmin(self.bound)), self.shape))
             if not self.bound[node] < self.cutoff:
                 break
+            if self.best is not None and time.monotonic() > self.end:
+                self.is_stopped, self.lowest = True, float(self.bound[node])
+                break
             self.rule_out(node)
         if self.best is None:
             raise BadData(
@@ -143,7 +161,7 @@ class Search:
 
         Bisect for the highest node that achieves this.
         """
-        if self.can_tag:
+        if self.can_tag or self.evaluate.monotone_models:
             path = self.path(node)
             low, high = -1, len(path) - 1  # the top is already evaluated
             while high - low > 1:
@@ -181,8 +199,8 @@ class Search:
             self.best = outcome.loss, node, outcome
         if outcome.excludes_below:
             self.bound[below] = math.inf
-        elif isinstance(self.metric, CellMetric) and self.evaluate.is_monotone:
-            suppressed = outcome.suppressed_combinations
+        elif isinstance(self.metric, CellMetric) and self.evaluate.allows_suppression:
+            suppressed = outcome.suppressed_below
             charge = float(self.evaluate.suppressed_charge[suppressed] @ self.table.counts[suppressed])
             charges = _add_columns(self.evaluate.charges_below(node, suppressed))
             np.maximum(self.bound[below], charges + charge / self.metric.scale, out=self.bound[below])

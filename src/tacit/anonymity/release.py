@@ -11,7 +11,7 @@ import pandas
 
 from ..errors import BadData
 from ..parameters import bad
-from .classes import Classes, SensitiveColumn
+from .classes import Classes, SensitiveColumn, count_overall
 from .codes import pack_keys, rank_keys
 from .hierarchies import NULL, STAR
 from .losses import CELL_METRICS, CLASS_METRICS, METRICS, CellMetric, ClassMetric
@@ -42,6 +42,17 @@ class AnonymizationRequest:
         if self.metric in CLASS_METRICS:
             return ClassMetric(self.metric, table.rows, max(self.k, 1))
         raise bad("anonymize", "metric", self.metric, "one of " + ", ".join(map(repr, METRICS)))
+
+    def require_rows(self, method: str, table: EncodedTable) -> None:
+        """Raise if people have several rows: the method counts rows."""
+        if table.person is not None:
+            raise bad(
+                "anonymize",
+                "method",
+                method,
+                "'optimal' or Fixed(levels=…) with person=",
+                "This method counts rows, not people.",
+            )
 
     def require_only_k(self, method: str) -> int:
         """Return k. Raise if a model other than k-anonymity is requested."""
@@ -121,12 +132,25 @@ def price_levels(
     return metric.value(classes.sizes[occupied], is_published[occupied])
 
 
+def shuffle(frame: pandas.DataFrame) -> np.ndarray:
+    """An order of the rows that depends on their content only: by a hash of each row.
+
+    The order of the original often has a meaning (admission, household), and row labels may be ids.
+    """
+    try:
+        keys = pandas.util.hash_pandas_object(frame, index=False)
+    except TypeError:  # cells that are lists or the like
+        keys = pandas.util.hash_pandas_object(frame.astype(str), index=False)
+    return np.argsort(keys.to_numpy(), kind="stable")
+
+
 def build_frame(
     frame: pandas.DataFrame, table: EncodedTable, release: TableRelease, starred: bool
 ) -> pandas.DataFrame:
-    """The table to publish. Suppressed rows are left out, or `starred`: * in every quasi-identifier.
+    """The published rows, in the original order.
 
-    Columns at level 0 keep their cells and dtype.
+    Suppressed rows are left out, or `starred`: * in every quasi-identifier. Columns at level 0 keep their
+    cells and dtype.
     """
     published = release.record >= 0
     out = (frame if starred or published.all() else frame[published]).copy(deep=False)
@@ -153,11 +177,16 @@ def published_classes(table: EncodedTable, release: TableRelease) -> Classes:
         label = np.zeros(len(used), np.int64)
         label[used], number = rank_keys(key)
         label = label[record]
+    person = None if table.person is None else table.person[rows]
     sensitive = {
-        name: SensitiveColumn.from_rows(name, s.rows[rows], s.words, s.overall)
+        name: SensitiveColumn.from_rows(
+            name, s.rows[rows], s.words, count_overall(s.rows[rows], s.words, person), person
+        )
         for name, s in table.sensitive.items()
     }
-    return Classes(label, number, sensitive=sensitive)
+    return Classes(
+        label, number, sensitive=sensitive, members=None if person is None else (np.arange(len(rows)), person)
+    )
 
 
 def verify(classes: Classes, models: Sequence[PrivacyModel]) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from ..parties.ledger import Ledger
 from ..results import JobResult
 
@@ -71,7 +73,15 @@ class AnonymizationResult(JobResult):
     warnings: list[str] = field(default_factory=list)
     original: pandas.DataFrame | None = field(default=None, repr=False)  # the input, for the report only
     ledger: Ledger = field(default_factory=Ledger, repr=False)  # privacy spent, under differential privacy
-    shuffled: bool = False  # published rows are reordered: they cannot be matched to original rows
+    # the original row of each published one, which must not be published; None under differential privacy
+    rows: np.ndarray | None = field(default=None, repr=False)
+    # the column that tells whose a row is; it is not published
+    person: str | None = field(default=None, repr=False)
+
+    @property
+    def is_matchable(self) -> bool:
+        """Whether published rows can be matched to original ones, to measure utility."""
+        return self.rows is not None
 
     def explain(self) -> str:
         """The trace, one numbered line per step."""

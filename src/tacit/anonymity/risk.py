@@ -93,9 +93,11 @@ def measure_exposure(
     population: DataFrame | None = None,
     population_size: int | None = None,
     thresholds: Sequence[float] = THRESHOLDS,
+    person: np.ndarray | None = None,
 ) -> Exposure:
-    classes = classes_of(frame, quasi, sensitive)
-    f = classes.sizes
+    """Measure one table. With `person`, which numbers the people of the rows, people are counted."""
+    classes = classes_of(frame, quasi, sensitive, person)
+    f = classes.people
     prosecutor = _attacker(f, 1 / f, thresholds, f.size / f.sum() if f.size else 0.0)
     journalist, marketer, basis = prosecutor, prosecutor.average, "the table is the population"
     uniques, estimator = float((f == 1).sum()), "the table itself"
@@ -236,10 +238,32 @@ def find_warnings(
 
 
 def find_identifiers(frame: DataFrame, others: Sequence[str]) -> list[str]:
-    """Warnings for the unchanged columns that differ in every row."""
-    return [
-        f"The column {c!r} is neither a quasi-identifier nor sensitive and differs in every row: it may "
-        "identify people. Drop it or pseudonymize it."
-        for c in others
-        if len(frame) > 1 and np.bincount(encode_column(frame[c])[0]).max() == 1
-    ]
+    """Warnings for the unchanged columns that differ in every row, or in most."""
+    import pandas
+
+    warnings = []
+    for c in others:
+        if len(frame) < 2:
+            continue
+        counts = np.bincount(encode_column(frame[c])[0])
+        if counts.max() == 1:
+            warnings.append(
+                f"The column {c!r} is neither a quasi-identifier nor sensitive and differs in every row: it "
+                "may identify people. Drop it or pseudonymize it."
+            )
+        elif is_repeated_id(len(frame), counts) and not pandas.api.types.is_float_dtype(frame[c].dtype):
+            warnings.append(
+                f"The column {c!r} is neither a quasi-identifier nor sensitive and has {len(counts):,} "
+                f"different values in {len(frame):,} rows: it may be an id of people with several rows. If "
+                f"it tells whose a row is, pass person={c!r}; otherwise drop it or pseudonymize it."
+            )
+    return warnings
+
+
+def is_repeated_id(rows: int, counts: np.ndarray) -> bool:
+    """Whether values that occur `counts` times look like an id with repeats.
+
+    Half of the rows or more have a value that fewer than ten share, and there are at least 50 values: with
+    fewer, small tables of categories look the same.
+    """
+    return len(counts) >= 50 and 2 * int(counts[counts < 10].sum()) >= rows

@@ -15,7 +15,7 @@ import numpy as np
 import pandas
 
 from ..errors import BadData
-from .classes import Classes, SensitiveColumn
+from .classes import Classes, SensitiveColumn, count_overall
 from .codes import encode_column, key_rows, pack_keys, rank_keys, tally_keys
 from .hierarchies import NULL, STAR, Hierarchy, as_hierarchy
 from .losses import domain_share
@@ -83,6 +83,17 @@ class EncodedTable:
     sensitive: dict[str, SensitiveColumn] = field(default_factory=dict)
     population: np.ndarray | None = None  # rows of the population with each combination
     notes: list[Step] = field(default_factory=list)
+    person: np.ndarray | None = None  # of each row, if people have several rows
+
+    @cached_property
+    def members(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """The (combination, person) pairs that occur."""
+        if self.person is None:
+            return None
+        live = self.inverse >= 0
+        people = int(self.person.max(initial=0)) + 1
+        pairs = np.unique(self.inverse[live].astype(np.int64) * people + self.person[live])
+        return pairs // people, pairs % people
 
     @property
     def quasi(self) -> list[str]:
@@ -95,7 +106,7 @@ class EncodedTable:
 
     def partition(self, label: np.ndarray, number: int) -> Classes:
         """Classes with this label for each combination."""
-        return Classes(label, number, self.counts, self.sensitive, self.population)
+        return Classes(label, number, self.counts, self.sensitive, self.population, self.members)
 
     def classes(self, levels: Sequence[int]) -> Classes:
         """The classes if each column is generalized to one level."""
@@ -113,6 +124,7 @@ def encode(
     sensitive: Sequence[str] = (),
     nulls: str = "value",
     population: pandas.DataFrame | None = None,
+    person: np.ndarray | None = None,
 ) -> EncodedTable:
     """Encode a table. Rows with * in every quasi-identifier are already suppressed and are left out.
 
@@ -147,7 +159,7 @@ def encode(
         columns.append(Column.from_hierarchy(name, as_hierarchy(hierarchy, name, words), has_ranges))
         position = {v: i for i, v in enumerate(columns[-1].hierarchy.values)}
         parts.append(np.array([position[w] for w in words], dtype=np.int32)[codes.reshape(-1)])
-    table = EncodedTable(columns, np.stack(parts, axis=1), counts, inverse, notes=notes)
+    table = EncodedTable(columns, np.stack(parts, axis=1), counts, inverse, notes=notes, person=person)
     if population is not None:
         table.inverse, others = inverse[:n], inverse[n:]
         table.population = np.bincount(others, minlength=len(first))
@@ -207,9 +219,13 @@ def _is_number(word: str) -> bool:
 def _encode_sensitive(series: pandas.Series, name: str, table: EncodedTable) -> SensitiveColumn:
     codes, words = encode_column(series)
     live = table.inverse >= 0
+    overall = count_overall(codes[live], words, None if table.person is None else table.person[live])
+    if table.person is not None:
+        return SensitiveColumn(
+            name, table.inverse[live], codes[live], None, words, overall, codes, table.person[live]
+        )
     key = table.inverse[live].astype(np.int64) * len(words) + codes[live]
     first, _, counts = tally_keys(key, len(table.codes) * len(words))
-    overall = np.bincount(codes[live], minlength=len(words))
     return SensitiveColumn(
         name, key[first] // len(words), key[first] % len(words), counts, words, overall, codes
     )

@@ -42,6 +42,12 @@ _SHARED = (
         metavar="COLUMN",
         help="compare how well this column is predicted by models trained on anonymized and on original rows",
     ),
+    arg(
+        "--person",
+        metavar="COLUMN",
+        help="the column that tells whose a row is, if people have several rows: people are counted, not "
+        "rows, and the column is not published",
+    ),
     arg("--report", metavar="FILE", help="also write an HTML report"),
     FORCE,
     QUIET,
@@ -121,10 +127,21 @@ def add(verb: Callable[..., argparse.ArgumentParser]) -> None:
             help="fraction of the rows that may be suppressed, from 0 to 1 (default: depends on the method)",
         ),
         arg(
+            "--compare-limits",
+            metavar="FRACTION,…",
+            help="first print the loss for each of these fractions of suppressed rows, like 0,0.01,0.05",
+        ),
+        arg(
             "--suppressed",
             choices=("drop", "star"),
             default="drop",
             help="drop suppressed rows (default), or show them as *",
+        ),
+        arg(
+            "--seconds",
+            type=float,
+            metavar="S",
+            help="for --method optimal: use the best table found after this time (default: no limit)",
         ),
         DROP,
         arg(
@@ -212,15 +229,35 @@ def _anonymize(args: argparse.Namespace) -> Answer:
         separator, frame = read_header(args.table).separator, read_table(args.table, text=True)
         named = {"--quasi": quasi, "--sensitive": sensitive, "--pseudonymize": hidden, "--drop": dropped}
         named["--target"] = [args.target] if args.target else []
+        named["--person"] = [args.person] if args.person else []
         _check_columns(frame, named, args.epsilon is not None)
         if args.new_key and args.key:
             pseudonyms.new_key(args.key)
         if hidden:
             frame = pseudonyms.pseudonymize(frame, hidden, args.key)
         frame = frame.drop(columns=dropped)
-        progress.step(f"anonymizing {len(frame):,} rows by {args.method}")
         import tacit
 
+        if args.compare_limits is not None:
+            from ..jobs.anonymize import compare_limits
+
+            compared = compare_limits(
+                frame,
+                _parse_limits(args.compare_limits),
+                quasi=quasi,
+                k=args.k,
+                sensitive=sensitive,
+                hierarchies=_hierarchies(args.hierarchies, quasi),
+                method=method,
+                models=models,
+                metric=args.metric,
+                l=args.l,
+                t=args.t,
+                person=args.person,
+            )
+            for line in compared.to_string().splitlines():
+                progress.line(line)
+        progress.step(f"anonymizing {len(frame):,} rows by {args.method}")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the risk is measured and reported below
             result = tacit.anonymize(
@@ -236,6 +273,7 @@ def _anonymize(args: argparse.Namespace) -> Answer:
                 l=args.l,
                 t=args.t,
                 suppressed=args.suppressed,
+                person=args.person,
             )
         progress.step("measuring the remaining risk")
         left = tacit.risk(frame, result, quasi, sensitive=sensitive, target=args.target)
@@ -290,6 +328,18 @@ def _anonymize(args: argparse.Namespace) -> Answer:
     return value, show
 
 
+def _parse_limits(text: str) -> list[float]:
+    try:
+        limits = [float(word) for word in text.split(",")]
+    except ValueError:
+        limits = [-1.0]
+    if not all(0 <= limit <= 1 for limit in limits):
+        raise BadParameter(
+            f"--compare-limits is {text!r}; expected fractions of the rows from 0 to 1, like 0,0.01,0.05."
+        )
+    return limits
+
+
 def _check_options(args: argparse.Namespace, has_sensitive: bool) -> None:
     """Raise for values of options that the privacy models do not allow, by the options' names."""
     from ..anonymity import AverageRisk, DifferentialPrivacy, PopulationUniqueness
@@ -320,7 +370,7 @@ def _check_options(args: argparse.Namespace, has_sensitive: bool) -> None:
 
 
 def _method(args: argparse.Namespace) -> Any:
-    from ..anonymity import ALL, Fixed, Private
+    from ..anonymity import ALL, Fixed, Optimal, Private
 
     levels: dict[str, int] = {}
     for word in parse_columns(args.levels, "--levels"):
@@ -333,6 +383,13 @@ def _method(args: argparse.Namespace) -> Any:
             f"--levels cannot be combined with --method {args.method}, which chooses them. Omit it, or use "
             "--method fixed."
         )
+    if args.seconds is not None:
+        from ..parameters import check_value
+
+        if args.method != "optimal":
+            raise BadParameter(f"--seconds cannot be combined with --method {args.method}. Omit it.")
+        check_value("anonymize", "--seconds", args.seconds, Optimal, "seconds")
+        return Optimal(seconds=args.seconds)
     if args.method == "private":
         return Private(epsilon=args.search_epsilon, levels=levels or None)
     return Fixed(levels or None) if args.method == "fixed" else ALL[args.method]()
@@ -382,6 +439,7 @@ def _risk(args: argparse.Namespace) -> Answer:
             population_size=args.population_size,
             combinations=args.combinations,
             target=args.target,
+            person=args.person,
         )
         if page is not None:
             measured.report(page)
@@ -425,7 +483,9 @@ def _check_columns(frame: DataFrame, columns: dict[str, list[str]], is_private: 
 
     for option, names in columns.items():
         check_columns(frame, names, option, "anonymize", may_be_empty=True)
-    rest = [c for c in frame.columns if c not in (*columns["--quasi"], *columns["--drop"])]
+    rest = [
+        c for c in frame.columns if c not in (*columns["--quasi"], *columns["--drop"], *columns["--person"])
+    ]
     if is_private and rest:
         raise BadData(
             "anonymize: with --epsilon every published column is generalized. Add "

@@ -16,8 +16,9 @@ def add(verb: Callable[..., Any]) -> None:
     verb(
         "predict",
         _predict,
-        "Score new rows with the model of a run; or predict with a split network or a predictor of `tacit "
-        "ftl`: each party brings its part and its own rows; the holder of the top gets the predictions.",
+        "Score new rows with the model of a run; or predict with a split network, a predictor of `tacit ftl` "
+        "or a regression: each party brings its part and its own rows; the holder of the top, or of the "
+        "label, gets the predictions.",
         arg(
             "part",
             metavar="RUN|PART",
@@ -102,8 +103,11 @@ def _score(args: Any) -> Answer:
 
 
 def _predict_split(args: Any) -> Answer:
-    from ..jobs.vertical import predict_deployed as deployed
+    from ..jobs.vertical import predict_deployed, regress_predict
     from ..parties.ledger import Ledger
+
+    fitted = regress_predict.has_parts(args.part)
+    deployed: Any = regress_predict if fitted else predict_deployed
 
     if args.kit is not None:
         if len(args.file) > 1 or args.processes:
@@ -144,7 +148,7 @@ def _predict_split(args: Any) -> Answer:
         + (
             f", predictions in {value['out']}"
             if "out" in value
-            else ", predictions at the party that holds the top"
+            else f", predictions at the party that holds the {'label' if fitted else 'top'}"
         )
     )
     return answer(value, lines)

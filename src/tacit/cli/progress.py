@@ -168,12 +168,13 @@ class ClientWatch:
 def client_lines(value: dict[str, Any]) -> list[str]:
     """Say at the end what a client contributed and saw, from what `deployed.take_part` returns."""
     epsilon = "" if value["epsilon"] is None else f"; its account is at ε = {value['epsilon']:.4g}"
+    few = "; it has fewer rows than agreed (min_rows) and contributed none" if value["small"] else ""
     lines = [
         f"the run is over: {value['party']} answered {value['rounds_answered']} of {value['rounds']} rounds "
-        f"and {value['evaluations']} evaluations{epsilon}",
+        f"and {value['evaluations']} evaluations{epsilon}{few}",
         f"it sent {size(value['sent'])} and received {size(value['received'])}",
     ]
-    if shown := summary(value["metrics"]):
+    if shown := result_line(value["metrics"], value["metric"]):
         lines.append(f"all parties together: {shown}")
     if value["model"] is not None:
         lines.append(f"the model is in {value['model']}: `tacit predict {value['model']} new.csv` uses it")

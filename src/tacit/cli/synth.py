@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +49,12 @@ def add(verb: Callable[..., Any]) -> None:
             metavar="N",
             help="values that fewer than N rows share are not published: rare categories are replaced, "
             "extreme numbers are cut off (default: 10; 1 publishes every value)",
+        ),
+        arg(
+            "--person",
+            metavar="COLUMN",
+            help="the column that tells whose a row is, if people have several rows: it is not learned, "
+            "people are counted and held out, and the ε of a private model is for people",
         ),
         arg(
             "--rows",
@@ -98,6 +105,8 @@ def add(verb: Callable[..., Any]) -> None:
 
 def _synth(args: argparse.Namespace) -> Answer:
     from ..data.table_files import read_table
+    from ..synth import IdentifierWarning, Table, describe
+    from ..synth.protect import FLOOR
 
     _check(args)
     started, seed = time.monotonic(), args.seed or 0
@@ -110,11 +119,19 @@ def _synth(args: argparse.Namespace) -> Answer:
         else:
             generator = make_generator(args, insecure_seed=args.insecure_seed)
             _check_private(args, generator)
-            frame, holdout = _split_holdout(read_table(args.table).drop(columns=_columns_to_drop(args)), args)
+            read = read_table(args.table, declared=_declared_values(args.columns))
+            frame, holdout = _split_holdout(read.drop(columns=_columns_to_drop(args)), args)
             rows = args.rows or len(frame)
-            table = _table(frame, args.columns, generator.private)
-            _check_names(frame, table, args)
-            generator.fit(frame, table, watch=show_event(progress), floor=args.floor)
+            learned = frame.drop(columns=args.person) if args.person else frame
+            table = _table(learned, args.columns, generator.private)
+            _check_names(learned, table, args)
+            if not generator.private:
+                reading = describe(learned, table or Table.infer(learned), args.floor or FLOOR)
+                for line in _format_reading(reading):
+                    progress.line(line)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", IdentifierWarning)  # it is in the table of columns
+                generator.fit(frame, table, watch=show_event(progress), floor=args.floor, person=args.person)
             fit_seconds = time.monotonic() - started
         conditions = parse_conditions(generator.table, args.conditions)
         if args.save:
@@ -157,6 +174,7 @@ def _synth(args: argparse.Namespace) -> Answer:
             table=generator.table,
             name=name,
             seed=seed,
+            person=args.person,
         )
         scores.report(args.report)
         value |= {"scores": {s.name: s.value for s in scores.scores}, "warnings": scores.warnings}
@@ -199,10 +217,11 @@ def _check(args: argparse.Namespace) -> None:
                 or args.drop
                 or args.holdout
                 or args.floor is not None
+                or args.person is not None
                 or args.insecure_seed is not None
             ),
             "synth: --load uses a fitted generator; remove --report, --columns, --epochs, --set, --drop, "
-            "--holdout, --floor and --insecure-seed.",
+            "--holdout, --floor, --person and --insecure-seed.",
         ),
     )
     if args.load and not Path(args.load).exists():
@@ -321,6 +340,8 @@ def _split_holdout(frame: DataFrame, args: argparse.Namespace) -> tuple[DataFram
     share = args.holdout if args.holdout is not None else HOLDOUT if args.report else None
     if share is None:
         return frame, None
+    if args.person:
+        return _split_people(frame, share, args)
     shuffled = frame.sample(frac=1, random_state=args.seed or 0)
     held_out = round(share * len(frame))
     if not 2 <= held_out <= len(frame) - 2:
@@ -329,6 +350,44 @@ def _split_holdout(frame: DataFrame, args: argparse.Namespace) -> tuple[DataFram
             "or remove --report and --holdout."
         )
     return shuffled.iloc[held_out:].reset_index(drop=True), shuffled.iloc[:held_out].reset_index(drop=True)
+
+
+def _split_people(frame: DataFrame, share: float, args: argparse.Namespace) -> tuple[DataFrame, DataFrame]:
+    """Hold out people with all of their rows."""
+    import numpy as np
+
+    from ..people import encode_person
+
+    people = encode_person(frame, args.person, [], "synth")
+    order = np.random.default_rng(args.seed or 0).permutation(int(people.max()) + 1)
+    held_out = np.isin(people, order[: round(share * len(order))])
+    if not 2 <= held_out.sum() <= len(frame) - 2:
+        raise BadParameter(
+            f"synth: holding out {share:g} of {len(order)} people leaves too few rows on one side. Give more "
+            "rows, or remove --report and --holdout."
+        )
+    return frame[~held_out].reset_index(drop=True), frame[held_out].reset_index(drop=True)
+
+
+def _declared_values(path: str | None) -> dict[str, list[str]]:
+    """The text values of declared categories, which are no missing values even if they are NA or ?."""
+    if path is None:
+        return {}
+    columns, _ = read_columns(path)
+    return {
+        name: list(c.values)
+        for name, c in columns.items()
+        if not isinstance(c, str) and c.values and all(isinstance(v, str) for v in c.values)
+    }
+
+
+def _format_reading(reading: DataFrame) -> list[str]:
+    """The table of columns, as lines."""
+    shown = reading.reset_index()
+    shown["missing"], shown["rare"] = (
+        shown[c].map(lambda n: f"{n:,}" if n else "") for c in ("missing", "rare")
+    )
+    return ["how each column was read:", *shown.to_string(index=False).splitlines()]
 
 
 def make_generator(

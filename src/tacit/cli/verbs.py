@@ -24,6 +24,8 @@ MODULES: tuple[str, ...] = (
     "synthesize",
     "psi",
     "split",
+    "regress",
+    "join",
     "predict",
     "stats",
     "boost",

@@ -452,11 +452,12 @@ def _private(p: Plan) -> Iterator[Conflict]:
             "with noise_multiplier, ε follows from a party's number of rows, which the others do not know",
             "Give epsilon, or public_size.",
         )
-    if p.runtime == "parties" and not _is_declared(p.through.layout):
+    if p.runtime == "parties" and not _is_declared(p.through.layout) and not _layout(p).get("fit_epsilon"):
         yield Conflict(
             "private",
             "means and standard deviations follow from a party's rows, and ε does not cover them",
-            "Declare mean and std in [data], such as round numbers that everyone knows, or fit = 'none'.",
+            "Declare mean and std in [data], such as round numbers that everyone knows, give fit_epsilon and "
+            "bounds there, or set fit = 'none'.",
         )
     if p.engine == "stack":
         yield Conflict("private", "clients run one after the other", "Leave engine at 'auto', or use 'each'.")
@@ -493,7 +494,7 @@ def _objective(p: Plan) -> Iterator[Conflict]:
         yield Conflict("class_weight", f"{p.fed.name} is a regression, without classes", "Leave it out.")
     if p.class_weight != BALANCED:
         return
-    if _has_noise(p) or p.private is not None or p.fed.spent is not None:
+    if _has_noise(p) or p.private is not None or p.fed.spent is not None or _layout(p).get("fit_epsilon"):
         yield Conflict(
             "class_weight",
             "'balanced' needs the exact label counts of all parties together, which no ε covers",
@@ -571,7 +572,33 @@ def _is_declared(layout: Mapping[str, Any]) -> bool:
     return bool(layout.get("mean")) or layout.get("fit") == "none"
 
 
+def _layout(p: Plan) -> Mapping[str, Any]:
+    """[data] of a job for real parties; empty in a simulation."""
+    return p.through.layout if p.runtime == "parties" else {}
+
+
 def _preparation(p: Plan) -> Iterator[Conflict]:
+    layout = _layout(p)
+    is_small_known = layout.get("min_rows") is not None or layout.get("small", "refuse") != "refuse"
+    if is_small_known and (_has_noise(p) or p.private is not None):
+        yield Conflict(
+            "min_rows",
+            "in [data] it shows whether a party has so many rows, which ε does not cover",
+            "Leave min_rows and small out of [data]; a party knows by itself whether it is too small.",
+        )
+    if layout.get("small") == "drop" and p.pace is not None:
+        yield Conflict(
+            "pace",
+            f"{_name(p.pace)} asks whichever party is free, and small parties (small = 'drop') do not answer",
+            "Leave one of the two out.",
+        )
+    if layout.get("fit_epsilon") and _has_noise(p):
+        yield Conflict(
+            "guard",
+            "Noise claims an ε for all rows of a party, and fit_epsilon covers one row or person",
+            "Declare mean and std in [data], or set fit = 'party' there.",
+        )
+        return
     if p.runtime != "parties" or _is_declared(p.through.layout):
         return
     if p.through.layout.get("fit") == "federated" and _has_noise(p):

@@ -1,4 +1,4 @@
-"""Job files of `tacit split` and `tacit ftl`: one table of settings, and one for each party.
+"""Job files of `tacit split`, `ftl`, `regress` and `join`: one table of settings, and one for each party.
 
 [split]                                       [parties.bank]            [parties.shop]
 labels = "bank"                               file = "bank.csv"         file = "shop.csv"
@@ -16,6 +16,7 @@ from typing import Any
 
 from ..data.recipe import IMPUTE, SCALINGS, UNSEEN, WINSORIZE
 from ..errors import BadJob, BadParameter
+from ..mpc.glm_terms import FAMILIES, TIES
 from ..parameters import bad, choice, component, from_fields, from_table, hold_to_type, real, whole
 from ..protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ..protocols.splitnn_parts import MERGES
@@ -188,8 +189,75 @@ class TransferParty(TableParty):
     )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RegressSettings:
+    """[regress]: a regression with standard errors on secret shares."""
+
+    family: str = choice("binomial", FAMILIES, doc="distribution of the label")
+    ties: str = choice("efron", TIES, doc="method for equal times of a Cox model")
+    steps: int | None = whole(None, least=2, most=100, none=True, doc="of Newton's method; none: by family")
+    publish: bool = component(False, _take("publish", bool), doc="every party learns all estimates")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MatchedParty:
+    """A party with a table of people whom others have, too; or a helper without one."""
+
+    file: str = component("", _take("file", str), doc="its table, relative to the job file")
+    id: str = component("", _take("id", str), doc="the id column")
+    drop: Any = component((), _take("drop", list[str]), doc="columns to leave out")
+    duplicates: str = choice("refuse", ("refuse", "first"), doc="rows with the id of an earlier row")
+    helper: bool = component(False, _take("helper", bool), doc="it has no table and deals randomness")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RegressParty(MatchedParty):
+    """A party of a regression."""
+
+    label: str = component("", _take("label", str), doc="the column to explain, at one party")
+    time: str = component("", _take("time", str), doc="the time of a Cox model, at one party")
+    event: str = component("", _take("event", str), doc="whether the time ends with the event: 0 or 1")
+    categories: Any = component((), _take("categories", list[str]), doc="columns of codes, not numbers")
+
+
+def _take_questions(value: Any, where: str) -> Any:
+    if not isinstance(value, list) or not value or not all(isinstance(v, dict) for v in value):
+        raise bad(where, "queries", value, "one or more tables, [[join.queries]]")
+    known = ("name", "what", "of", "above", "by")
+    names = [v.get("name") for v in value]
+    for table in value:
+        unknown = [key for key in table if key not in known]
+        if unknown:
+            raise bad(where, "queries", unknown[0], f"one of {', '.join(known)}")
+        if not isinstance(table.get("name"), str) or names.count(table["name"]) > 1:
+            raise bad(where, "queries", table.get("name"), "a different name for each question")
+        if table.get("what") not in ("total", "count"):
+            raise bad(where, f"what of {table['name']!r}", table.get("what"), "'total' or 'count'")
+    return value
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JoinSettings:
+    """[join]: sums and counts over people whom all parties have."""
+
+    decimals: int = whole(2, least=0, most=6, doc="decimals of the columns; sums are exact")
+    minimum: int = whole(10, least=3, doc="fewest people in a figure, and in the difference of two")
+    queries: Any = component(
+        (),
+        _take_questions,
+        doc="tables with name, what (total or count), of (columns), above (thresholds) and by (a category)",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JoinParty(MatchedParty):
+    """A party of a join."""
+
+    columns: Any = component((), _take("columns", list[str]), doc="the columns that are asked about")
+
+
 def read_parties(
-    path: str | Path, verb: str, settings: type[CutSettings], party: type[TableParty]
+    path: str | Path, verb: str, settings: type[Any], party: type[Any]
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Read a job file; return ([verb] with defaults, what each [parties.…] gives), as plain values.
 

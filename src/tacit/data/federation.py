@@ -79,7 +79,7 @@ class Federation:
     which party, and are disjoint. `test` is the global test set. In a simulation one process has all rows; a
     real party has only its own. `notes` are remarks about how the rows were partitioned and encoded.
     `pipeline` says how rows of a table were encoded, if all parties encode alike, and `spent` what privacy
-    its statistics cost, if they have noise.
+    its statistics cost, if they have noise. `persons` are numbers of people, if rows belong to some.
     """
 
     name: str
@@ -99,6 +99,7 @@ class Federation:
     # the data set it was split from, which has the columns that rows are grouped by
     source: Dataset | None = field(default=None, repr=False, compare=False)
     subgroups: Subgroups | None = field(default=None, repr=False, compare=False)  # that metrics are split by
+    persons: Tensor | None = field(default=None, repr=False, compare=False)  # whose each row of `rows` is
 
     def __len__(self) -> int:
         return len(self.parties)
@@ -153,6 +154,7 @@ class Federation:
             test=Rows(rows.x[:0], rows.y[:0]),
             parties=(self.parties[k],),
             source=None,
+            persons=None if self.persons is None else self.persons[index],
             # with a global test set, the server counts the subgroups of its rows, and nobody else any
             subgroups=None if self.subgroups is None or len(self.test.y) else self.subgroups.select(index),
         )
@@ -478,6 +480,9 @@ def _partition(
         data.labels,
         tuple(notes),
         pipeline=data.pipeline,
+        persons=None
+        if data.persons is None
+        else torch.from_numpy(data.persons if kept is None else data.persons[kept]),
     )
     if data.table is not None:
         fed = data.table.standardize(fed, skew.test_owner(data, names), kept)

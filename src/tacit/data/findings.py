@@ -33,15 +33,32 @@ from .skews import USUAL_ROWS
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-LABELS = r"(label|target|outcome|class|y|ill|died|dead|death|mortality|readmitted|disease|diagnosis|income)"
-SITES = r"(hospital|hospital_?id|site|center|centre|clinic|station|ward|unit|institution|bank|branch)"
-PEOPLE = r"(patient|person|subject|customer|client|member|case|mrn|patient_?nbr)(_?(id|no|nr|nbr|number))?"
+LABELS = (
+    r"(label|target|outcome|class|y|ill|died|dead|death|mortality|survived|readmitted|disease|diagnosis|income|"
+    r"default|churn|relapse|status|event|response)"
+)
+SITES = r"(hospital|hospital_?id|site|center|centre|clinic|station|ward|unit|inst|institution|bank|branch)"
+PEOPLE = (
+    r"(patient|person|subject|individual|participant|customer|client|member|case|mrn|patient_?nbr)"
+    r"(_?(id|no|nr|nbr|number))?"
+)
+NEVER_LABELS = r"(sex|gender|male|female)"  # columns with two values that are hardly the outcome
+# an event, and the time until it or until the last look: together they are survival data
+EVENTS = r"(.*[_.])?(status|event|observed|cens(or(ed)?)?|died|dead|death|mortality|relapse)([_.].*)?"
+DURATIONS = (
+    r"(.*[_.])?(time|duration|futime|tte|follow_?up|survival)([_.]?(time|days|weeks|months|years))?|"
+    r"(days|weeks?|months)"
+)
 SENTINELS = (-9999, -999, -99, -9, -1, 99, 999, 9999, 99999, 999999)
 UNKNOWN = r"(unknown|unk|none|missing|not (known|available|done|recorded)|n\.?a\.?|n/k|nk|-+|\.+|x+|tbd)"
 EMPTY = 0.95  # a column with more missing values than this has too few values to learn from
 PERFECT = 0.99  # the AUC, or accuracy, of one column alone above which it probably is the outcome itself
 IMBALANCED = 0.65
 FEW_VALUES = 10  # a whole number with so few different values may be a code
+MANY_VALUES = 50  # categories with more values than this have hardly any rows for each
+CYCLES = {"hour": (0, 23), "month": (1, 12), "weekday": (0, 7), "dayofweek": (0, 7), "day_of_week": (0, 7)}
+FAR = 3  # spreads between other values and a code like 999 that a tail hardly reaches
+TYPO_RATIO = 10  # a typo is so much rarer than the word that was meant
 
 
 @dataclass(frozen=True)
@@ -120,7 +137,9 @@ def inspect_table(
         else:
             _inspect_column(name, rows[name], found)
     _find_few_values(rows, found)
+    _find_many_values(rows, found)
     _find_leaks(rows, found)
+    _find_duration(rows, found)
     if found.by is not None:
         _inspect_parties(rows, found)
     repeated = int(frame.duplicated().sum())
@@ -135,8 +154,11 @@ def inspect_table(
 
 def guess_label(frame: DataFrame) -> str:
     """Return the column that is probably the outcome: by its name, else the last with two values."""
-    names = list(map(str, frame.columns))
-    named = [c for c in names if re.fullmatch(f"(.*_)?{LABELS}(_.*)?", c, re.IGNORECASE)]
+    names = [c for c in map(str, frame.columns) if frame[c].nunique() > 1]
+    names = [c for c in names if not re.fullmatch(NEVER_LABELS, c, re.IGNORECASE)] or names
+    if not names:
+        raise BadData("no column has two different values, so there is nothing to learn.")
+    named = [c for c in names if re.fullmatch(rf"(.*[_.])?{LABELS}([_.].*)?", c, re.IGNORECASE)]
     two = [c for c in reversed(names) if frame[c].nunique() == 2]
     both = [c for c in named if c in two]
     return next(iter([*both, *named, *two, names[-1]]))
@@ -261,13 +283,22 @@ def _inspect_column(name: str, column: Series, found: Inspection) -> None:
                 f"{name!r} has {_some(codes)} in {hit} rows, far from its other values.",
                 "Declared as missing.",
             )
+        elif doubtful := _find_sentinels(column, doubtful=True):
+            hit = int(np.isin(to_numbers(column), doubtful).sum())
+            found.note(
+                *("doubtful sentinel", name),
+                f"{name!r} has {_some(doubtful)} in {hit} {'row' if hit == 1 else 'rows'}, beyond its other "
+                "values: a code for missing, a limit, or a large value.",
+                "Kept as numbers; if it means missing, declare "
+                f"missing_codes = {{ {_key(name)} = {doubtful} }}.",
+            )
         elif zeros := _count_doubtful_zeros(known):
             least = to_text(known[known > 0].nsmallest(1))[0]
             found.note(
                 *("zeros", name),
                 f"{name!r} is 0 in {zeros} {'row' if zeros == 1 else 'rows'}, "
                 f"and at least {least} in all others.",
-                f"Kept as numbers; if 0 means missing, declare missing_codes = {{ {name} = [0] }}.",
+                f"Kept as numbers; if 0 means missing, declare missing_codes = {{ {_key(name)} = [0] }}.",
             )
     if share > 0.5:
         found.note(
@@ -350,8 +381,17 @@ def _is_unknown(word: str) -> bool:
     return re.fullmatch(UNKNOWN, word.strip(), re.IGNORECASE) is not None
 
 
-def _find_sentinels(column: Series) -> list[float | int]:
-    """Return codes such as -9999 that are far from all other values of a number."""
+def _key(name: str) -> str:
+    """Return a column's name as a key of a job file."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
+
+
+def _find_sentinels(column: Series, doubtful: bool = False) -> list[float | int]:
+    """Return codes such as -9999 that are far from all other values of a number.
+
+    A code above all other values may be a limit, or the largest of a heavy tail (99999 as a capital gain). It
+    counts if it is `FAR` spreads away; `doubtful` returns those that are not.
+    """
     import pandas as pd
 
     if not pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column):
@@ -367,7 +407,9 @@ def _find_sentinels(column: Series) -> list[float | int]:
         wide = max(high - low, 1e-12)
         gap = low - code if code < low else code - high if code > high else 0.0
         only_negative = code < 0 <= low and code in (-1, -9, -99, -999, -9999) and abs(code) > 1
-        if gap > wide or (only_negative and gap > 0.1 * wide and (values == code).sum() > 1):
+        far = gap > wide or (only_negative and gap > 0.1 * wide and (values == code).sum() > 1)
+        unclear = far and code > high and gap <= FAR * wide
+        if far and unclear == doubtful:
             codes.append(code)
     return codes
 
@@ -386,6 +428,14 @@ def _count_doubtful_zeros(known: Series) -> int:
 def _find_few_values(rows: DataFrame, found: Inspection) -> None:
     """Find numbers with few whole values: codes of categories, or counts."""
     numbers = [name for name, kind in found.kinds.items() if kind == "number"]
+    cyclic = [name for name in numbers if _is_cyclic(name, rows[name])]
+    if cyclic:
+        found.note(
+            *("cycle", cyclic[0] if len(cyclic) == 1 else ""),
+            f"Numbers that begin again after their largest: {', '.join(map(repr, cyclic))}.",
+            "Read as numbers, so the ends are far apart; list them in `categories` (or --categories) to give "
+            "each value a weight of its own.",
+        )
     values = {
         name: without_codes(rows[name], found.settings.get("missing_codes", {}).get(name, ()))
         for name in numbers
@@ -393,7 +443,9 @@ def _find_few_values(rows: DataFrame, found: Inspection) -> None:
     few = [
         name
         for name, column in values.items()
-        if 2 < column.nunique() <= FEW_VALUES and (to_numbers(column.dropna()) % 1 == 0).all()
+        if name not in cyclic
+        and 2 < column.nunique() <= FEW_VALUES
+        and (to_numbers(column.dropna()) % 1 == 0).all()
     ]
     if few:
         found.note(
@@ -401,6 +453,45 @@ def _find_few_values(rows: DataFrame, found: Inspection) -> None:
             f"Whole numbers with 3 to {FEW_VALUES} different values: {', '.join(map(repr, few))}.",
             "Read as numbers; list those that are codes in `categories` (or --categories).",
         )
+
+
+def _is_cyclic(name: str, column: Series) -> bool:
+    """Whether a number is an hour, a month or a weekday."""
+    words = name.casefold().replace(" ", "_").split("_")
+    low, high = next((CYCLES[w] for w in (name.casefold(), words[-1]) if w in CYCLES), (1, 0))
+    values = to_numbers(column.dropna())
+    return bool(len(values) and low <= values.min() and values.max() <= high and (values % 1 == 0).all())
+
+
+def _find_many_values(rows: DataFrame, found: Inspection) -> None:
+    """Find categories with so many values that one column for each learns little."""
+    for name, kind in found.kinds.items():
+        distinct = rows[name].nunique() if kind.startswith("category") else 0
+        if distinct > MANY_VALUES:
+            counts = rows[name].value_counts()
+            few = int((counts < max(RARE_COUNT, RARE_SHARE * len(rows))).sum())
+            found.note(
+                *("many values", name),
+                f"{name!r} has {distinct} categories; {few} of them are in few rows.",
+                "Kept: each frequent one is a feature, rare ones are read as 'other'. Shorten the codes (the "
+                'first digits), leave the column out, or use name = "table_network" in [model].',
+            )
+
+
+def _find_duration(rows: DataFrame, found: Inspection) -> None:
+    """Find the time until an event beside the event as the label: it is known only afterwards."""
+    if not re.fullmatch(EVENTS, found.label, re.IGNORECASE):
+        return
+    for name in [c for c, kind in found.kinds.items() if kind == "number" and c != found.label]:
+        if re.fullmatch(DURATIONS, name, re.IGNORECASE):
+            found.kinds[name] = "duration"
+            found.add("drop", name)
+            found.settings.get("missing_codes", {}).pop(name, None)
+            found.note(
+                *("duration", name),
+                f"{name!r} may be the time until {found.label!r}, which is known only afterwards.",
+                "Left out; take it out of `drop` if it is known beforehand (survival: tacit stats cox).",
+            )
 
 
 def _find_typos(name: str, known: Series, found: Inspection, treatment: str) -> None:
@@ -414,7 +505,11 @@ def _find_typos(name: str, known: Series, found: Inspection, treatment: str) -> 
         folded = value.strip().casefold()
         larger = [v for v in counts.index if counts[v] > counts[value]]
         same = [v for v in larger if v.strip().casefold() == folded]
-        words = [v for v in larger if len(v) > 4 and not re.search(r"\d", v)]
+        words = [
+            v
+            for v in larger
+            if len(v) > 4 and not re.search(r"\d", v) and counts[v] >= TYPO_RATIO * counts[value]
+        ]
         close = same or (
             difflib.get_close_matches(value, words, n=1, cutoff=0.85)
             if len(value) > 4 and not re.search(r"\d", value)
@@ -450,7 +545,7 @@ def _inspect_parties(rows: DataFrame, found: Inspection) -> None:
         found.note(
             *("tiny parties", found.by),
             f"{len(small)} of {len(sizes)} parties have fewer than {USUAL_ROWS} rows: "
-            f"{_some([str(v) for v in small.index])}.",
+            f"{_some(to_text(small.index.to_series()).tolist())}.",
             'They are merged into one party; small = "drop" leaves them out.',
         )
 

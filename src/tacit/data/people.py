@@ -48,38 +48,39 @@ def split_by_time(data: Dataset, frame: DataFrame, column: str, after: str, form
     Earlier rows of a person who has a later one are left out: they would tell the model about test rows.
     """
     moments = frame[column]
-    if moments.isna().any():
-        first = int(moments.isna().to_numpy().argmax())
-        raise BadData(
-            f"{data.name}: {int(moments.isna().sum())} rows have no {column!r}, so it is unknown whether "
-            f"they belong to the test set; the first is {show_row(first)}. Fill or drop them first."
-        )
-    is_late = _is_late(data.name, column, moments, str(after), format)
-    rest = ~is_late
+    late = is_late(data.name, column, moments, str(after), format)
+    rest = ~late
     notes: list[str] = []
     if data.persons is not None:
-        early = rest & np.isin(data.persons, data.persons[is_late])
+        early = rest & np.isin(data.persons, data.persons[late])
         rest &= ~early
         if early.any():
             notes.append(
                 f"People with rows on both sides of {after} are in the test set only; their earlier rows are "
                 "left out."
             )
-    if not is_late.any() or not rest.any():
-        side = "later" if not is_late.any() else "earlier"
+    if not late.any() or not rest.any():
+        side = "later" if not late.any() else "earlier"
         raise BadData(
             f"{data.name}: no row has a {column!r} that is {side} than test_after={after!r}. Choose another "
             "day."
         )
-    made = select_rows(data, np.flatnonzero(rest), np.flatnonzero(is_late))
+    made = select_rows(data, np.flatnonzero(rest), np.flatnonzero(late))
     if notes and made.table is not None:
         made = replace(made, table=replace(made.table, notes=(*made.table.notes, *notes)))
     return made
 
 
-def _is_late(name: str, column: str, moments: Series, after: str, format: str | None) -> np.ndarray:
+def is_late(name: str, column: str, moments: Series, after: str, format: str | None) -> np.ndarray:
+    """Return whether each row is of this day or later."""
     import pandas as pd
 
+    if moments.isna().any():
+        first = int(moments.isna().to_numpy().argmax())
+        raise BadData(
+            f"{name}: {int(moments.isna().sum())} rows have no {column!r}, so it is unknown whether they "
+            f"belong to the test set; the first is {show_row(first)}. Fill or drop them first."
+        )
     if pd.api.types.is_numeric_dtype(moments):  # a year, or days since some day
         try:
             return np.asarray(to_numbers(moments) >= float(after))

@@ -22,12 +22,15 @@ from ..errors import BadData
 from ..parameters import bad, nearest
 
 if TYPE_CHECKING:
+    from pandas import Series
+
     from .federation import Federation, Rows
 
 MISSING, OTHER = "missing", "other"
 PARTY = "party"
 SITE = "site"
 MOST_VALUES = 50  # of a column: each takes its own counts
+FLAG = ("0", "1", MISSING)  # of a number without bands, where no row can be read to find its values
 MUST_BE = 'a list of columns, such as ["sex", "age: 40, 65", "party"]; a number needs the bounds of its bands'
 
 
@@ -117,29 +120,24 @@ class Subgroups(NamedTuple):
                 continue
             if d.column not in known:
                 raise BadData(f"subgroups: [data] has no column {d.column!r}. {nearest(d.column, known)}")
-            if (d.column in numbers) != bool(d.bounds):
-                fix = f'its bands, like "{d.column}: 40, 65"' if d.column in numbers else "its name alone"
-                raise BadData(f"subgroups: {d.column!r} is a {_kind(d.column in numbers)}; write {fix}.")
+            if d.bounds and d.column not in numbers:
+                raise BadData(f"subgroups: {d.column!r} is a column of texts; write its name alone.")
             texts = tuple(map(str, categories.get(d.column, ())))
             extra = tuple(t for t in (OTHER, MISSING) if t not in texts)
             columns.append(d.column)
-            values.append(d.values or (*texts, *extra))
+            values.append(d.values or (FLAG if d.column in numbers else (*texts, *extra)))
         none = torch.zeros(0, len(columns), dtype=torch.int64)
         return cls(tuple(columns), tuple(values), none, none, bool(parties))
 
-    def encode(self, declared: Sequence[str], frame: Any) -> Tensor:
+    def encode(self, declared: Sequence[str], frame: Mapping[str, Series], rows: int) -> Tensor:
         """Return the codes [rows, columns] of a table, whose columns have these values."""
         parsed = {d.column: d for d in map(parse, declared)}
         columns = [
             encode_column(frame[name].to_numpy(dtype=object), parsed[name], values)
             for name, values in zip(self.columns, self.values)
         ]
-        shape = (len(frame), len(columns))
+        shape = (rows, len(columns))
         return torch.from_numpy(np.stack(columns, 1) if columns else np.zeros(shape, dtype=np.int64))
-
-
-def _kind(is_number: bool) -> str:
-    return "number" if is_number else "column of texts"
 
 
 def is_missing(values: np.ndarray) -> np.ndarray:
@@ -166,6 +164,11 @@ def encode_column(values: np.ndarray, declared: Declared, names: Sequence[str]) 
         place = {name: i for i, name in enumerate(names)}
         rest = place.get(OTHER, -1)
         codes = np.array([place.get(_text(v), rest) for v in values], dtype=np.int64)
+        if tuple(names) == FLAG and (codes[~absent] < 0).any():
+            raise BadData(
+                f"subgroups: {declared.column!r} is a number with other values than 0 and 1; write its "
+                f'bands, like "{declared.column}: 40, 65".'
+            )
     codes[absent] = list(names).index(MISSING) if MISSING in names else -1
     return codes.astype(np.int64)
 

@@ -28,7 +28,7 @@ import gzip
 import io
 import lzma
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -118,12 +118,14 @@ def read_table(
     separator: str | None = None,
     decimal: str | None = None,
     encoding: str | None = None,
+    declared: Mapping[str, Sequence[str]] | None = None,
 ) -> DataFrame:
     """Read a CSV or Parquet file by the rules above.
 
     `ids` are read as text, exactly. `text=True` reads every cell of a CSV file so, as categories. A column of
     numbers with a decimal comma is refused, unless `decimal` says what the decimal sign is. `encoding` is
-    that of a CSV file, such as "cp1252" (default: UTF-8).
+    that of a CSV file, such as "cp1252" (default: UTF-8). `declared` are the text values of columns: such a
+    column is text, and a value of the list is never missing, even if it is NA or ?.
     Raises MissingFiles, BadData (with the place and what to do) or MissingExtra.
     """
     import pandas as pd
@@ -146,14 +148,19 @@ def read_table(
         frame = _as_categories(read_chunks(file, separator=separator, encoding=encoding))
     else:
         with _explain(file, encoding):
+            known = {n: set(v) for n, v in (declared or {}).items() if n in header.names}
 
             def parse(codes: Sequence[str] = ()) -> DataFrame:
                 return pd.read_csv(
                     file,
                     **_options(header, encoding),
                     decimal=decimal or ".",
-                    dtype=dict.fromkeys((*ids, *codes), str),
-                    na_values={name: list(NULLS) for name in header.names if name not in ids},
+                    dtype=dict.fromkeys((*ids, *codes, *known), str),
+                    na_values={
+                        name: [w for w in NULLS if w not in known.get(name, ())]
+                        for name in header.names
+                        if name not in ids
+                    },
                     keep_default_na=False,
                     low_memory=False,
                 )

@@ -54,6 +54,7 @@ class Table:
     label: str = ""
     notes: tuple[str, ...] = ()
     private: tuple[float, float, dict[str, tuple[float, float]]] | None = None  # ε, δ and bounds
+    group: str = ""  # the column that says whose a row is
 
     def values(self, column: str, test: bool = False) -> np.ndarray | None:
         frame = self.test if test else self.frame
@@ -133,8 +134,8 @@ class Table:
         if recipe.fit == "pooled" and not recipe.is_fitted:
             notes.append("Numbers were standardized by statistics pooled over all parties (fit='pooled').")
         frame = self.frame if kept is None else self.frame.iloc[kept]
-        if self.private is not None:
-            program = PrivatePreparation(Pipeline(recipe, self.label, fed.labels), *self.private)
+        program = self.program(fed)
+        if isinstance(program, PrivatePreparation):
             program.check()
             parts = {name: frame.iloc[fed.train.of(k).numpy()] for k, name in enumerate(fed.parties)}
             fed, pipeline = replace(fed, spent=program.spend), ideal(program, parts)
@@ -148,12 +149,21 @@ class Table:
             y, yt = (_standardize_target(t, *pipeline.target) for t in (y, yt))
         return replace(fed, rows=Rows(x, y), test=Rows(xt, yt), notes=(*fed.notes, *notes), pipeline=pipeline)
 
+    def program(self, fed: Federation) -> PipelinePreparation | PrivatePreparation | None:
+        """Return the sums by which parties fit the recipe together; None where they do not."""
+        if self.recipe.fit != "federated" or self.recipe.is_fitted:
+            return None
+        pipeline = Pipeline(self.recipe, self.label, fed.labels)
+        if self.private is None:
+            return PipelinePreparation(pipeline)
+        return PrivatePreparation(pipeline, *self.private, parties=len(fed), group=self.group)
+
     def fit(self, frame: DataFrame, x: Tensor, fed: Federation) -> Pipeline:
         """Return the pipeline fitted on training rows; the sums are those that real parties would compute."""
-        recipe = self.recipe
+        recipe, program = self.recipe, self.program(fed)
         pipeline = Pipeline(recipe, self.label, fed.labels)
-        if recipe.fit == "federated" and not recipe.is_fitted:
-            return ideal(PipelinePreparation(pipeline), {fed.name: frame})
+        if isinstance(program, PipelinePreparation):
+            return ideal(program, {fed.name: frame})
         pipeline = replace(pipeline, recipe=recipe.resolve(x))
         if (
             fed.classes is None and recipe.fit != "none"
@@ -313,7 +323,9 @@ def from_frame(
         groups={g: _group_values(frame[g]) for g in groups},
         test_groups={g: _group_values(extra[g]) for g in groups if g in extra.columns and len(extra)},
         table=Table(
-            frame, extra, recipe, isinstance(o["fit"], Recipe), id or "", label, tuple(notes), private
+            *(frame, extra, recipe, isinstance(o["fit"], Recipe), id or "", label, tuple(notes)),
+            private=private,
+            group=person or "",
         ),
         persons=None if person is None else people_of(name, frame[person]),
     )

@@ -27,6 +27,7 @@ from ..anonymity.release import (
     build_frame,
     format_count,
     published_classes,
+    shuffle,
     verify,
 )
 from ..anonymity.result import AnonymizationResult, HomogeneityWarning, IdentifierWarning
@@ -35,6 +36,7 @@ from ..anonymity.table import NULLS, encode
 from ..errors import BadData
 from ..parameters import bad, check, nearest, to_table
 from ..parties.ledger import Ledger, Spend
+from ..people import check_unique_names, encode_person, pick_one_row
 
 if TYPE_CHECKING:
     import pandas
@@ -58,8 +60,14 @@ def anonymize(
     population: pandas.DataFrame | None = None,
     nulls: str = "value",
     suppressed: str = "drop",
+    person: str | None = None,
 ) -> AnonymizationResult:
     """Anonymize a table: every row shares its quasi-identifiers with at least k − 1 others.
+
+    `person` is the column that tells whose a row is, if people have several rows. Then people are counted,
+    not rows, and the column is not published. Published rows are in an order that depends on their content
+    only, without their labels; `.rows` of the result, which must not be published, has their original
+    positions.
 
     `method` is a name in `anonymity.ALL` or an object such as `anonymity.Mondrian(strict=False)`. `l` and
     `t` are short for distinct l-diversity and t-closeness with equal distance; pass other models in
@@ -83,6 +91,7 @@ def anonymize(
             "a pandas DataFrame",
             "Read a file with pandas.read_csv(…, dtype=str) first.",
         )
+    check_unique_names(frame, "anonymize")
     quasi = check_columns(frame, quasi, "quasi", "anonymize")
     sensitive = check_columns(frame, sensitive, "sensitive", "anonymize", may_be_empty=True)
     both = [c for c in sensitive if c in quasi]
@@ -90,6 +99,9 @@ def anonymize(
         raise BadData(
             f"anonymize: {both[0]!r} is both in quasi and in sensitive. Remove it from one of them."
         )
+    people = None
+    if person is not None:
+        people = encode_person(frame, person, [*quasi, *sensitive], "anonymize")
     chosen = _resolve_method(method)
     for name, value, options in (
         ("metric", metric, METRICS),
@@ -128,6 +140,13 @@ def anonymize(
     checked_models = validate_models(requested, sensitive, population)
     hierarchies = hierarchies or {}
     private = find_differential_privacy(checked_models)
+    original, kept = frame, np.arange(len(frame))
+    if person is not None:
+        frame = frame.drop(columns=person)
+        if private is not None:  # one row of each person, so that ε is for people
+            assert people is not None
+            kept = pick_one_row(people)
+            frame, people = frame.iloc[kept].reset_index(drop=True), None
     if private is not None:
         _check_private(frame, quasi, checked_models, chosen, hierarchies, metric, max_suppressed, suppressed)
     unknown = sorted(set(hierarchies) - set(quasi))
@@ -142,11 +161,13 @@ def anonymize(
                 f"The population has no column {', '.join(map(repr, absent))}; it needs every "
                 "quasi-identifier."
             )
-    table = encode(frame, quasi, hierarchies, sensitive, nulls, population)
-    if k is not None and table.rows < k and private is None:
+    table = encode(frame, quasi, hierarchies, sensitive, nulls, population, people)
+    number = table.rows if people is None else int(people.max(initial=-1)) + 1
+    if k is not None and number < k and private is None:
+        unit = "row" if people is None else "person"
         raise BadData(
-            f"The table has {format_count(table.rows)}, fewer than k = {k}, so no class can have k rows. "
-            "Use a smaller k, or more rows."
+            f"The table has {format_count(number, unit).replace('persons', 'people')}, fewer than k = {k}, "
+            f"so no class can have k {'rows' if people is None else 'people'}. Use a smaller k, or more rows."
         )
     release = chosen.run(table, AnonymizationRequest(checked_models, max_suppressed, metric))
     classes = published_classes(table, release)
@@ -165,10 +186,15 @@ def anonymize(
         "max_suppressed": max_suppressed,
         "nulls": nulls,
         "suppressed": suppressed,
+        **({} if person is None else {"person": person}),
         "method": to_table(chosen),
     }
+    rows: np.ndarray | None = None
     if private is None:
         published = build_frame(frame, table, release, suppressed == "star")
+        order = shuffle(published)
+        shown = np.flatnonzero(release.record >= 0) if suppressed == "drop" else np.arange(len(frame))
+        published, rows = published.iloc[order].reset_index(drop=True), shown[order]
     else:
         # As sorted text: dtypes, order and labels of the rows would reveal facts about unpublished rows.
         as_text = replace(release, levels=[None] * len(quasi))
@@ -180,7 +206,7 @@ def anonymize(
         warnings.warn(note, IdentifierWarning, stacklevel=2)
     return AnonymizationResult(
         table=published,
-        suppressed=list(frame.index[release.record < 0]),
+        suppressed=list(original.index[kept[release.record < 0]]),
         levels=dict(zip(quasi, release.levels)),
         loss=release.loss,
         trace=table.notes + release.trace,
@@ -192,10 +218,48 @@ def anonymize(
         lattice=release.lattice,
         classes=classes.number,
         warnings=[*notes, *release.warnings, *identifiers],
-        original=frame,
-        ledger=Ledger() if private is None else _build_ledger(private, chosen),
-        shuffled=private is not None,
+        original=original,
+        ledger=Ledger() if private is None else _build_ledger(private, chosen, person),
+        rows=rows,
+        person=person,
     )
+
+
+def compare_limits(
+    frame: pandas.DataFrame, limits: Sequence[float] = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2), **options: Any
+) -> pandas.DataFrame:
+    """The loss by the share of rows that may be suppressed, to choose `max_suppressed`.
+
+    One row for each limit: rows suppressed, loss, classes, and the level of each quasi-identifier; NaN where
+    no table satisfies the models. `options` are those of `tacit.anonymize`.
+    """
+    import pandas
+
+    if "max_suppressed" in options:
+        raise bad(
+            "compare_limits", "max_suppressed", options["max_suppressed"], "left out: `limits` gives it"
+        )
+    rows: list[dict[str, Any]] = []
+    for limit in limits:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # those of the table that is chosen are raised when it is made
+            try:
+                made = anonymize(frame, max_suppressed=limit, **options)
+            except BadData as error:
+                if "privacy models" not in str(error):
+                    raise
+                rows.append({"max_suppressed": limit})
+                continue
+        rows.append(
+            {
+                "max_suppressed": limit,
+                "suppressed": len(made.suppressed),
+                "loss": made.loss,
+                "classes": made.classes,
+                **{f"level of {c}": level for c, level in made.levels.items()},
+            }
+        )
+    return pandas.DataFrame(rows).set_index("max_suppressed")
 
 
 def _check_private(
@@ -256,7 +320,7 @@ def _check_private(
             )
 
 
-def _build_ledger(private: DifferentialPrivacy, method: Method) -> Ledger:
+def _build_ledger(private: DifferentialPrivacy, method: Method, person: str | None = None) -> Ledger:
     ledger = Ledger()
     search = method.epsilon if isinstance(method, Private) else 0.0
     levels = f"levels by the exponential mechanism at ε = {search:g}" if search else "levels fixed in advance"
@@ -265,7 +329,7 @@ def _build_ledger(private: DifferentialPrivacy, method: Method) -> Ledger:
             f"sampling at {private.rate:.4f}, {levels}, classes of at least {private.k}",
             private.epsilon + search,
             private.delta,
-            "row, added or removed",
+            "row, added or removed" if person is None else f"person ({person}), added or removed",
             "anyone who sees the published table",
             "Poisson",
             "The table and its levels are covered; loss, trace, suppressed rows and reports are not.",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ EXPLAINS = {
     "by": ("parties",),
     "regression": ("integer outcome",),
     "missing_label": ("missing outcome",),
-    "drop": ("identifier", "empty", "constant", "leakage", "columns differ"),
+    "drop": ("identifier", "empty", "constant", "leakage", "duration", "columns differ"),
     "categories": ("leading zeros", "mixed"),
     "group": ("several rows of one person",),
     "missing_party": ("missing party",),
@@ -191,6 +191,16 @@ def _layout(frame: DataFrame, found: Inspection) -> dict[str, Any]:
         "date_formats": dict(recipe.date_formats),
         "missing_codes": {k: list(v) for k, v in codes.items()},
     }
+    if "group" in given:
+        layout["group"] = given["group"]
+    if "min_rows" in given:  # nobody has the rows of two parties, so none can be merged
+        layout |= {"min_rows": given["min_rows"], "small": "drop"}
+        found.findings[:] = [
+            replace(f, treatment='They contribute no rows (small = "drop"), and receive the model.')
+            if f.problem == "tiny parties"
+            else f
+            for f in found.findings
+        ]
     return {k: v for k, v in layout.items() if v not in (None, [], {})}
 
 
@@ -206,7 +216,8 @@ def _write(settings: Mapping[str, Any], found: Inspection, paths: list[str], rea
     for key in (k for k, v in settings.items() if isinstance(v, dict)):
         lines += ["", *_comments(_about(key, settings[key], found) if key != "date_formats" else [])]
         lines += [f"[data.{key}]", *(_line(column, value) for column, value in settings[key].items())]
-    lines += ["", "[model]", 'name = "logistic"']  # without [train], the defaults for tables apply
+    model = "linear" if found.labels is None else "logistic"
+    lines += ["", "[model]", f'name = "{model}"']  # without [train], the defaults for tables apply
     return "\n".join(lines) + "\n"
 
 

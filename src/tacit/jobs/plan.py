@@ -166,7 +166,8 @@ def plan(
             spends = _spends_of_rows(p, of_rows.spent, rounds)
         elif of_rows.spent:
             most = max(line.epsilon for line in of_rows.spent)
-            notes.append(f"ε is at most {most:.4g} at δ = {p.private.delta:g} for each row of a party.")
+            unit = local_dp.unit_of(p)
+            notes.append(f"ε is at most {most:.4g} at δ = {p.private.delta:g} for each {unit} of a party.")
         if (
             of_rows.spent
             and p.public_sizes is not None
@@ -174,8 +175,9 @@ def plan(
             and p.insecure_seed is None
         ):
             notes.append(
-                "the noisy numbers of rows behind this ε were drawn for this plan, and the run draws its "
-                "own; showing the plan to others is one more release of them."
+                f"the noisy numbers of {local_dp.PLURAL[local_dp.unit_of(p)]} behind this ε were drawn for "
+                "this plan, and the run draws its own; showing the plan to others is one more release of "
+                "them."
             )
     if p.runtime == "parties":
         notes += preparing.notes_of(p, p.through.layout, preparing.program_of(p, p.through.layout))
@@ -207,7 +209,7 @@ def plan(
 def _spends_of_rows(p: Plan, lines: list[Spend], rounds: int) -> dict[str, Any]:
     """Return the largest ε of all parties' rows, as the ledger of the run would state it."""
     assert p.private is not None
-    i = max(range(len(lines)), key=lambda k: lines[k].epsilon)
+    i, unit = max(range(len(lines)), key=lambda k: lines[k].epsilon), local_dp.unit_of(p)
     line, name = lines[i], p.fed.parties[i]
     multiplier = None  # real parties calibrate it to their own numbers of rows
     if p.public_sizes is not None:
@@ -216,7 +218,7 @@ def _spends_of_rows(p: Plan, lines: list[Spend], rounds: int) -> dict[str, Any]:
         multiplier = release.multiplier
     return {
         **dataclasses.asdict(line),
-        "unit": "row of any party" + line.unit.removeprefix(f"row of {name}"),
+        "unit": f"{unit} of any party" + line.unit.removeprefix(f"{unit} of {name}"),
         "note": f"The largest ε of {len(lines)} parties, that of {name!r}. {line.note}",
         "rounds": rounds,
         "budget": p.private.epsilon,
@@ -319,17 +321,11 @@ def _sees(p: Plan, guard: Guard | None, start: State) -> list[dict[str, str]]:
                 "what": f"{tested_reveals(p)} ({at_most}{size(tested)} each time it asks)",
             }
         )
-    if p.runtime == "parties":
-        program = preparing.program_of(p, p.through.layout)
-        if program is not None:
-            seen += [
-                {
-                    "party": "the server",
-                    "what": f"{program.max_steps} sums over the training rows of all parties: counts, sums "
-                    "and histograms of columns, before round 1; nothing of one party",
-                },
-                {"party": "every party", "what": "the statistics of the columns that follow from these sums"},
-            ]
+    is_real = p.runtime == "parties"
+    program = preparing.program_of(p, p.through.layout) if is_real else preparing.simulated_program(p)
+    if program is not None:
+        seen += [{"party": party, "what": what} for party, what in preparing.describe(program)]
+    if is_real:
         seen.append({"party": "every party", "what": Final.reveals})
     seen.append(
         {"party": "every party", "what": Down.reveals + ("; its noise is in it" if noise is not None else "")}

@@ -30,6 +30,7 @@ def risk(
     thresholds: Sequence[float] = THRESHOLDS,
     combinations: int = 3,
     target: str | None = None,
+    person: str | None = None,
 ) -> Risk:
     """Measure the risk of `after` and compare it with `before`.
 
@@ -39,7 +40,8 @@ def risk(
     the quasi-identifiers, sensitive columns and hierarchies). `population` is a table of everybody who could
     be in it, generalized in the same way; `population_size` is their number if there is no such table.
     `combinations` is the largest number of columns to combine. `target` is a column to predict, to compare
-    the accuracy of models trained on published and on original rows.
+    the accuracy of models trained on published and on original rows. `person` is the column that tells whose
+    a row is, if people have several rows (default: that of `tacit.anonymize`).
     """
     from pandas import DataFrame
 
@@ -79,4 +81,5 @@ def risk(
         combinations=combinations,
         target=target,
         result=result,
+        person=result.person if person is None and result is not None else person,
     )

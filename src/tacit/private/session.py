@@ -452,15 +452,16 @@ def spend(
     who: str = "row",
     adversary: str = MODEL_OBSERVERS,
     note: str = "",
+    units: str = "rows",
 ) -> Spend:
-    """Return the ledger line of a run."""
+    """Return the ledger line of a run; `units` are what is sampled."""
     r = account.release
     unit = {"poisson": f"{who}, present or not", "tree": f"{who}, left out of its place or not"}.get(
         r.sampling, f"{who}, exchanged for another"
     )
     about = "" if note in ("", PUBLIC) else "about "
     sampling = {
-        "poisson": f"Poisson ({batch_size} of {about}{rows:,} rows expected, drawn in secret)",
+        "poisson": f"Poisson ({batch_size} of {about}{rows:,} {units} expected, drawn in secret)",
         "fixed": f"fixed-size ({batch_size} of {rows:,} rows, drawn in secret)",
         "shuffle": "shuffled, which is accounted as no",
         "tree": "no",

@@ -38,17 +38,17 @@ def noisy_count(rows: int, release: Release, source: Source) -> int:
     return max(1, (rows * UNITS + noise + UNITS // 2) // UNITS)
 
 
-def describe_count(release: Release) -> str:
+def describe_count(release: Release, units: str = "rows") -> str:
     """Describe a noisy count, for the ledger."""
     return (
-        f"The number of rows was released with Gaussian noise of {release.multiplier:.3g} rows, which is "
-        "part of ε; sampling rate and steps are computed from it."
+        f"The number of {units} was released with Gaussian noise of {release.multiplier:.3g} {units}, "
+        "which is part of ε; sampling rate and steps are computed from it."
     )
 
 
-def describe_declared(size: int) -> str:
+def describe_declared(size: int, units: str = "rows") -> str:
     """Describe a declared number of rows, for the ledger."""
     return (
-        f"The number of rows was declared as {size:,} (public_size); sampling rate and steps are computed "
+        f"The number of {units} was declared as {size:,} (public_size); sampling rate and steps are computed "
         "from it, not from the rows."
     )

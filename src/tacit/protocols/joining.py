@@ -75,12 +75,13 @@ class Final(
 
 
 WITHHELD = -1  # in place of a number of rows that an ε covers
+TOO_FEW = 0  # in place of a number of rows below the one agreed on: the party contributes none
 
 
 class Ready(
     Message,
-    reveals="how many rows the party trains on and holds back (unless an ε covers them), the shape of a "
-    "row, the number of classes and of "
+    reveals="how many rows the party trains on and holds back (unless an ε covers them, or they are fewer "
+    "than agreed), the shape of a row, the number of classes and of "
     "parameters",
 ):
     rows: int

@@ -105,8 +105,11 @@ async def party(me: Party, terms: SplitTerms, mine: SplitInputs) -> dict[str, An
         if (terms.every and (epoch + 1) % terms.every == 0) or epoch + 1 == terms.epochs or ends:
             metrics = await _test(worker)
         if has_labels:
-            validation = {} if watch is None or watch.loss is None else {"validation_loss": watch.loss}
-            row = {"epoch": epoch + 1, "train_loss": loss, **validation, **metrics, "seconds": seconds}
+            validation = (
+                {} if watch is None or watch.loss is None else {"validation_loss": watch.loss * mine.unit}
+            )
+            losses = {"train_loss": loss * mine.unit, **validation}
+            row = {"epoch": epoch + 1, **losses, **metrics, "seconds": seconds}
             history.append(row)
             if mine.watch is not None:
                 mine.watch(row)

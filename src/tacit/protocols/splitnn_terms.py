@@ -183,6 +183,7 @@ class SplitInputs:
     protect: Any = None
     peek: Callable[[Tensor, Tensor], Tensor] | None = None
     measure: Callable[[Tensor, Tensor], dict[str, float]] | None = None
+    unit: float = 1.0  # what a loss of 1 is in the units of the labels, squared, for the history
     fingerprint: bytes = b""
     watch: Callable[[dict[str, Any]], None] | None = None
     within: float | None = None

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from ..errors import BadFrame
 
-# ABSENT and PRESENT: whether the party named as sender is connected
-MAIL, ABSENT, PRESENT, WELCOME = range(4)
+# ABSENT and PRESENT: whether the party named as sender is connected. FAILED: a party tells the hub that it
+# stops with an error, and the hub confirms it
+MAIL, ABSENT, PRESENT, WELCOME, FAILED = range(5)
 CHUNK = 1 << 19  # the most plaintext bytes in a record: each record has a fixed cost in all three processes
 SMALL_CHUNK = 1 << 18  # for messages of few records, so that parties and hub process them concurrently
 FEW = 8  # up to this many records of CHUNK, a message is sent in small ones
@@ -39,7 +40,7 @@ def pack(kind: int, sender: str, to: str, payload: bytes = b"") -> bytes:
 def unpack(data: bytes) -> Envelope:
     if len(data) > MAX_ENVELOPE:
         raise BadFrame(f"an envelope of {len(data)} bytes, more than the {MAX_ENVELOPE} allowed.")
-    if len(data) < 3 or data[0] > WELCOME:
+    if len(data) < 3 or data[0] > FAILED:
         raise BadFrame("not an envelope.")
     a, b = 3 + data[1], 3 + data[1] + data[2]
     if b > len(data):

@@ -5,7 +5,8 @@ connection. Nothing is stored for absent parties or on disk: parties keep unconf
 again, so a hub may be killed and restarted at any time. A sender whose messages wait for slow readers is not
 read from until they catch up: it can occupy at most QUOTA bytes here, and does not block others. The hub's
 own notes are bounded as well: at most one presence note per party and connection, and a note about an absent
-party counts on the quota of its sender.
+party counts on the quota of its sender. A party that stops with an error says which kind of error it was
+(stopping.py); until it connects again, and for RECENT seconds at most, parties that connect are told.
 """
 
 from __future__ import annotations
@@ -24,14 +25,29 @@ import grpc
 from cryptography import x509
 
 from ..errors import BadFrame, BadKit, NoHub, SealBroken
+from . import stopping
 from .certificates import Trust, party_of, pem
-from .envelope import ABSENT, CHECK, MAIL, MAX_ENVELOPE, METHOD, PRESENT, VERSION, WELCOME, pack, unpack
+from .envelope import (
+    ABSENT,
+    CHECK,
+    FAILED,
+    MAIL,
+    MAX_ENVELOPE,
+    METHOD,
+    PRESENT,
+    VERSION,
+    WELCOME,
+    pack,
+    unpack,
+)
 from .kits import Kit, keep_revocations
+from .listening import find_addresses
 
 log = logging.getLogger("tacit.hub")
 QUOTA = 64 << 20  # queued bytes of one sender
 ENTRY = 256  # bytes counted in addition to an envelope's size: the overhead of a queued one in Python
 HEARTBEAT = 10.0  # seconds; half-open connections are noticed after about twice this
+RECENT = 600.0  # seconds for which the failure of a party is told to those that connect after it
 LOOK_AGAIN = 2.0  # seconds between checks of the revocation list
 OPTIONS = [
     ("grpc.max_receive_message_length", MAX_ENVELOPE),
@@ -92,6 +108,7 @@ class Hub:
         self.watchers: dict[str, set[str]] = {}  # who is notified when a party connects or disconnects
         self.held: dict[str, int] = {}
         self.room: dict[str, asyncio.Event] = {}
+        self.failures: dict[str, tuple[str, float]] = {}  # the kind of a party's error, and when
         self.relayed = self.relayed_bytes = 0
         self.port = 0
         self._server: Any = None
@@ -113,22 +130,28 @@ class Hub:
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         credentials = grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
-        try:
-            self.port = self._server.add_secure_port(self.kit.listen, credentials)
-        except RuntimeError:
-            self.port = 0
-        if not self.port:
-            raise NoHub(
-                f"the hub cannot listen on {self.kit.listen}: the port is taken, or this machine has no "
-                "such address. "
-                "Stop whoever uses it, or set `listen` in party.toml."
-            )
+        self.port = 0
+        for address in find_addresses(self.kit.listen):
+            self.port = self._bind(address, credentials)
         await self._server.start()
         self._watch = asyncio.create_task(self._watch_revocations())
         log.info(
             "hub of federation %r listens on %s (port %d)", self.kit.federation, self.kit.listen, self.port
         )
         return self.port
+
+    def _bind(self, address: str, credentials: Any) -> int:
+        """Accept connections at one address; return its port."""
+        host, _, port = address.rpartition(":")
+        if port == "0" and self.port:  # all addresses of a name have the port that the first was given
+            address = f"{host}:{self.port}"
+        try:
+            bound = int(self._server.add_secure_port(address, credentials))
+        except RuntimeError:
+            bound = 0
+        if not bound:  # taken since it was checked
+            raise NoHub(f"the hub cannot listen on {address}: the port is taken. Stop whoever uses it.")
+        return bound
 
     async def stop(self) -> None:
         if self._watch is not None:
@@ -170,6 +193,7 @@ class Hub:
             log.info("%r connects again; its older connection is closed", name)
             old.close("another process connected with this party's certificate.")
         self.connections[name] = connection
+        self.failures.pop(name, None)
         log.info("%r is here (%s)", name, context.peer())
         connection.put(self._welcome(name))
         self._notify(name, PRESENT)
@@ -203,9 +227,17 @@ class Hub:
                 WELCOME,
                 "",
                 name,
-                json.dumps({"federation": self.kit.federation, "revoked": revoked}).encode(),
+                json.dumps(
+                    {"federation": self.kit.federation, "revoked": revoked, "failed": self._recent_failures()}
+                ).encode(),
             ),
         )
+
+    def _recent_failures(self) -> dict[str, tuple[str, float]]:
+        """{party: (the kind of its error, seconds since then)}."""
+        now = time.monotonic()
+        self.failures = {n: (why, at) for n, (why, at) in self.failures.items() if now - at < RECENT}
+        return {name: (why, now - at) for name, (why, at) in self.failures.items()}
 
     async def _read(self, requests: AsyncIterator[bytes], connection: Connection) -> None:
         name = connection.name
@@ -214,7 +246,7 @@ class Hub:
             async for data in requests:
                 try:
                     envelope = unpack(data)
-                    if envelope.kind != MAIL:
+                    if envelope.kind not in (MAIL, FAILED):
                         raise BadFrame("only the hub sends presence messages.")
                     if envelope.sender != name:
                         raise SealBroken(
@@ -225,6 +257,11 @@ class Hub:
                     log.warning("refused %r: %s", name, error)
                     connection.close(str(error))
                     return
+                if envelope.kind == FAILED:
+                    self.failures[name] = stopping.to_reason(bytes(envelope.payload)), time.monotonic()
+                    receipt = pack(FAILED, name, name)
+                    self._enter(connection, QueuedFrame(name, ENTRY + len(receipt), receipt))
+                    continue
                 for each in (data,) if self.tap is None else self.tap(name, envelope.to, data):
                     self._pass_on(connection, envelope.to, each)
                 while self.held.get(name, 0) > QUOTA:

@@ -5,7 +5,8 @@ delay. It gets an error if the hub refuses this party, cannot be reached for `pa
 messages. With `away`, for protocols that no party can leave and rejoin, it also gets an error if an awaited
 party has disconnected for that many seconds, or has restarted. `run(program, peers)` is for such protocols as
 well: a party that fails tells its peers (stopping.py), and a program that waits for one that failed gets an
-error at once.
+error at once. It also tells the hub the kind of its error: a party that connects later is told by the hub,
+and stops if one that it `needs` does not start again within `patience` seconds.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import logging
 import random
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -34,7 +36,7 @@ from ..parties.secret import Secret
 from . import stopping
 from .certificates import HUB_NAME
 from .channel import Channel, new_life
-from .envelope import ABSENT, MAIL, METHOD, PRESENT, VERSION, WELCOME, pack, unpack
+from .envelope import ABSENT, FAILED, MAIL, METHOD, PRESENT, VERSION, WELCOME, pack, unpack
 from .hub import OPTIONS
 from .kits import CertificateIdentity, Kit, keep_revocations
 
@@ -47,6 +49,7 @@ WAIT = (0.05, 2.0)
 RESTART = 2.0  # seconds that a restart of the hub may take; after them, the reason is looked for
 LINGER = 10.0  # seconds a finished party waits for others to receive its messages
 ABSENT_SHARE = 0.1  # the fraction of this time that it waits where no receiver is connected
+AGAIN = "Start this party again when it runs."
 CLIENT_OPTIONS = [
     *OPTIONS,
     ("grpc.ssl_target_name_override", HUB_NAME),
@@ -74,6 +77,7 @@ class Link:
         away: float | None = None,
         limits: MailLimits | None = None,
         start_wait: float = 0.0,
+        needs: Iterable[str] = (),
     ):
         self.kit, self.patience, self.linger, self.version, self.away = kit, patience, linger, version, away
         self.start_wait = start_wait  # seconds `drain` waits for a receiver that has not connected yet
@@ -93,6 +97,12 @@ class Link:
         self.notes: list[str] = []  # problems that were repaired or refused: for logs and tests
         self.peers: frozenset[str] = frozenset()  # parties that must not fail
         self._stopped: dict[str, PartyStopped] = {}  # parties that said that they failed
+        self.needs = frozenset(needs)
+        self.earlier: dict[
+            str, tuple[str, float]
+        ] = {}  # parties that failed before: (text, when it was told)
+        self._for_hub: list[bytes] = []
+        self._hub_confirmed = asyncio.Event()
         self.connections = 0
         self.sent_bytes = 0  # of messages, before encryption
         self.connected = asyncio.Event()
@@ -159,6 +169,8 @@ class Link:
                 await asyncio.wait([task])
             if not self._tasks[0].done():
                 self.tell(self.peers, error)
+                if not self._failed.done():
+                    await self._tell_hub(error)
             raise
         finally:
             # also after a failure: messages such as the reason why it cannot take part must arrive
@@ -171,6 +183,13 @@ class Link:
         for name in sorted(peers):
             self._channel(name).send(stopping.STOPPED, frame)
         self._news.set()
+
+    async def _tell_hub(self, error: BaseException) -> None:
+        """Tell the hub the kind of an error, for parties that connect later; wait for its receipt."""
+        self._for_hub.append(pack(FAILED, self.kit.name, "", stopping.reason_of(error).encode()))
+        self._news.set()
+        with suppress(TimeoutError):  # it may not be connected yet, and need not be
+            await asyncio.wait_for(self._hub_confirmed.wait(), RESTART)
 
     async def deliver(self, sender: str, to: str, scope: str, frame: bytes) -> None:
         if sender != self.kit.name:
@@ -341,6 +360,8 @@ class Link:
         try:
             while True:
                 self._news.clear()  # first: an event during writing sets it again
+                while self._for_hub:
+                    await call.write(self._for_hub.pop(0))
                 busy = [c for c in self.channels.values() if c.failure is None]
                 # one record per channel in turn, so that a large message does not block others
                 while busy:
@@ -377,6 +398,7 @@ class Link:
                 return  # the channel failed: nothing more is read from this party
             before = channel.their_life
             channel.receive(payload)
+            self.earlier.pop(sender, None)
             if channel.their_life != before:
                 log.info("party %r: the encrypted channel with %r is open", self.kit.name, sender)
             if channel.failure is not None:
@@ -387,8 +409,11 @@ class Link:
             self._room.set()
             if channel.busy:  # a confirmation may have made room
                 self._news.set()
+        elif kind == FAILED:
+            self._hub_confirmed.set()
         elif kind in (ABSENT, PRESENT) and sender in self.channels:
             if kind == PRESENT:
+                self.earlier.pop(sender, None)
                 self.channels[sender].reconnect()
                 self._news.set()
             elif self.channels[sender].present:
@@ -396,9 +421,32 @@ class Link:
         elif kind == WELCOME:
             self._renew(payload)
 
+    def _learn_failures(self, failed: Any) -> None:
+        """Show which parties failed before this one connected; the text is this party's own."""
+        for name, entry in failed.items() if isinstance(failed, dict) else ():
+            if name == self.kit.name or name not in self.kit.parties or name in self.earlier:
+                continue
+            if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[1], int | float):
+                continue
+            text = stopping.describe_earlier(name, str(entry[0]), entry[1])
+            self.earlier[name] = text, time.monotonic()
+            log.warning("%s", text)
+            if name in self.needs:
+                log.warning("waiting at most %.0f s for %r to start again (--patience)", self.patience, name)
+
+    def _check_earlier(self) -> None:
+        """Fail if a party that this one needs failed before, and does not start again."""
+        for name, (text, told) in self.earlier.items():
+            if name in self.needs and time.monotonic() - told > self.patience:
+                self._fail(
+                    PartyStopped(f"{text}. It did not start again within {self.patience:.0f} s. {AGAIN}")
+                )
+
     def _renew(self, payload: memoryview) -> None:
         try:
-            revoked = json.loads(bytes(payload)).get("revoked")
+            welcome = json.loads(bytes(payload))
+            revoked = welcome.get("revoked")
+            self._learn_failures(welcome.get("failed"))
             trust = self.kit.trust.update(revoked.encode()) if revoked else self.kit.trust
             if trust is not self.kit.trust:
                 self.kit = replace(self.kit, trust=trust)
@@ -428,6 +476,7 @@ class Link:
                     channel.tick(time.monotonic())
             self._check_broken()
             self._check_stopped()
+            self._check_earlier()
             self._check_held()
             if self.away is not None and self.connected.is_set():
                 self._check_missing(self.away)

@@ -12,7 +12,6 @@ and revocations.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import tomllib
@@ -85,20 +84,7 @@ def read_federation_file(path: str | os.PathLike[str]) -> FederationFile:
         raise BadJob(
             f"{file}: two parties have the same name (case is ignored). Give each party its own name."
         )
-    return FederationFile(name, hub, text("listen", _default_listen(host, port)), server, tuple(clients))
-
-
-def _default_listen(host: str, port: str) -> str:
-    """Return where a hub at this address accepts connections.
-
-    A loopback address is bound as it is. Any other may belong to a router or a cloud provider in front of
-    the hub's machine, so that the machine itself does not have it: then it is all of its interfaces.
-    """
-    try:
-        is_local = host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:  # a name
-        is_local = False
-    return f"{host if is_local else '0.0.0.0'}:{port}"
+    return FederationFile(name, hub, text("listen", hub), server, tuple(clients))
 
 
 def provision(

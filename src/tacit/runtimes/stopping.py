@@ -49,8 +49,26 @@ class RunStopped(
 
 def to_frame(error: BaseException) -> bytes:
     """Return the message that says why a party stopped."""
-    reason = next((reason for kind, reason in KINDS if isinstance(error, kind)), "error")
-    return bytes(encode(RunStopped(reason), MAX_BYTES))
+    return bytes(encode(RunStopped(reason_of(error)), MAX_BYTES))
+
+
+def to_reason(payload: bytes) -> str:
+    """Return the kind of an error that a party told the hub; "error" if it is none of the known ones."""
+    text = payload.decode("ascii", "replace")
+    return text if text in REASONS else "error"
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the kind of an error."""
+    return next((reason for kind, reason in KINDS if isinstance(error, kind)), "error")
+
+
+def describe_earlier(party: str, reason: str, seconds: float) -> str:
+    """Say that a party stopped before this one connected, by the hub's word."""
+    return (
+        f"party {party!r} stopped with an error {max(0.0, seconds):.0f} s ago, because "
+        f"{REASONS.get(reason, OTHER)} (by the hub's word; its own output says more)"
+    )
 
 
 def to_error(party: str, frame: Frame) -> PartyStopped:

@@ -26,10 +26,11 @@ from .dpctgan import DPCTGAN
 from .dpgan import DPGAN
 from .evaluate import Evaluation, evaluate, rank
 from .gan import GAN, WGAN
-from .generator import Generator, GeneratorState, load
+from .generator import Generator, GeneratorState, IdentifierWarning, load
 from .independent import Independent
 from .mst import MST
 from .pategan import PATEGAN
+from .reading import describe
 from .statistics import Statistics
 from .table import Table
 from .vae import TVAE
@@ -70,6 +71,7 @@ __all__ = [
     "GaussianCopula",
     "Generator",
     "GeneratorState",
+    "IdentifierWarning",
     "Independent",
     "Ordered",
     "Range",
@@ -80,6 +82,7 @@ __all__ = [
     "boolean",
     "categorical",
     "continuous",
+    "describe",
     "evaluate",
     "identifier",
     "integer",

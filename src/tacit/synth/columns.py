@@ -165,7 +165,14 @@ class Column:
 
     def to_numbers_unchecked(self, series: pd.Series) -> np.ndarray:
         """Convert a numeric series without checking the domain."""
-        return seconds(series, self.name) if self.kind == "datetime" else as_float(series, self.name)
+        if self.kind == "datetime":
+            return seconds(series, self.name, self.time_format)
+        return as_float(series, self.name)
+
+    @property
+    def time_format(self) -> str | None:
+        """How a date is written if it is text and not as in ISO 8601, like "%d.%m.%Y"."""
+        return self.dtype[5:] if self.dtype.startswith("text:") and self.dtype[5:7] != "%Y" else None
 
     def to_numbers_or_nan(self, series: pd.Series) -> np.ndarray:
         """Convert each cell independently; NaN where it cannot be read, never an error.
@@ -174,8 +181,9 @@ class Column:
         infers a time format.
         """
         if self.kind == "datetime":
+            written = self.time_format or "mixed"
             return _seconds_since_1970(
-                pd.to_datetime(series, errors="coerce", format="mixed", utc=True).dt.tz_localize(None)
+                pd.to_datetime(series, errors="coerce", format=written, utc=True).dt.tz_localize(None)
             )
         try:
             return np.array(series.to_numpy(dtype=np.float64, na_value=np.nan))
@@ -224,10 +232,13 @@ def boolean(*, missing: bool = False) -> Column:
     return Column("boolean", values=(False, True), missing=missing, declared=True)
 
 
-def timestamp(low: Any = None, high: Any = None, *, days: bool = False, missing: bool = False) -> Column:
+def timestamp(
+    low: Any = None, high: Any = None, *, days: bool = False, missing: bool = False, format: str = ""
+) -> Column:
     """A date and time; `days` restricts it to whole days.
 
-    Bounds are anything that pandas parses as a time.
+    Bounds are anything that pandas parses as a time. `format` is how text is written, like "%d.%m.%Y"
+    (default: ISO 8601, or inferred).
     """
     ends = [
         None if end is None else float(seconds(pd.Series([pd.Timestamp(end)]), "bound")[0])
@@ -239,6 +250,7 @@ def timestamp(low: Any = None, high: Any = None, *, days: bool = False, missing:
         high=ends[1],
         step=86_400.0 if days else 1.0,
         missing=missing,
+        dtype=f"text:{format}" if format else "",
         declared=None not in ends,
     )
 
@@ -341,10 +353,13 @@ def as_float(series: pd.Series, name: str) -> np.ndarray:
     return x
 
 
-def seconds(series: pd.Series, name: str) -> np.ndarray:
-    """Convert times to seconds since 1970, UTC; float64 keeps microseconds for 285 years."""
+def seconds(series: pd.Series, name: str, written: str | None = None) -> np.ndarray:
+    """Convert times to seconds since 1970, UTC; float64 keeps microseconds for 285 years.
+
+    `written` is the format of text.
+    """
     try:
-        times = pd.to_datetime(series)
+        times = pd.to_datetime(series, format=written)
     except (ValueError, TypeError) as error:
         raise BadData(
             f"the column {name!r} cannot be parsed as times: {error}. Convert it with pandas.to_datetime "

@@ -26,6 +26,7 @@ import pandas as pd
 
 from ..errors import BadData, MissingExtra
 from ..parameters import bad
+from ..people import check_unique_names, encode_person
 from . import fidelity, privacy, utility
 from .columns import check_known
 from .scores import Facet, MetricScore
@@ -156,12 +157,15 @@ def evaluate(
     table: Table | None = None,
     name: str = "synthetic",
     seed: int = 0,
+    person: str | None = None,
 ) -> Evaluation:
     """Compare a synthetic table with the real one it was generated from.
 
     `target` is the column that models are trained to predict. `keys` are the columns an attacker is assumed
     to know (default: the first half of the columns without the target). `table` declares the columns; without
-    it they are inferred from the real table. `seed` affects subsampling only.
+    it they are inferred from the real table. `seed` affects subsampling only. `person` is the column of the
+    real and the held-out table that tells whose a row is, if people have several rows: nobody may be in both,
+    and a person is singled out by what only her rows have.
     """
     try:
         import sklearn  # noqa: F401
@@ -170,7 +174,14 @@ def evaluate(
         raise MissingExtra("tacit.synth.evaluate", "synth", "scikit-learn") from None
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise bad("evaluate", "seed", seed, "a whole number of at least 0")
+    for which, frame in (("real", real), ("synthetic", synthetic), ("holdout", holdout)):
+        if isinstance(frame, pd.DataFrame):
+            check_unique_names(frame, f"evaluate: {which} table")
+    real, holdout, people = _take_people(real, holdout, person)
     views = Views(real, synthetic, holdout, table)
+    views.real.person = people[0]
+    if views.holdout is not None:
+        views.holdout.person = people[1]
     if target is not None:
         views.column_index(target)
     key_columns = _key_columns(views, keys, target)
@@ -184,6 +195,25 @@ def evaluate(
             scores += utility.measure(views, target, streams[1])
             scores += privacy.measure(views, key_columns, streams[2])
     return Evaluation(name, scores, views, target)
+
+
+def _take_people(
+    real: pd.DataFrame, holdout: pd.DataFrame | None, person: str | None
+) -> tuple[pd.DataFrame, pd.DataFrame | None, list[np.ndarray | None]]:
+    """Both tables without the column of people, and the person of each row."""
+    if person is None:
+        return real, holdout, [None, None]
+    frames = [f for f in (real, holdout) if f is not None]
+    people: list[np.ndarray | None] = [encode_person(f, person, [], "evaluate") for f in frames]
+    if holdout is not None:
+        both = set(real[person]) & set(holdout[person])
+        if both:
+            raise BadData(
+                f"evaluate: {len(both):,} people ({person}) have rows in the real table and in the holdout, "
+                "so the holdout is not unseen. Hold out people, not rows."
+            )
+    shown = [f.drop(columns=person) for f in frames]
+    return shown[0], shown[1] if holdout is not None else None, [*people, None]
 
 
 def _key_columns(views: Views, keys: Sequence[str] | None, target: str | None) -> list[int]:

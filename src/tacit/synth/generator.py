@@ -9,9 +9,10 @@ from __future__ import annotations
 import html
 import json
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -23,11 +24,14 @@ from ..errors import BadData, BadParameter
 from ..files import write_atomic
 from ..parameters import bad, check, to_table
 from ..parties.ledger import Ledger
+from ..people import encode_person, pick_one_row
 from ..results import JobResult, check_absent, encode_plain
 from .columns import Column
 from .constraints import Ordered, Unique
+from .dependencies import with_dependencies
 from .encode import Conditions, Layout
 from .protect import FLOOR, Protection, protect
+from .reading import is_repeated_id
 from .table import Table
 
 CHUNK = 65_536  # rows drawn at a time, so that a large sample is never in memory as a whole
@@ -74,6 +78,31 @@ def run_epochs(
     return history
 
 
+@dataclass(frozen=True)
+class FitOptions:
+    """The options of `fit` that are not parameters of a generator."""
+
+    floor: int = FLOOR
+    people: np.ndarray | None = None  # the person of each row
+    dependencies: bool = True
+
+
+class IdentifierWarning(UserWarning):
+    """A column may be an id of people with several rows."""
+
+
+def _warn_of_ids(frame: pd.DataFrame) -> None:
+    for i, name in enumerate(map(str, frame.columns)):
+        if is_repeated_id(frame.iloc[:, i].dropna(), name):
+            warnings.warn(
+                f"the column {name!r} has {frame.iloc[:, i].nunique():,} different values in {len(frame):,} "
+                f"rows: it may be an id of people with several rows. "
+                f"Give fit(…, person={name!r}), or declare it.",
+                IdentifierWarning,
+                stacklevel=4,
+            )
+
+
 class Generator(JobResult, ABC):
     """Learns the distribution of a table and samples synthetic rows from it.
 
@@ -112,6 +141,8 @@ class Generator(JobResult, ABC):
         watch: Watch | None = None,
         *,
         floor: int | None = None,
+        person: str | None = None,
+        dependencies: bool = True,
     ) -> Self:
         """Learn from a data frame and return self.
 
@@ -119,6 +150,10 @@ class Generator(JobResult, ABC):
         the data. Private generators require it. `watch` is called with a dictionary per epoch. Values that
         fewer than `floor` rows share (default: 10) are neither learned nor sampled; 1 turns this off. Private
         generators need no floor.
+
+        `person` is the column that tells whose a row is, if people have several rows. It is not learned; the
+        floor counts people, and a private generator uses one row of each person, so that its ε is for people.
+        `dependencies`: a column that another one determines keeps to it (not with private generators).
         """
         check(self)
         if floor is not None and (
@@ -128,10 +163,37 @@ class Generator(JobResult, ABC):
         if floor is not None and self.private:
             raise bad("fit", "floor", floor, "None: the noise of a private generator covers rare values")
         watch = watch or (lambda event: None)
-        return self.restore(*self._learn_frame(frame, table, watch, FLOOR if floor is None else int(floor)))
+        people = None
+        if person is not None:
+            frame, people = self._take_person(frame, table, person)
+        options = FitOptions(FLOOR if floor is None else int(floor), people, bool(dependencies))
+        fitted, state = self._learn_frame(frame, table, watch, options)
+        if person is not None:
+            whose = f"person ({person}), added or removed; one row of each was used"
+            state.ledger.spent[:] = [replace(s, unit=whose) for s in state.ledger.spent]
+        return self.restore(fitted, state)
+
+    def _take_person(
+        self, frame: pd.DataFrame, table: Table | Mapping[str, Column] | None, person: str
+    ) -> tuple[pd.DataFrame, np.ndarray | None]:
+        """The rows to learn from without the column of people, and the person of each."""
+        people = encode_person(frame, person, [], "fit")
+        names = (
+            [] if table is None else [c.name for c in table.columns] if isinstance(table, Table) else table
+        )
+        if person in names:
+            raise bad("fit", "person", person, "a column that `table` does not declare: it is not learned")
+        frame = frame.drop(columns=person)
+        if not self.private:
+            return frame, people
+        return frame.iloc[pick_one_row(people)].reset_index(drop=True), None
 
     def _learn_frame(
-        self, frame: pd.DataFrame, table: Table | Mapping[str, Column] | None, watch: Watch, floor: int
+        self,
+        frame: pd.DataFrame,
+        table: Table | Mapping[str, Column] | None,
+        watch: Watch,
+        options: FitOptions,
     ) -> tuple[Table, GeneratorState]:
         if table is None:
             if self.private:
@@ -140,11 +202,15 @@ class Generator(JobResult, ABC):
                     "Domains inferred from the data would reveal facts about single rows."
                 )
             table = Table.infer(frame)
+            _warn_of_ids(frame)
         elif not isinstance(table, Table):
             table = Table.declare(table)
         x = table.to_numbers(frame)
         table.resolve_constraints(x)  # the real rows must satisfy them
-        x, table, protection = protect(x, table, floor, np.random.default_rng([self.seed, 2]))
+        if options.dependencies:
+            table = with_dependencies(table, x, options.floor)
+        rng = np.random.default_rng([self.seed, 2])
+        x, table, protection = protect(x, table, options.floor, rng, options.people)
         table = table.resolve_constraints(x)
         layout = Layout(table)
         state = self.learn(layout.encode(x), layout, np.random.default_rng([self.seed, 0]), watch)

@@ -30,7 +30,7 @@ from .adversarial import CPU, TEMPERATURE, GeneratorNet, get_weights, torch_seed
 from .columns import Column, check_known
 from .constraints import Combinations
 from .encode import Conditions, Layout
-from .generator import Generator, GeneratorState, Watch
+from .generator import FitOptions, Generator, GeneratorState, Watch
 from .graphical import JunctionTree, Model
 from .marginals import Curator, Grid, Support, make_secret, marginal_spend, private_ledger
 from .table import Table
@@ -127,7 +127,11 @@ class PrivateGenerator(Generator):
         """Learn from declared columns; return what was learned and the privacy spent."""
 
     def _learn_frame(
-        self, frame: pd.DataFrame, table: Table | Mapping[str, Column] | None, watch: Watch, floor: int
+        self,
+        frame: pd.DataFrame,
+        table: Table | Mapping[str, Column] | None,
+        watch: Watch,
+        options: FitOptions,
     ) -> tuple[Table, GeneratorState]:
         """Undeclared columns are left out of the synthetic table."""
         table = declared_table(table, frame, type(self).__name__)

@@ -64,33 +64,49 @@ class Protection:
 
 
 def protect(
-    x: np.ndarray, table: Table, floor: int, rng: np.random.Generator
+    x: np.ndarray,
+    table: Table,
+    floor: int,
+    rng: np.random.Generator,
+    people: np.ndarray | None = None,
 ) -> tuple[np.ndarray, Table, Protection]:
-    """Return rows without rare values, the table without them, and what a sample is checked against."""
+    """Return rows without rare values, the table without them, and what a sample is checked against.
+
+    `people` is the person of each row; then people are counted, not rows.
+    """
     if floor <= 1:
         return x, table, Protection(1)
-    if len(x) < 2 * floor:
+    whose = np.arange(len(x)) if people is None else people
+    number, unit = len(np.unique(whose)), "rows" if people is None else "people"
+    if number < 2 * floor:
         raise BadData(
-            f"the table has {len(x)} rows; protecting rare values needs at least {2 * floor}, because values "
-            f"of fewer than floor={floor} rows are not published. Give more rows, or floor=1 to publish all "
-            "values."
+            f"the table has {number} {unit}; protecting rare values needs at least {2 * floor}, because "
+            f"values of fewer than floor={floor} {unit} are not published. Give more rows, or floor=1 to "
+            "publish all values."
         )
     x = x.copy()
     withheld: dict[str, list[int]] = {}
     bounds: dict[str, list[float]] = {}
     replaced: dict[str, int] = {}
     columns: list[Column] = []
+    original = x.copy()
+    # before single columns, whose replaced values could form combinations that do not occur
+    for constraint in table.constraints:
+        if isinstance(constraint, Combinations):
+            at = [table.column_index(n) for n in constraint.columns]
+            _protect_combinations(x, at, constraint, floor, rng, whose)
     for j, c in enumerate(table.modeled):
         before = x[:, j].copy()
         if c.is_number:
-            x[:, j], c = _protect_number(before, c, floor)
+            x[:, j], c = _protect_number(before, c, floor, whose)
             if c.declared:
                 bounds[c.name] = [float(np.nanmin(x[:, j])), float(np.nanmax(x[:, j]))]
         else:
-            x[:, j], c, codes = _protect_category(before, c, floor, rng)
+            x[:, j], c, codes = _protect_category(before, c, floor, rng, whose)
             if codes:
                 withheld[c.name] = codes
         columns.append(c)
+        before = original[:, j]
         changed = ~((before == x[:, j]) | (np.isnan(before) & np.isnan(x[:, j])))
         if not c.declared and not c.is_number:
             changed = ~np.isin(_values(table.modeled[j], before), _values(c, x[:, j]))
@@ -98,11 +114,6 @@ def protect(
             replaced[c.name] = int(changed.sum())
     named = {c.name: c for c in columns}
     table = replace(table, columns=tuple(named.get(c.name, c) for c in table.columns))
-    for constraint in table.constraints:
-        if isinstance(constraint, Combinations):
-            _protect_combinations(
-                x, [table.column_index(n) for n in constraint.columns], constraint, floor, rng
-            )
     valid = np.ones(len(x), dtype=bool)
     for constraint in table.constraints:  # cutting two columns off separately may turn their order around
         if isinstance(constraint, Ordered):
@@ -118,18 +129,31 @@ def _values(column: Column, codes: np.ndarray) -> np.ndarray:
     ]
 
 
-def _protect_number(x: np.ndarray, column: Column, floor: int) -> tuple[np.ndarray, Column]:
-    present = np.sort(x[~np.isnan(x)])
-    missing = len(x) - len(present)
-    if len(present) < floor:
+def _count_people(codes: np.ndarray, size: int, whose: np.ndarray) -> np.ndarray:
+    """The people with each code."""
+    pairs = np.unique(codes.astype(np.int64) * (int(whose.max()) + 1) + whose)
+    return np.bincount(pairs // (int(whose.max()) + 1), minlength=size)
+
+
+def _protect_number(
+    x: np.ndarray, column: Column, floor: int, whose: np.ndarray
+) -> tuple[np.ndarray, Column]:
+    inside = ~np.isnan(x)
+    order = np.argsort(x[inside], kind="stable")
+    values, people = x[inside][order], whose[inside][order]
+    missing = len(np.unique(whose[~inside]))
+    # the smallest value of each person, and the largest
+    smallest = np.sort(values[np.unique(people, return_index=True)[1]])
+    largest = np.sort(values[::-1][np.unique(people[::-1], return_index=True)[1]])
+    present = values
+    if len(smallest) < floor:
         raise BadData(
-            f"the column {column.name!r} has {len(present)} values that are not missing; fewer than "
+            f"the column {column.name!r} has {len(smallest)} values that are not missing; fewer than "
             f"floor={floor} are not published. Drop the column, or give floor=1 to publish every value."
         )
-    if len(present) < 2 * floor:
+    low, high = float(smallest[floor - 1]), float(largest[-floor])
+    if len(smallest) < 2 * floor or low > high:
         low = high = float(np.median(present))
-    else:
-        low, high = float(present[floor - 1]), float(present[-floor])
     x = np.clip(x, low, high)
     if 0 < missing < floor:  # that a value is missing is rare as well
         x = np.where(np.isnan(x), float(np.median(present)), x)
@@ -139,12 +163,12 @@ def _protect_number(x: np.ndarray, column: Column, floor: int) -> tuple[np.ndarr
 
 
 def _protect_category(
-    x: np.ndarray, column: Column, floor: int, rng: np.random.Generator
+    x: np.ndarray, column: Column, floor: int, rng: np.random.Generator, whose: np.ndarray
 ) -> tuple[np.ndarray, Column, list[int]]:
     """Return the codes, the column, and the codes that a sample must not have."""
     size = len(column.values)
     codes = np.where(np.isnan(x), size, x).astype(np.int64)
-    counts = np.bincount(codes, minlength=size + 1)
+    counts = _count_people(codes, size + 1, whose)
     frequent = np.flatnonzero(counts >= floor)
     if not len(frequent[frequent < size]):
         raise BadData(
@@ -172,11 +196,17 @@ def _protect_category(
 
 
 def _protect_combinations(
-    x: np.ndarray, at: list[int], constraint: Combinations, floor: int, rng: np.random.Generator
+    x: np.ndarray,
+    at: list[int],
+    constraint: Combinations,
+    floor: int,
+    rng: np.random.Generator,
+    whose: np.ndarray,
 ) -> None:
     """Replace rare combinations, in place."""
     keys = row_keys(np.nan_to_num(x[:, at], nan=np.inf))
-    _, first, group, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+    counts = _count_people(group.reshape(-1), len(first), whose)
     frequent = np.flatnonzero(counts >= floor)
     if not len(frequent):
         raise BadData(

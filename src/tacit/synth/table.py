@@ -16,6 +16,7 @@ from ..parameters import nearest
 from . import constraints as rules
 from .columns import DISCRETE, KINDS, Column, as_float, check_known, identifiers, scalar, seconds
 from .constraints import Combinations, Constraint, Range
+from .reading import find_date_format, is_medical_code
 
 MIN_ROWS = 2  # one row has no variation; a generator could only copy it
 ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2})?)?")
@@ -222,7 +223,8 @@ def _column(series: pd.Series, name: str, override: str | Column | None) -> Colu
             f"Table.infer: {name}={override!r} is not a kind of column. {nearest(override, list(KINDS))}"
         )
     kind = override.kind if isinstance(override, Column) else override or _kind(series, name)
-    inferred = _infer_domain(series, name, kind)
+    written = override.time_format if isinstance(override, Column) else None
+    inferred = _infer_domain(series, name, kind, written)
     if not isinstance(override, Column):
         return inferred
     if override.declared:
@@ -267,9 +269,11 @@ def _kind(series: pd.Series, name: str) -> str:
         return "boolean"
     if not kinds <= {str}:
         return _mixed_kind(present, name)
-    if all(ISO.fullmatch(v) for v in present.unique()):
+    if all(ISO.fullmatch(v) for v in present.unique()) or find_date_format(present.unique(), name):
         return "datetime"
     if distinct <= max(NEARLY_UNIQUE * len(present), 20):
+        return "categorical"
+    if is_medical_code(present, name):
         return "categorical"
     if np.mean([len(str(v).split()) for v in present.iloc[:1000]]) > WORDS_OF_TEXT:
         raise BadData(
@@ -295,8 +299,8 @@ def _mixed_kind(present: pd.Series, name: str) -> str:
     return "categorical"
 
 
-def _infer_domain(series: pd.Series, name: str, kind: str) -> Column:
-    """Infer a column of this kind, with the domain of the data."""
+def _infer_domain(series: pd.Series, name: str, kind: str, written: str | None = None) -> Column:
+    """Infer a column of this kind, with the domain of the data; `written` is the format of dates."""
     present = series.dropna()
     missing, dtype = bool(series.isna().any()), str(series.dtype)
     if kind == "id":
@@ -320,8 +324,14 @@ def _infer_domain(series: pd.Series, name: str, kind: str) -> Column:
             dtype=dtype,
         )
     if kind == "datetime":
-        x = seconds(present, name)
-        if not pd.api.types.is_datetime64_any_dtype(series.dtype):
+        if written is None and pd.api.types.is_object_dtype(series.dtype) | isinstance(
+            series.dtype, pd.StringDtype
+        ):
+            written = find_date_format([v for v in present.unique() if isinstance(v, str)], name)
+        x = seconds(present, name, written)
+        if written is not None:
+            dtype = f"text:{written}"
+        elif not pd.api.types.is_datetime64_any_dtype(series.dtype):
             widths = {len(str(v)) for v in present.unique()[:1000]}
             between = "T" if "T" in str(present.iloc[0]) else " "
             dtype = "text:" + (

@@ -26,6 +26,7 @@ from ...parameters import from_table, to_table, whole
 from .elsewhere import Deployed, Elsewhere
 from .plan import Plan, make_plan
 from .preparing import program_of
+from .preparing import to_table as to_table_of_program
 
 FORMAT = 2
 MOST_BYTES = (
@@ -94,7 +95,7 @@ class Contract:
             "parties": list(p.fed.parties),
             "data": None if layout is None else dict(layout),
             # the steps that a party answers before round 0, of the recipe in `data`
-            "preparation": None if program is None else {"fit": "federated", "steps": program.max_steps},
+            "preparation": to_table_of_program(program),
             "features": list(shape),
             "classes": p.fed.classes or 0,
             "model": models.table_of(model) if type(model) in models.ALL.values() else None,
@@ -214,8 +215,17 @@ class Contract:
             " → ".join(_stage(stage) for stage in t["guard"])
             or "none: the server sees each update in the clear"
         )
-        rows = "" if t["private"] is None else f"; {_row_privacy(t['private'])}"
-        if t["preparation"] is not None:
+        unit = "person" if t["data"] and t["data"].get("group") else "row"
+        rows = "" if t["private"] is None else f"; {_row_privacy(t['private'], unit)}"
+        if t["data"] and t["data"].get("min_rows"):
+            rows += f"; a party with fewer than {t['data']['min_rows']} rows contributes none"
+        if t["preparation"] is not None and "epsilon" in t["preparation"]:
+            prepared = t["preparation"]
+            rows += (
+                "; statistics of the tables by a hidden sum with every party's noise, ε = "
+                f"{prepared['epsilon']:g} at δ = {prepared['delta']:g} for each {prepared['unit']}"
+            )
+        elif t["preparation"] is not None:
             rows += (
                 f"; statistics of the tables by {t['preparation']['steps']} hidden sums over all parties"
                 + (", with how many rows have each label" if train["class_weight"] == BALANCED else "")
@@ -247,15 +257,16 @@ def _stage(stage: Mapping[str, Any]) -> str:
     return f"{stage['name']}({settings})"
 
 
-def _row_privacy(private: Mapping[str, Any]) -> str:
-    """What a contract promises for each row of a party."""
+def _row_privacy(private: Mapping[str, Any], unit: str) -> str:
+    """What a contract promises for each row, or person, of a party."""
     amount = (
         f"ε ≤ {private['epsilon']:g}"
         if private.get("epsilon") is not None
         else f"noise of {private['noise_multiplier']:g} times the clipping norm, taken of "
-        f"{private['public_size']:,} rows,"
+        f"{private['public_size']:,} {'people' if unit == 'person' else 'rows'},"
     )
-    return f"DP-SGD at each party: {amount} at δ = {private['delta']:g} for each of its training rows"
+    whom = "of its training rows" if unit == "row" else "person with all their training rows there"
+    return f"DP-SGD at each party: {amount} at δ = {private['delta']:g} for each {whom}"
 
 
 @dataclass(frozen=True)

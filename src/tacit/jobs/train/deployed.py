@@ -30,7 +30,7 @@ from ..ledger_file import record_command
 from .contract import Agreement, Contract
 from .elsewhere import Deployed, Elsewhere
 from .member import member
-from .party_rows import read_layout, read_rows
+from .party_rows import PartyTable, read_layout, read_party_table
 from .plan import make_plan, make_task
 from .train import train
 
@@ -148,7 +148,7 @@ def take_part(
     seen = Ledger()
 
     async def connected() -> tuple[Link, dict[str, Any]]:
-        async with Link(kit, patience=patience, version=__version__) as link:
+        async with Link(kit, patience=patience, version=__version__, needs=(kit.server,)) as link:
 
             def show(event: dict[str, Any]) -> None:
                 received = sum(line.bytes for line in link.mailbox.ledger.seen)
@@ -211,16 +211,23 @@ def check_party(kit: Kit, job: str | Path | None, data: str | Path | None) -> li
             )
     if job is not None:
 
-        def look() -> None:
+        def look() -> PartyTable | None:
             layout, options = read(job)
             plan = make_plan(federation(kit, layout), **options, runtime=Deployed(kit, layout))
             make_task(plan)
-            if data is not None:
-                read_rows(kit.name, data, layout, plan.seed, plan.private is not None)
+            if data is None:
+                return None
+            is_private = plan.private is not None
+            table = read_party_table(kit.name, data, layout, plan.seed, is_private, plan.subgroups)
+            table.encode()
+            return table
 
         try:
-            look()
+            table = look()
             checks.append((f"job {job}" + (f" with {data}" if data is not None else ""), ""))
+            if table is not None and table.is_small:
+                few = f"{data} has fewer than {table.agreed.min_rows} rows (min_rows)"
+                checks.append((f"{few}: this party will contribute none (small = 'drop')", ""))
             agreed = agreement(kit, job).agreed
             assert agreed is not None
             checks.append((f"{agreed.describe()} (the same number at every party with this job file)", ""))

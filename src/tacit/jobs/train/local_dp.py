@@ -1,4 +1,4 @@
-"""Record-level privacy in federated training: each party's local steps are DP-SGD, with its own ε.
+"""Privacy of rows or people in federated training: each party's local steps are DP-SGD, with its own ε.
 
 Whatever the algorithm, a local step gets its gradient from the task. Here that gradient is clipped and
 noisy, on rows that the party sampled by itself. So every update and every model is private for each of the
@@ -8,10 +8,16 @@ if it took part in every round.
 ε covers a row's presence, so nothing that a party sends depends on its exact number of rows. Sampling rate
 and steps follow from a public number: the declared `DPSGD.public_size`, or one noisy count that is part of
 each party's ε. All parties have the same weight.
+
+*People.* Where rows belong to people (`group`), the unit is a person with all their rows at a party. A step
+samples people, and a sampled person contributes the mean of their rows' clipped gradients. Its norm is at
+most that of one clipped gradient, however many rows they have: sensitivity, sampling and accounting are those
+of rows, with people in their place. Sizes, batches and epochs count people.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -44,6 +50,10 @@ SERVER = (
 )
 
 
+PLURAL = {"row": "rows", "person": "people"}
+PEOPLE = "A person is present or not with all their rows at this party; rows at other parties count there."
+
+
 class LocalDPTerms(NamedTuple):
     """The steps and the noise of parties of one size in a round."""
 
@@ -54,8 +64,9 @@ class LocalDPTerms(NamedTuple):
 
 def public_sizes(s: DPSGD, fed: Federation, insecure_seed: int | None) -> tuple[int, ...] | None:
     """Return the public number of rows of each party; None: the exact one, where nothing is guaranteed."""
+    counts = [count_units(fed, k) for k in range(len(fed))] if fed.persons is not None else None
     if not s.private:
-        return None
+        return None if counts is None else tuple(counts)
     if s.public_size is not None:
         return (s.public_size,) * len(fed)
     if isinstance(fed, Elsewhere):
@@ -63,8 +74,21 @@ def public_sizes(s: DPSGD, fed: Federation, insecure_seed: int | None) -> tuple[
     release = count_release(s)
     return tuple(
         noisy_count(n, release, source(insecure_seed, "number of rows", name))
-        for name, n in zip(fed.parties, fed.train.sizes.tolist())
+        for name, n in zip(fed.parties, counts or fed.train.sizes.tolist())
     )
+
+
+def count_units(fed: Federation, k: int) -> int:
+    """Return how many people train at party k or, where rows belong to nobody, how many rows."""
+    rows = fed.train.of(k)
+    return len(rows) if fed.persons is None else len(torch.unique(fed.persons[rows]))
+
+
+def unit_of(p: Plan) -> str:
+    """Return what ε is about: "row", or "person" where rows belong to people."""
+    if p.runtime == "parties" and p.through.layout:
+        return "person" if p.through.layout.get("group") else "row"
+    return "row" if p.fed.persons is None else "person"
 
 
 def settings_of(p: Plan) -> DPSGD:
@@ -103,6 +127,25 @@ def terms(p: Plan, size: int, epochs: int) -> LocalDPTerms:
     )
 
 
+class PartyPeople(NamedTuple):
+    """Whose the training rows of one party are."""
+
+    size: int  # how many people
+    person: np.ndarray | None  # of each row, from 0; None: each row is somebody else's
+    shares: Tensor | None  # one over the number of rows of each row's person
+
+    @classmethod
+    def of(cls, rows: int, persons: np.ndarray | None) -> PartyPeople:
+        if persons is None:
+            return cls(rows, None, None)
+        _, person, sizes = np.unique(persons, return_inverse=True, return_counts=True)
+        return cls(len(sizes), person, torch.from_numpy(1.0 / sizes[person]))
+
+    def rows_of(self, is_drawn: np.ndarray) -> np.ndarray:
+        """Return the rows of the people that were drawn: all of each, or none."""
+        return np.flatnonzero(is_drawn if self.person is None else is_drawn[self.person])
+
+
 class PrivateTask(Task):
     """A task whose gradients are DP-SGD's.
 
@@ -116,6 +159,8 @@ class PrivateTask(Task):
     source: Any
     known: dict[tuple[int, int], LocalDPTerms]  # by rows and local epochs
     rows: dict[int, int]  # the number of rows of each of its steps, by the step's key
+    shares: dict[int, Tensor]  # where rows belong to people: one over the number of rows of each row's person
+    people: dict[str, PartyPeople]  # by party
 
     @classmethod
     def of(cls, task: Task, p: Plan) -> PrivateTask:
@@ -130,7 +175,7 @@ class PrivateTask(Task):
         private.source = noise.keystream(
             Secret() if p.insecure_seed is None else SeededSecret(p.insecure_seed)
         )
-        private.known, private.rows = {}, {}
+        private.known, private.rows, private.shares, private.people = {}, {}, {}, {}
         return private
 
     def on(self, x: Tensor, y: Tensor) -> PrivateTask:
@@ -141,13 +186,13 @@ class PrivateTask(Task):
 
     def redraw(self, plans: Plans, name: str, epochs: int) -> Plans:
         """Return a client's plan for its public size, with each step's rows drawn by Poisson sampling."""
-        size, held = self.public_size(name), int(self.plan.fed.train.sizes[self.plan.fed.parties.index(name)])
+        size, people = self.public_size(name), self._people_of(name)
         if (size, epochs) not in self.known:
             self.known[size, epochs] = terms(self.plan, size, epochs)
         self.now = self.known[size, epochs]
         self.left = self.now.steps
         samples = [
-            np.flatnonzero(discrete.uniform(size, held, self.source) < self.now.width)
+            people.rows_of(discrete.uniform(size, people.size, self.source) < self.now.width)
             for _ in range(self.now.steps)
         ]
         widest = max(self.now.width, *(len(d) for d in samples))
@@ -157,10 +202,12 @@ class PrivateTask(Task):
         )
         # the expected number: algorithms weigh by it (FedSGD, FedNova), and the real one is secret
         live[..., : self.now.width] = 1
-        self.rows = {}
+        self.rows, self.shares = {}, {}
         for t, rows in enumerate(samples):
             index[0, t, : len(rows)] = rows
             self.rows[int(plans.key[0, t])] = len(rows)
+            if people.shares is not None:
+                self.shares[int(plans.key[0, t])] = people.shares[torch.from_numpy(rows)]
         # a weight would show the server the number of rows
         weight = torch.ones_like(plans.size) if self.settings.private else plans.size
         return plans._replace(
@@ -169,6 +216,15 @@ class PrivateTask(Task):
             key=plans.key[:, : self.now.steps],
             size=weight,
         )
+
+    def _people_of(self, name: str) -> PartyPeople:
+        if name not in self.people:
+            fed = self.plan.fed
+            rows = fed.train.of(fed.parties.index(name))
+            self.people[name] = PartyPeople.of(
+                len(rows), None if fed.persons is None else fed.persons[rows].numpy()
+            )
+        return self.people[name]
 
     def gradient(self, current: LocalState, batch: Batch) -> tuple[Tensor, LocalState]:
         self.left -= 1
@@ -187,6 +243,7 @@ class PrivateTask(Task):
             )
             self._local.ghost.is_mean = False
         ghost = self._local.ghost
+        ghost.factors = self._factors(int(batch.key))
         mine.load(current.w, current.buffers.get("buffers"))
         count = self.rows[int(batch.key)] if self.rows else int(batch.live.sum())
         if count:
@@ -208,6 +265,13 @@ class PrivateTask(Task):
         g = torch.cat([by_parameter.get(id(p), torch.zeros_like(p)).reshape(-1) for p in mine.values])
         return self.add_penalty(g / self.now.width, current.w), current  # λ·W is the same on any rows
 
+    def _factors(self, key: int) -> Callable[[Tensor], Tensor]:
+        """Return the clipping factors of a step; of a person's rows, their mean is taken."""
+        factors, share = self.settings.factors(), self.shares.get(key)
+        if share is None:
+            return factors
+        return lambda norms: factors(norms) * share.to(norms)
+
     def loss(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor:
         raise BadParameter(
             f"train: {type(self.plan.algorithm).__name__} uses the losses of a party's rows, which no noise "
@@ -220,6 +284,18 @@ class PrivateTask(Task):
         )
 
 
+def describe_size(p: Plan) -> str:
+    """Describe, for a ledger, how the number of a party's rows or people is known, and what a person is."""
+    s, unit = settings_of(p), unit_of(p)
+    plural = PLURAL[unit]
+    known = (
+        describe_count(count_release(s), plural)
+        if s.public_size is None
+        else describe_declared(s.public_size, plural)
+    )
+    return known if unit == "row" else f"{known} {PEOPLE}"
+
+
 def spent(p: Plan, rounds: int) -> Ledger:
     """Return the ledger's line of each party."""
     ledger, s = Ledger(), settings_of(p)
@@ -229,18 +305,18 @@ def spent(p: Plan, rounds: int) -> Ledger:
             "nothing is guaranteed."
         )
         return ledger
-    known = describe_count(count_release(s)) if s.public_size is None else describe_declared(s.public_size)
+    known, unit = describe_size(p), unit_of(p)
     note = f"Accounted as if this party took part in every round. {known} All parties weigh the same."
     if p.public_sizes is None:  # real parties, which know their numbers of rows
         assert s.epsilon is not None  # conflicts.py
         for name in p.fed.parties:
             ledger.spend(
                 Spend(
-                    f"DP-SGD of {p.rounds} rounds, calibrated by the party to its noisy number of rows and "
-                    "charged to its own account",
+                    f"DP-SGD of {p.rounds} rounds, calibrated by the party to its noisy number of "
+                    f"{PLURAL[unit]} and charged to its own account",
                     s.epsilon,
                     s.delta,
-                    f"row of {name}, present or not",
+                    f"{unit} of {name}, present or not",
                     SERVER,
                     "Poisson (drawn by the party, in secret)",
                     f"At most: the party's own ledger says what was spent. {known}",
@@ -253,5 +329,5 @@ def spent(p: Plan, rounds: int) -> Ledger:
         account = Account(t.release, s.delta, spent=t.steps * rounds)
         for release in _earlier(s):
             account.spend(0, release)
-        ledger.spend(spend(s, account, t.width, size, f"row of {name}", SERVER, note))
+        ledger.spend(spend(s, account, t.width, size, f"{unit} of {name}", SERVER, note, PLURAL[unit]))
     return ledger

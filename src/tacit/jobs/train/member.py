@@ -20,7 +20,8 @@ from ...accounting import Account
 from ...algorithms.types import State
 from ...crypto.digest import Digests
 from ...data.federation import Rows
-from ...data.pipeline import Pipeline, PipelinePreparation
+from ...data.pipeline import Pipeline
+from ...data.private_preparation import PrivatePreparation
 from ...engine.losses import Objective
 from ...engine.task import Task
 from ...errors import BadData, BadJob, BadRun, BudgetSpent, ProtocolError, TacitError
@@ -45,6 +46,8 @@ from .local import Member
 from .objective import balance_classes
 from .party_rows import PartyTable, load_rows, read_party_table
 from .plan import Plan
+from .preparation_account import PaidAnswers
+from .preparing import PartyPreparation
 from .record import STATISTICS, Record
 from .row_privacy import RowPrivacy
 
@@ -131,7 +134,8 @@ async def prepare_table(me: Party, work: ClientWork, boss: str) -> None:
     assert program is not None
     assert table is not None
     assert rules is not None
-    answers = AnswerFile(work.state, work.name, rules.contract)
+    answers = work.answers
+    assert answers is not None
     answers.bind_table(work.record.bound["data"])  # sums over changed rows could be subtracted
     while True:
         vectors = await sum_program.client(
@@ -195,7 +199,8 @@ class ClientWork:
         self.contract: Contract | None = None
         self.prepared = asyncio.Event()  # the contract is accepted, and rows are read
         self.table: PartyTable | None = None
-        self.program: PipelinePreparation | None = None  # of the federated preparation of this table
+        self.program: PartyPreparation | None = None  # of the federated preparation of this table
+        self.answers: AnswerFile | None = None  # that this party gave to it
         self.rules: SumRules | None = None
         self.pipeline: Pipeline | None = None  # its result, or what this party fitted alone
         self.fitted = asyncio.Event()
@@ -229,12 +234,17 @@ class ClientWork:
             self.prepared.set()
         assert self.mine is not None
         fed = self.mine.fed
-        rows, held = (
-            (joining.WITHHELD,) * 2
-            if self.plan.hides_sizes
-            else (int(fed.train.sizes[0]), int(fed.held.sizes[0]))
-        )
+        rows, held = int(fed.train.sizes[0]), int(fed.held.sizes[0])
+        if self.plan.hides_sizes:
+            rows, held = joining.WITHHELD, joining.WITHHELD
+        elif self.is_small:  # it contributes no row, and so its number is nobody's business
+            rows, held = joining.TOO_FEW, 0
         return joining.Ready(rows, held, list(fed.rows.x.shape[1:]), fed.classes or 0, self.mine.task.dim)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether this party has fewer rows than agreed, and contributes none of them."""
+        return self.table is not None and self.table.is_small
 
     def _accept(self, offer: joining.Work) -> None:
         contract = Contract.read(offer.contract)
@@ -263,17 +273,29 @@ class ClientWork:
         self.table = read_party_table(
             self.name, self.data["table"], layout, p.seed, p.private is not None, p.subgroups
         )
+        if self.is_small:
+            log.warning(
+                "party %r has fewer rows than the %d that the parties agreed on (min_rows, small = 'drop'): "
+                "it contributes none of them, takes part in no round, and receives the final model",
+                self.name,
+                self.table.agreed.min_rows,
+            )
         if self.program is None:
             self.pipeline = self.table.fit_alone()
             return
         self.rules = preparing.rules_of(contract.digest, tuple(p.fed.parties))
+        self.answers = (
+            PaidAnswers(self.state, self.name, contract.digest, program)
+            if isinstance(program, PrivatePreparation)
+            else AnswerFile(self.state, self.name, contract.digest)
+        )
         file = preparing.result_file(self.state, contract.digest)
         bound = Record(self.state, self.name, contract.digest).bound.get(STATISTICS)
         if bound is not None and file.exists():
             text = file.read_text()
             if preparing.digest_of(text) != bound:
                 raise BadRun(f"{file} was modified. It holds the statistics of this job: restore it.")
-            pipeline = preparing.check_result(text, self.program.pipeline)
+            pipeline = preparing.check_result(text, self.program.pipeline, self.program)
             preparing.check_label_counts(pipeline, self.program, self.table)
             self.pipeline, self.statistics = pipeline, text
             self.fitted.set()
@@ -285,7 +307,7 @@ class ClientWork:
                 f"the server sends {self.name!r} statistics, and the agreed job has no preparation. Nothing "
                 "was sent in answer."
             )
-        pipeline = preparing.check_result(text, self.program.pipeline)
+        pipeline = preparing.check_result(text, self.program.pipeline, self.program)
         preparing.check_label_counts(pipeline, self.program, self.table)
         if STATISTICS not in self.record.bound:
             preparing.check_rows(self.table, pipeline)
@@ -456,16 +478,20 @@ class ClientWork:
             return {
                 "rounds_answered": 0,
                 "rounds": 0,
+                "small": False,
                 "evaluations": 0,
                 "epsilon": None,
+                "metric": None,
                 "metrics": {},
                 "model": None,
             }
         return {
             "rounds_answered": self.rounds_answered,
             "rounds": self.plan.rounds,
+            "small": self.is_small,
             "evaluations": self.evaluations,
             "epsilon": None if account is None else account.epsilon(),
+            "metric": self.plan.metric,
             "metrics": self.metrics,
             "model": None if self.folder is None else str(self.folder),
         }
@@ -511,6 +537,11 @@ class ClientWork:
     def admit(self, kind: str, r: int, sent: Digests) -> bool:
         """Check a request against the contract, before anything is computed for it."""
         mine, p = self._ready(), self.plan
+        if self.is_small:
+            raise ProtocolError(
+                f"the server asks {self.name!r} for a {kind} of round {r + 1}; it has fewer rows than agreed "
+                "(min_rows) and contributes none. Nothing was sent."
+            )
         self.last_request = kind
         last = p.rounds - (kind != "test")  # a test of round r is one of the model after it
         allowed = {
@@ -655,7 +686,10 @@ class ClientWork:
             and self.mine.guard is not None
         ):
             ledger.spend(guards.own_spend(self.plan, self.mine.guard, self.account, self.record.evaluations))
-        if self.agreement is not None and self.statistics and len(self.plan.fed) == 2:
+        if isinstance(self.answers, PaidAnswers):
+            if self.answers.account.spent:
+                ledger.spend(self.answers.spending())
+        elif self.agreement is not None and self.statistics and len(self.plan.fed) == 2:
             ledger.stamp(preparing.TWO)
         if self.contract is not None and self.statistics and self.plan.label_counts is not None:
             preparing.record_label_counts(ledger, self.name, self.contract.tables["server"])

@@ -178,7 +178,11 @@ class MessageTrainer(Trainer):
         def choose(r: int) -> list[str] | protocol.Candidates:
             self.round, self.facts = r, {}
             self.context.spend(r)
-            return [p.fed.parties[k] for k in chosen(p, r)] if p.select is None else self._select(r)
+            names, among = self.asked(), p
+            if len(names) < len(p.fed):
+                few = dataclasses.replace(p.fed, parties=names)
+                among = dataclasses.replace(p, fed=few, per_round=min(p.per_round, len(names)))
+            return [names[k] for k in chosen(among, r)] if p.select is None else self._select(r)
 
         async def merge(r: int, uploads: Uploads | picking.BestUpload | None) -> None:
             nonlocal record
@@ -206,7 +210,7 @@ class MessageTrainer(Trainer):
 
         return protocol.server(
             me,
-            p.fed.parties,
+            self.asked(),
             self.until_stopped(rounds),
             choose,
             self.round_models,
@@ -272,6 +276,10 @@ class MessageTrainer(Trainer):
         """Return who holds back rows."""
         return [name for name, held in zip(self.plan.fed.parties, self.plan.fed.held.sizes.tolist()) if held]
 
+    def asked(self) -> tuple[str, ...]:
+        """Return the parties that rounds ask."""
+        return self.plan.fed.parties
+
     def known(self, r: int) -> PartyInfo:
         """Return what the server knows of the parties before a round, except losses."""
         n = len(self.plan.fed)
@@ -286,7 +294,10 @@ class MessageTrainer(Trainer):
 
         A party whose loss the rule needs must report it first; without an answer it is not chosen.
         """
-        p, names = self.plan, self.plan.fed.parties
+        p, names = self.plan, self.asked()
+        seats = {name: k for k, name in enumerate(p.fed.parties)}
+        at = np.array([seats[name] for name in names])
+        per_round = min(p.per_round, len(names))
         losses: dict[int, float] = {}
         silent: set[int] = set()
         model = {k: v.cpu() for k, v in self.server.items() if k in ("w", "buffers")}
@@ -302,7 +313,14 @@ class MessageTrainer(Trainer):
             losses.update({k: answers[names[k]] for k in candidates if names[k] in answers})
             silent.update(k for k in candidates if names[k] not in answers)
             try:
-                who = selection.select(p.select, p.seed, r, self.known(r)._replace(loss=loss), p.per_round)
+                known = self.known(r)
+                known = known._replace(
+                    sizes=known.sizes[at],
+                    loss=loss,
+                    seconds=None if known.seconds is None else known.seconds[at],
+                    there=None if known.there is None else known.there[at],
+                )
+                who = selection.select(p.select, p.seed, r, known, per_round)
             except LossesNeeded as request:
                 some = request.who.tolist()
                 self.facts["looked"] = self.facts.get("looked", 0) + len(some)
@@ -423,7 +441,7 @@ class MessageTrainer(Trainer):
         if self.guard is not None and self.guard.noise is not None:
             weight = self.guard.expected
         w = self.server["w"]
-        self.server = server_step(p.algorithm, self.server, mean, weight / (among or len(p.fed)))
+        self.server = server_step(p.algorithm, self.server, mean, weight / (among or len(self.asked())))
         if self.guard is not None:
             self.guard.after_step(w, self.server["w"])
 

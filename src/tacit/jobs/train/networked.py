@@ -19,11 +19,11 @@ import torch
 from ... import __version__
 from ...algorithms.plan import identify, plan
 from ...algorithms.types import Batches, State
-from ...data.pipeline import PipelinePreparation
+from ...data.private_preparation import PrivatePreparation
 from ...engine.task import Task
 from ...errors import BadParameter, ProtocolError, TacitError
 from ...guard import Guard
-from ...parties.ledger import Ledger
+from ...parties.ledger import Ledger, Spend
 from ...parties.message import Message
 from ...parties.party import Party
 from ...protocols import buffered, joining, picking, sum_program
@@ -42,6 +42,7 @@ from .messages import SERVER, MessageTrainer
 from .objective import balance_classes
 from .party_rows import read_layout, save_rows
 from .plan import Plan
+from .preparing import PartyPreparation
 from .trainer import Records, RoundRecord, RunContext
 
 __all__ = ["Deployed", "Elsewhere", "NetworkedTrainer"]
@@ -66,7 +67,7 @@ class NetworkedTrainer(MessageTrainer):
     """
 
     saves_every_round = True
-    preparation: PipelinePreparation | None = None  # the program of sums before round 0
+    preparation: PartyPreparation | None = None  # the program of sums before round 0
     prepared = ""  # the text of its result
     kinds = (
         *MessageTrainer.kinds,
@@ -94,6 +95,9 @@ class NetworkedTrainer(MessageTrainer):
         self.run_id: str = context.metadata.get("run") or secrets.token_hex(8)
         self.client_ledger = Ledger()  # of clients on this machine
         self.rows: dict[str, int] = {}  # how many each party trains on, as it stated when it joined
+        self.small: set[str] = set()  # parties with fewer rows than agreed: no round asks them
+        agreed = read_layout(self.through.layout) if isinstance(self.through, Deployed) else None
+        self.min_rows = 0 if agreed is None or agreed.small != "drop" else agreed.min_rows
         self.shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] | None = None
         if isinstance(self.through, Deployed):
             self.preparation = preparing.program_of(self.plan, self.through.layout)
@@ -101,10 +105,8 @@ class NetworkedTrainer(MessageTrainer):
                 *self.notes,
                 *preparing.notes_of(self.plan, self.through.layout, self.preparation),
             )
-            if self.preparation is None and self.through.layout:
-                agreed = read_layout(self.through.layout)
-                if agreed.recipe.is_fitted:
-                    self.pipeline = agreed.pipeline
+            if self.preparation is None and agreed is not None and agreed.recipe.is_fitted:
+                self.pipeline = agreed.pipeline
 
     def binding(self) -> str:
         """Return the contract's digest and, after a preparation, that of the statistics."""
@@ -129,8 +131,12 @@ class NetworkedTrainer(MessageTrainer):
         return [
             name
             for name in self.plan.fed.parties
-            if name not in self.admission.ready or self.admission.ready[name].held != 0
+            if name not in self.small
+            and (name not in self.admission.ready or self.admission.ready[name].held != 0)
         ]
+
+    def asked(self) -> tuple[str, ...]:
+        return tuple(name for name in self.plan.fed.parties if name not in self.small)
 
     def known(self, r: int) -> PartyInfo:
         """Return what parties stated when they joined, who is connected, and how long each last took."""
@@ -173,8 +179,12 @@ class NetworkedTrainer(MessageTrainer):
 
     def ledger(self, i: int, events: list[Event]) -> Ledger:
         ledger = super().ledger(i, events)
-        if self.prepared and len(self.plan.fed) == 2:
-            ledger.stamp(preparing.TWO)
+        if isinstance(self.through, Deployed):
+            program = self.preparation if self.prepared else None
+            if isinstance(program, PrivatePreparation):
+                ledger.spend(Spend(**program.spend))
+            elif program is not None and len(self.plan.fed) == 2:
+                ledger.stamp(preparing.TWO)
         return ledger
 
     # --- what parties are offered, and must answer ----------------------------------------------------------
@@ -190,6 +200,13 @@ class NetworkedTrainer(MessageTrainer):
                 f"{ready.parameters} parameters; the job has {job[0]}, {job[1]} and {job[2]}"
             )
         if ready.rows == joining.WITHHELD and self.plan.hides_sizes:
+            return None
+        if ready.rows == joining.TOO_FEW and self.min_rows:
+            if name not in self.small:
+                self.context.note(
+                    f"{name!r} has fewer than {self.min_rows} rows (min_rows): it takes part in no round"
+                )
+            self.small.add(name)
             return None
         self.rows[name] = ready.rows
         return None if ready.rows >= 1 else "it has no rows to train on"
@@ -303,11 +320,31 @@ class NetworkedTrainer(MessageTrainer):
             yield from emitter.stream(partial(self._connect, self.through, program))
 
     async def _prepare_and_run(self, server: Callable[..., Any], me: Party) -> None:
+        if self.min_rows:
+            await self._leave_small_out()
         if self.preparation is not None:
             await self._prepare(self.preparation, me)
         is_deployed = isinstance(self.through, Deployed) and self.context.result is not None
         farewell = partial(self._send_final, me) if is_deployed else None
         await server(me, admission=self.admission, wrong=self.wrong, farewell=farewell)
+        if self.small:  # the others were told by the last round
+            await me.send(sorted(self.small), protocol.Stop())
+
+    async def _leave_small_out(self) -> None:
+        """Wait until all parties have said whether they are small; raise if too few are left."""
+        names = self.plan.fed.parties
+        await self.admission.wait_for_free(names, len(names), None)
+        left = self.asked()
+        exact = self.preparation is not None and not isinstance(self.preparation, PrivatePreparation)
+        two = read_layout(self.plan.through.layout).fit == "federated"
+        need = preparing.FEWEST if exact and not two else 2
+        if len(left) < need:
+            why = ": a sum over two would show each of them the other's part" if need > 2 else ""
+            raise ProtocolError(
+                f"the run cannot continue: {', '.join(map(repr, sorted(self.small)))} "
+                f"{'has' if len(self.small) == 1 else 'have'} fewer than {self.min_rows} rows (min_rows), "
+                f"and {len(left)} of {len(names)} parties are left, of {need} that are needed{why}"
+            )
 
     async def _send_final(self, me: Party) -> None:
         """Send every party the model that the run returns: with early stopping, the best one."""
@@ -319,7 +356,7 @@ class NetworkedTrainer(MessageTrainer):
         final = joining.Final(self.run_id, {k: v.cpu() for k, v in model.items()}, shared)
         await me.scope(joining.FINAL).send(self.plan.fed.parties, final)
 
-    async def _prepare(self, program: PipelinePreparation, me: Party) -> None:
+    async def _prepare(self, program: PartyPreparation, me: Party) -> None:
         """Compute the statistics of the parties' tables, and bind all that follows to them."""
         digest, journal = (
             self.contract.digest,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -16,20 +15,23 @@ import torch
 from ... import data as datasets
 from ...data import tables
 from ...data.federation import Federation, Holdings, Rows
+from ...data.people import people_of
 from ...data.pipeline import Pipeline
+from ...data.private_preparation import PrivatePreparation
 from ...data.recipe import Recipe
+from ...data.skews import USUAL_ROWS
 from ...data.subgroups import Subgroups
 from ...data.table_files import check_encoding, read_table
-from ...errors import BadData, BadJob
+from ...errors import BadData, BadJob, BadParameter
 from ...files import write_atomic
-from ...parameters import bad, from_fields, from_table, nearest, real, to_table
+from ...parameters import bad, from_fields, from_table, nearest, real, to_table, whole
+from .party_split import split_rows
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 FITS = ("", "federated", "party", "none")
-# the stream of random numbers that decides which rows a party holds back; 0 to 4 are used to partition data
-HOLDING = 5
+SMALL = ("refuse", "drop")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +57,14 @@ class TableLayout:
     decimal: str = ""  # "." or ",": the decimal sign; empty: a point
     encoding: str = ""  # of CSV files; empty: UTF-8
     held_fraction: float = real(0.1, least=0, below=1, doc="share of the rows held out for evaluation")
+    group: str = ""  # the column that says whose a row is: rows of one person stay together
+    time: str = ""  # the column of `test_after`; empty: the first of `dates`
+    test_after: str = ""  # rows of this day and later are held out, and no others
+    min_rows: int | None = whole(None, least=1, none=True, doc="a party with fewer rows is small")
+    small: str = "refuse"  # "refuse" or "drop": what becomes of a small party
+    fit_epsilon: float | None = real(None, above=0, none=True, doc="ε of the statistics, each party's own")
+    fit_delta: float = real(1e-6, above=0, below=1, doc="δ of the statistics")
+    bounds: dict = field(default_factory=dict)  # type: ignore[type-arg]  # number: [low, high]
 
     def check(self) -> None:
         if not self.label:
@@ -80,6 +90,27 @@ class TableLayout:
         if self.separator and self.separator == self.decimal:
             raise bad("[data]", "decimal", self.decimal, "different from the separator")
         check_encoding("[data]", self.encoding or None)
+        self._check_people()
+        if self.small == "merge":
+            raise BadJob(
+                "[data]: small is 'merge', which is for simulations: between real parties nobody has the "
+                "rows of two of them, so none can be merged. Use small = 'drop', or let small sites join "
+                "their files before they become a party."
+            )
+        if self.small not in SMALL:
+            raise bad("[data]", "small", self.small, " or ".join(map(repr, SMALL)))
+
+    def _check_people(self) -> None:
+        """Check the columns that say whose and of when a row is."""
+        features = {*self.numbers, *self.categories, *self.dates}
+        if self.group and self.group in {self.label, *features}:
+            raise bad("[data]", "group", self.group, "a column that is neither the label nor a feature")
+        if self.time and not self.test_after:
+            raise bad("[data]", "time", self.time, "left out without test_after, which it belongs to")
+        if self.test_after and not self.time and not self.dates:
+            raise BadJob('[data]: test_after needs the column of the time. Give time = "…".')
+        if self.time and self.time == self.label:
+            raise bad("[data]", "time", self.time, "another column than the label")
 
 
 class AgreedTable(NamedTuple):
@@ -91,11 +122,29 @@ class AgreedTable(NamedTuple):
     held_fraction: float
     reading: dict[str, str]  # separator, decimal and encoding, where they are given
     fit: str  # as it is written; empty: not at all
+    group: str  # the column that says whose a row is; empty: each row is somebody else's
+    time: str
+    test_after: str  # empty: no split by time
+    time_format: str | None
+    min_rows: int  # a party with fewer rows is small; 0: none is
+    small: str
+    private: tuple[float, float, dict[str, tuple[float, float]]] | None  # fit_epsilon, fit_delta and bounds
+
+    @property
+    def inputs(self) -> list[str]:
+        """The columns that a party's file needs besides the label."""
+        others = [c for c in (self.group, self.time) if c]
+        return [*self.recipe.inputs, *(c for c in others if c not in self.recipe.inputs)]
 
     @property
     def pipeline(self) -> Pipeline:
         """The way of a row from the table to the model, as far as the parties agreed on it."""
         return Pipeline(self.recipe, self.label, tuple(self.labels or ()))
+
+    def private_preparation(self, parties: int) -> PrivatePreparation:
+        """Return the noisy sum of `fit_epsilon`, over so many parties."""
+        assert self.private is not None
+        return PrivatePreparation(self.pipeline, *self.private, parties=parties, group=self.group)
 
 
 def read_layout(table: Mapping[str, Any]) -> AgreedTable:
@@ -134,15 +183,54 @@ def read_layout(table: Mapping[str, Any]) -> AgreedTable:
             f"[data]: labels is {list(layout.labels)!r}; it must name at least two, or be left out for a "
             "regression."
         )
+    if layout.test_after and "held_fraction" in table:
+        raise BadJob(
+            "[data]: both test_after and held_fraction are given; the held-out rows are those of test_after "
+            "and later. Leave one of them out."
+        )
     reading = {k: v for k in ("separator", "decimal", "encoding") if (v := getattr(layout, k))}
-    return AgreedTable(
+    time = layout.time or (next(iter(layout.dates), "") if layout.test_after else "")
+    agreed = AgreedTable(
         recipe,
         layout.label,
         list(layout.labels) or None,
         float(layout.held_fraction),
         reading,
         layout.fit,
+        layout.group,
+        time,
+        layout.test_after,
+        layout.date_formats.get(time),
+        layout.min_rows or (0 if layout.small == "refuse" else USUAL_ROWS),
+        layout.small,
+        _read_private(table, layout, recipe),
     )
+    if agreed.private is not None:
+        try:
+            agreed.private_preparation(1).check()
+        except BadParameter as error:
+            text = str(error).replace("preparation: ", "[data]: ")
+            raise BadJob(text) from None
+    return agreed
+
+
+def _read_private(
+    table: Mapping[str, Any], layout: TableLayout, recipe: Recipe
+) -> tuple[float, float, dict[str, tuple[float, float]]] | None:
+    """Return fit_epsilon, fit_delta and bounds; None where there is no fit_epsilon."""
+    if layout.fit_epsilon is None:
+        for key in ("fit_delta", "bounds"):
+            if key in table:
+                raise BadJob(f"[data]: {key} belongs to fit_epsilon, which is not given. Give both, or none.")
+        return None
+    if layout.fit not in ("", "federated") or recipe.is_fitted:
+        raise BadJob(
+            "[data]: fit_epsilon is for statistics of all parties together (fit = 'federated'), and here "
+            f"{'mean and std are declared' if recipe.is_fitted else f'fit is {layout.fit!r}'}. Leave one of "
+            "them out."
+        )
+    bounds = {str(k): tuple(v) if isinstance(v, list) else v for k, v in layout.bounds.items()}
+    return float(layout.fit_epsilon), float(layout.fit_delta), bounds
 
 
 def save_rows(fed: Federation, k: int, folder: Path) -> None:
@@ -160,6 +248,7 @@ def save_rows(fed: Federation, k: int, folder: Path) -> None:
                 "train": mine.train.index.contiguous(),
                 "held": mine.held.index.contiguous(),
                 **({} if mine.subgroups is None else {"subgroups": mine.subgroups.codes.contiguous()}),
+                **({} if mine.persons is None else {"persons": mine.persons.contiguous()}),
             }
         ),
     )
@@ -205,6 +294,7 @@ def load_rows(folder: Path) -> Federation:
         tuple(metadata["columns"]),
         tuple(metadata["labels"]),
         subgroups=groups,
+        persons=t.get("persons"),
     )
 
 
@@ -221,14 +311,21 @@ class PartyTable:
     held: torch.Tensor
     seed: int
     subgroups: Subgroups | None = None
+    persons: np.ndarray | None = None  # whose each row is
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it has fewer rows than agreed: the party contributes none of them."""
+        return len(self.train) + (0 if self.agreed.test_after else len(self.held)) < self.agreed.min_rows
 
     @property
     def training_rows(self) -> DataFrame:
         """What preparation is about; the label is a class's name, as agreed, or a number."""
-        rows, labels = self.frame.iloc[self.train.numpy()], self.agreed.labels
+        train = self.train[:0] if self.is_small else self.train
+        rows, labels = self.frame.iloc[train.numpy()], self.agreed.labels
         if labels is None:
             return rows
-        return rows.assign(**{self.agreed.label: [labels[k] for k in self.y[self.train].tolist()]})
+        return rows.assign(**{self.agreed.label: [labels[k] for k in self.y[train].tolist()]})
 
     def fit_alone(self) -> Pipeline:
         """Return the pipeline with declared statistics or, without these, with this party's own."""
@@ -256,6 +353,7 @@ class PartyTable:
             tuple(labels or ()),
             pipeline=pipeline,
             subgroups=self.subgroups,
+            persons=None if self.persons is None else torch.from_numpy(self.persons),
         )
 
 
@@ -269,8 +367,8 @@ def read_party_table(
 ) -> PartyTable:
     """Read a party's own file: columns, categories and labels are the job's.
 
-    With `one_by_one` each row is held out by itself, whatever the other rows are: where an ε is claimed for a
-    row, its presence must not move others. `subgroups` are those of the job.
+    With `one_by_one` each row, or person, is held out by itself, whatever the other rows are: where an ε is
+    claimed for it, its presence must not move others. `subgroups` are those of the job.
     """
     if layout is None:
         raise BadJob(
@@ -289,10 +387,16 @@ def read_party_table(
         )
     if not len(frame):
         raise BadData(f"{file}: the table has no rows.")
+    for key, column in (("group", agreed.group), ("time", agreed.time)):
+        if column and column not in known:
+            raise BadData(
+                f"{file}: there is no column {column!r}, the {key} of this job. {nearest(column, known)}",
+                outside=f"its file has no column {column!r}",
+            )
     try:
         recipe.encode(frame)
     except BadData as error:
-        absent = [c for c in recipe.inputs if c not in known]
+        absent = [c for c in agreed.inputs if c not in known]
         raise BadData(
             f"{file}: {error}", outside=f"its file has no column {absent[0]!r}" if absent else error.outside
         ) from None
@@ -311,14 +415,24 @@ def read_party_table(
         y = torch.tensor([place[str(v)] for v in values.tolist()], dtype=torch.int64)
     groups = Subgroups.without_rows(subgroups, recipe.categories, recipe.numbers)
     if groups is not None:
-        groups = groups._replace(codes=groups.encode(subgroups, frame))
-    if one_by_one:
-        held, train = _hold_out_each(frame, recipe, y, agreed.held_fraction, seed)
-    else:
-        held, train = _hold_out(len(y), agreed.held_fraction, seed)
+        plain = {c: recipe.column_of(frame, c) for c in groups.columns}  # a code for missing is missing
+        try:
+            groups = groups._replace(codes=groups.encode(subgroups, plain, len(frame)))
+        except BadData as error:
+            raise BadData(f"{file}: {error}", outside="its columns do not fit the agreed subgroups") from None
+    persons = people_of(str(file), frame[agreed.group]) if agreed.group else None
+    train, held = split_rows(str(file), agreed, frame, y, persons, seed, one_by_one)
     if not len(train):
         raise BadData(f"{file}: all of its {len(y)} rows are held out, and there is none to train on.")
-    return PartyTable(file.name, name, agreed, frame, y, train, held, seed, groups)
+    table = PartyTable(file.name, name, agreed, frame, y, train, held, seed, groups, persons)
+    if table.is_small and agreed.small == "refuse":
+        raise BadData(
+            f"{file}: it has {len(train) + len(held)} rows, and the parties agreed that one with fewer than "
+            f"{agreed.min_rows} does not take part (min_rows). small = 'drop' in [data] would let the others "
+            "go on without it.",
+            outside=f"it has fewer than {agreed.min_rows} rows (min_rows)",
+        )
+    return table
 
 
 def read_rows(
@@ -331,24 +445,3 @@ def read_rows(
 ) -> Federation:
     """Read a party's own file, encoded by declared statistics, or by the party's own."""
     return read_party_table(name, path, layout, seed, one_by_one, subgroups).encode()
-
-
-def _hold_out(rows: int, fraction: float, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the numbers of the rows that are held out, and of those to train on."""
-    order = torch.from_numpy(np.random.default_rng([seed, HOLDING]).permutation(rows))
-    held = min(max(round(fraction * rows), 1 if fraction and rows > 1 else 0), rows - 1)
-    return order[:held], order[held:]
-
-
-def _hold_out_each(
-    frame: DataFrame, recipe: Recipe, y: torch.Tensor, fraction: float, seed: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the same, decided for each row by its own values: neither its place nor other rows matter."""
-    raw = recipe.raw(frame)
-    codes = [recipe.place_of(name, frame)[:, None] for name in recipe.categories]
-    # one bit pattern for each of NaN and 0
-    content = np.concatenate([np.where(np.isnan(raw), np.nan, raw) + 0.0, *codes, y.numpy()[:, None]], axis=1)
-    key = f"held {seed}".encode()
-    draws = [hashlib.blake2b(row.tobytes(), key=key, digest_size=8).digest() for row in content]
-    is_held = np.array([int.from_bytes(draw, "big") < fraction * 2**64 for draw in draws], dtype=bool)
-    return torch.from_numpy(np.flatnonzero(is_held)), torch.from_numpy(np.flatnonzero(~is_held))

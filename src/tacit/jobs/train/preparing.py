@@ -27,6 +27,7 @@ from torch import Tensor
 
 from ...config.train import BALANCED
 from ...data.pipeline import Pipeline, PipelinePreparation
+from ...data.private_preparation import PrivatePreparation
 from ...data.recipe import OTHER, RANKS, Recipe
 from ...errors import BadData, BadRun, ProtocolError
 from ...files import write_atomic
@@ -46,17 +47,19 @@ TWO = (
     "The statistics of the tables are sums over two parties: each of them can compute the other's counts, "
     "means, deviations and quantiles from these and its own rows. The job allows it (fit = 'federated')."
 )
+PartyPreparation = PipelinePreparation | PrivatePreparation
 OWN = (
     "Each of the two parties encodes its rows by statistics of its own: from a sum of two, each would learn "
     "the other's part. fit = 'federated' in [data] allows that."
 )
 
 
-def program_of(p: Plan, layout: Mapping[str, Any] | None) -> PipelinePreparation | None:
+def program_of(p: Plan, layout: Mapping[str, Any] | None) -> PartyPreparation | None:
     """Return the program of sums that prepares the parties' tables; None where there is none.
 
     By default it is there for three parties or more, unless an ε is claimed, which would not cover it.
-    `fit = "federated"` asks for it also for two.
+    `fit = "federated"` asks for it also for two. With `fit_epsilon` it is one sum with every party's own
+    noise, also for two parties and beside another ε.
     """
     from .party_rows import read_layout
 
@@ -65,9 +68,59 @@ def program_of(p: Plan, layout: Mapping[str, Any] | None) -> PipelinePreparation
     agreed = read_layout(layout)
     if agreed.recipe.is_fitted or agreed.fit in ("party", "none"):
         return None
+    if agreed.private is not None:
+        return agreed.private_preparation(len(p.fed))
     if agreed.fit == "" and (len(p.fed) < FEWEST or claims_epsilon(p)):
         return None
     return PipelinePreparation(agreed.pipeline, counts_labels=p.class_weight == BALANCED)
+
+
+def simulated_program(p: Plan) -> PartyPreparation | None:
+    """Return the program of sums by which the parties of a simulation prepared their tables, if they did."""
+    if not p.talks or p.runtime == "parties" or p.fed.source is None or p.fed.source.table is None:
+        return None
+    return p.fed.source.table.program(p.fed)
+
+
+def to_table(program: PartyPreparation | None) -> dict[str, Any] | None:
+    """Return what a contract says about the preparation."""
+    if program is None:
+        return None
+    table: dict[str, Any] = {"fit": "federated", "steps": program.max_steps}
+    if isinstance(program, PrivatePreparation):
+        table |= {"epsilon": program.epsilon, "delta": program.delta, "unit": unit_of(program)}
+    return table
+
+
+def unit_of(program: PrivatePreparation) -> str:
+    return "person" if program.group else "row"
+
+
+def describe(program: PartyPreparation) -> list[tuple[str, str]]:
+    """Return who learns what by a preparation: (party, what) each."""
+    if isinstance(program, PrivatePreparation):
+        noise = f"; with noise of every party: ε = {program.epsilon:g} at δ = {program.delta:g} for each "
+        noise += unit_of(program)
+    else:
+        noise = ""
+    steps = f"{program.max_steps} sum{'s' if program.max_steps > 1 else ''}"
+    parts = "counts and sums" if noise else "counts, sums and histograms"
+    return [
+        (
+            "the server",
+            f"{steps} over the training rows of all parties: {parts} of columns, before round 1; nothing of "
+            f"one party{noise}",
+        ),
+        ("every party", f"the statistics of the columns that follow from {'it' if noise else 'these sums'}"),
+    ]
+
+
+def record_sums(ledger: Ledger, program: PartyPreparation, everyone: str, server: str | None) -> None:
+    """Add what the parties of a simulation would have seen of the preparation; without a server, each all."""
+    for (party, what), kind in zip(describe(program), ("PreparationSums", "Statistics")):
+        to_server = party == "the server" and server is not None
+        sender = everyone if to_server or server is None else server
+        ledger.record(server if to_server and server else everyone, sender, kind, what, how="ideal")
 
 
 def record_label_counts(ledger: Ledger, party: str, sender: str, how: How = "executed") -> None:
@@ -87,9 +140,9 @@ def rules_of(contract: str, parties: tuple[str, ...], within: float | None = Non
     return SumRules(contract, parties, 1.0, "active", within)
 
 
-def notes_of(p: Plan, layout: Mapping[str, Any] | None, program: PipelinePreparation | None) -> list[str]:
+def notes_of(p: Plan, layout: Mapping[str, Any] | None, program: PartyPreparation | None) -> list[str]:
     """Return what users should know about how tables are prepared."""
-    if not layout or len(p.fed) != 2:
+    if not layout or len(p.fed) != 2 or isinstance(program, PrivatePreparation):
         return []
     if program is not None:
         return [TWO]
@@ -132,8 +185,8 @@ def from_vectors(vectors: Mapping[str, Tensor]) -> str:
         raise ProtocolError(f"the server's statistics are not text: {error}. Nothing was sent.") from None
 
 
-def check_result(text: str, agreed: Pipeline) -> Pipeline:
-    """Return the fitted pipeline of a server's text, if it is one of the agreed recipe."""
+def check_result(text: str, agreed: Pipeline, program: PartyPreparation | None = None) -> Pipeline:
+    """Return the fitted pipeline of a server's text, if it is one of the agreed recipe and program."""
     try:
         if len(text) > MOST_BYTES:
             raise BadData(f"they have {len(text)} bytes")
@@ -144,7 +197,11 @@ def check_result(text: str, agreed: Pipeline) -> Pipeline:
             raise BadData("they belong to another recipe than the agreed one")
         if agreed.labels and pipeline.target != agreed.target:
             raise BadData("a classification has no mean and deviation of its target")
-        _check_statistics(pipeline.recipe)
+        if isinstance(program, PrivatePreparation):
+            _check_bounds(pipeline, program)
+            _check_statistics(replace(pipeline.recipe, limits={}))
+        else:
+            _check_statistics(pipeline.recipe)
     # whatever a server's text can cause in the readers of a pipeline
     except (BadData, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise ProtocolError(
@@ -171,12 +228,12 @@ def unfitted(pipeline: Pipeline) -> Pipeline:
     return replace(pipeline, recipe=recipe, target=(0.0, 1.0), label_counts=())
 
 
-def check_label_counts(pipeline: Pipeline, program: PipelinePreparation, table: PartyTable) -> None:
+def check_label_counts(pipeline: Pipeline, program: PartyPreparation, table: PartyTable) -> None:
     """Raise ProtocolError unless label counts are there as agreed, and none is below this party's own."""
     why = ""
     if bool(pipeline.label_counts) != program.counts_labels:
         why = "they have label counts exactly if the agreed class_weight is 'balanced'"
-    elif program.counts_labels:
+    elif isinstance(program, PipelinePreparation) and program.counts_labels:
         own = program.count_labels(table.training_rows).tolist()
         if any(n < mine for n, mine in zip(pipeline.label_counts, own)):
             why = "they have fewer rows of a label than this party alone"
@@ -184,6 +241,20 @@ def check_label_counts(pipeline: Pipeline, program: PipelinePreparation, table: 
         raise ProtocolError(
             f"the server's statistics of the tables cannot be used: {why}. Nothing was sent in answer."
         )
+
+
+def _check_bounds(pipeline: Pipeline, program: PrivatePreparation) -> None:
+    """Raise BadData unless numbers are clipped at the agreed bounds, and means are between these."""
+    recipe = pipeline.recipe
+    if recipe.limits != {name: program.range_of(name) for name in recipe.numeric}:
+        raise BadData("the numbers are not clipped at the agreed bounds")
+    means = dict(zip(recipe.numeric, recipe.mean or ()))
+    if not pipeline.labels:
+        means[pipeline.label] = pipeline.target[0]
+    for name, mean in means.items():
+        low, high = program.range_of(name)
+        if not low <= mean <= high:
+            raise BadData(f"the mean of {name!r:.60} is not within its agreed bounds")
 
 
 def _check_statistics(recipe: Recipe) -> None:

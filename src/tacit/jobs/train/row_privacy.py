@@ -25,8 +25,8 @@ from ...files import write_atomic
 from ...guard.stage import source
 from ...parties.ledger import Spend
 from ...private.session import spend
-from ...private.size import count_release, describe_count, describe_declared, noisy_count
-from .local_dp import SERVER, PrivateTask, settings_of, terms
+from ...private.size import count_release, noisy_count
+from .local_dp import PLURAL, SERVER, PrivateTask, count_units, describe_size, settings_of, terms, unit_of
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -47,7 +47,7 @@ class RowPrivacy:
         drawn = size is None
         if size is None:
             assert count is not None
-            size = noisy_count(int(fed.train.sizes[0]), count, source(None, "number of rows", name))
+            size = noisy_count(count_units(fed, 0), count, source(None, "number of rows", name))
         epochs = p.local_epochs[p.fed.parties.index(name)]
         self.terms = terms(p, size, epochs)
         assert self.terms.release is not None  # conflicts.py: real parties add noise
@@ -132,7 +132,6 @@ class RowPrivacy:
     def spending(self) -> Spend:
         """Return the line of this party's own ledger: what its account has for this contract."""
         s = self.settings
-        known = (
-            describe_count(count_release(s)) if s.public_size is None else describe_declared(s.public_size)
-        )
-        return spend(s, self.account, self.terms.width, self.size, f"row of {self.name}", SERVER, known)
+        unit, known = unit_of(self.plan), describe_size(self.plan)
+        who = f"{unit} of {self.name}"
+        return spend(s, self.account, self.terms.width, self.size, who, SERVER, known, PLURAL[unit])

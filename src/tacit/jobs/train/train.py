@@ -47,7 +47,7 @@ from ...topologies import Gossip, Hierarchy
 from ..devices import placed
 from . import guards, paced
 from .plan import Plan, make_plan, prepare_stack
-from .preparing import record_label_counts
+from .preparing import record_label_counts, record_sums, simulated_program
 from .simulated import SimulatedTrainer, all_parties
 from .stopping import EarlyStopping, without_best
 from .trainer import PENDING, RoundRecord, RunContext, Trainer
@@ -446,6 +446,8 @@ class _Training:
             from .local_dp import spent
 
             ledger.merge(spent(p, last))
+        if (program := simulated_program(p)) is not None:
+            record_sums(ledger, program, all_parties(p), None if isinstance(p.topology, Gossip) else "server")
         if p.label_counts is not None and p.talks:
             everyone, server = all_parties(p), "server"
             if p.runtime == "parties":  # a real party has the line in its own ledger

@@ -23,7 +23,6 @@ from ..kit_run import run_with_kit, telling
 from ..threads import is_small, one_thread_if
 from . import split_parts as parts
 from .party_tables import read_new_rows, write_predictions
-from .split import to_predictions
 from .split_deployed import align_parties
 from .split_parts import check_writable
 
@@ -67,9 +66,7 @@ async def run_prediction(
     outputs = await splitnn.predict(me, share.terms, inputs)
     if outputs is None:
         return {"rows": count, "notes": notes}
-    write_predictions(
-        Path(out), to_predictions(share.terms.loss, outputs), None if table is None else table.ids, share
-    )
+    write_predictions(Path(out), share.to_predictions(outputs), None if table is None else table.ids, share)
     return {"rows": count, "out": out, "notes": notes}
 
 

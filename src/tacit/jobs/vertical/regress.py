@@ -1,28 +1,29 @@
-"""`tacit.regress`: linear, ridge or logistic regression over columns held by different parties, on secret
-shares.
-"""
+"""`tacit.regress`: regression over columns held by different parties, on secret shares."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...errors import BadData
-from ...mpc import newton, regression, scoring
+from ...mpc import glm, glm_terms, newton, regression, scoring
 from ...parameters import bad
 from ...parties.ledger import Ledger
-from ...results import JobResult
 from ...runtimes.choose import SyncRuntime, choose_runtime
+from .regress_design import Design
+from .regress_parts import COLLINEAR, make_part
+from .regress_result import Regression, from_parts
+from .regress_rows import SYNONYMS, LabelColumns, arrange
 from .split_layout import SplitRows, arrange_rows
 from .split_parts import measure_outputs
 
 HELPER = "helper"
+SOLVERS = ("irls", "newton", "descent")
 WITHDRAWN = (
     "The encrypted mode was withdrawn: it revealed to the label holder scores that span the other party's "
     "columns, and to a party with columns gradients that "
@@ -30,108 +31,166 @@ WITHDRAWN = (
 )
 
 
-@dataclass
-class Regression(JobResult):
-    """The result of `tacit.regress`.
-
-    `weights`: each party's own coefficients, in the order and the units of its columns; the intercept and the
-    metrics belong to the label holder. They are in one object only because this is one process: a deployed
-    party has its own part.
-    """
-
-    title = "Regression over columns of several parties"
-    facts = ("weights", "intercept", "columns", "metrics", "converged", "notes")
-
-    weights: dict[str, Tensor]
-    intercept: float
-    metrics: dict[str, float]
-    ledger: Ledger
-    notes: tuple[str, ...] = ()
-    columns: dict[str, tuple[str, ...]] = field(repr=False, default_factory=dict)
-    converged: bool | None = None  # None: not checked
-    family: str = "logistic"
-
-    @property
-    def value(self) -> dict[str, Tensor]:
-        return self.weights
-
-    def predict(self, columns: Mapping[str, Any]) -> Tensor:
-        """Return the probability of class 1, or the number, for rows of all parties' columns.
-
-        `columns` are {party: tensor, array or data frame}, encoded as in training; of a data frame, the
-        columns of `self.columns`. This adds the parties' scores in one place: the label holder of a real
-        federation would learn the others' score of each row.
-        """
-        if not isinstance(columns, Mapping) or set(columns) != set(self.weights):
-            names = list(columns) if isinstance(columns, Mapping) else type(columns).__name__
-            raise bad("predict", "columns", names, f"the columns of {list(self.weights)} by party")
-        parts = {name: self._read(name, columns[name]) for name in self.weights}
-        if len({len(x) for x in parts.values()}) > 1:
-            sizes = {name: len(x) for name, x in parts.items()}
-            raise bad("predict", "the number of rows", sizes, "the same at all parties")
-        score = sum(x @ self.weights[name] for name, x in parts.items()) + self.intercept
-        assert isinstance(score, Tensor)
-        return score if self.family == "linear" else torch.sigmoid(score)
-
-    def _read(self, name: str, x: Any) -> Tensor:
-        known = getattr(x, "columns", None)
-        if known is not None:
-            missing = [c for c in self.columns.get(name, ()) if c not in known]
-            if missing or name not in self.columns:
-                raise BadData(
-                    f"predict: the table of {name!r} has no column {', '.join(map(repr, missing))}."
-                )
-            x = x[list(self.columns[name])].to_numpy(dtype="float64")
-        x = torch.as_tensor(x).double()
-        x = x.reshape(len(x), -1)
-        if x.shape[1] != len(self.weights[name]):
-            raise bad(
-                "predict",
-                f"the columns of {name!r}",
-                x.shape[1],
-                f"{len(self.weights[name])}, as in training",
-            )
-        return x
-
-
 def regress(
     parties: Any,
     labels: Any = None,
     *,
     family: str | None = None,
+    on: str | None = None,
+    label: str | None = None,
+    time: str | None = None,
+    event: str | None = None,
+    ties: str = "efron",
+    steps: int | None = None,
+    publish: bool = False,
     secure: str = "shared",
-    epochs: int = 100,
+    solver: str | None = None,
+    epochs: int | None = None,
     batch_size: int | None = None,
     lr: float | None = None,
-    momentum: float = 0.8,
-    solver: str | None = None,
+    momentum: float | None = None,
     l2: float = 0.0,
     test: Any = None,
-    test_fraction: float = 0.2,
+    test_fraction: float | None = None,
     test_scores: bool = False,
     seed: int = 0,
     runtime: SyncRuntime | str | None = None,
 ) -> Regression:
-    """Fit one regression over all parties' columns.
+    """Fit one regression over all parties' columns, on secret shares, with standard errors.
 
-    `parties` and `labels` are as for `tacit.splitnn`, and are aligned by private set intersection if needed.
-    `family`: "logistic" (two classes) or "linear" (numbers). Everything is computed on secret shares, with
-    randomness from a helper. Each party learns its own coefficients; the label holder also learns the
-    intercept and the test metrics. `test_scores=True` also opens the score of each test row to the label
-    holder; `test_fraction=0` opens nothing about test rows. Columns are standardized by their owners, and
-    coefficients are in the columns' own units.
+    `parties`: {party: DataFrame} with the id column `on` (None: the same rows in the same order) and the
+    label's column `label`, or `time` and `event`, at one of them; tables of `data.from_frame` or a
+    `Vertical`, as for `tacit.splitnn`; or arrays with `labels={holder: y}` (Cox: y has the columns time and
+    event). Tables are aligned by private set intersection; rows with missing values are left out.
 
-    `l2` is the ridge on standardized columns: 1/(n·C) of scikit-learn's LogisticRegression, alpha/n of its
-    Ridge. `solver`: "newton" (the default) uses the inverse of XᵀX on shares. It solves the normal equations
-    of a linear model in at most 12 steps, and a logistic model in `epochs` steps with `momentum`; `converged`
-    and the notes say whether it did. "descent" is gradient descent with step size `lr` (None: the largest
-    that is safe for any data) over batches (`batch_size`; None: all rows), the default if one of these is
-    given; its convergence is not checked.
+    `family`: "gaussian", "binomial", "multinomial", "poisson" or "cox" (`ties`: "efron" or "breslow").
+    `.summary()` equals the pooled fit of statsmodels to about 1e-5 standard errors. Randomness comes from a
+    helper. Each party learns its own coefficients with their covariance, the label holder also the intercept;
+    with `publish` every party learns all estimates. `steps` of Newton's method; `converged` says whether they
+    were enough.
+
+    With `l2`, `epochs`, `momentum`, test rows (`test`, `test_fraction`, `test_scores`), `lr` or `batch_size`
+    the solver is "newton" or "descent": "gaussian" and "binomial" only, with 16 fractional bits, test metrics
+    and no standard errors. `l2` is the ridge on standardized columns: 1/(n·C) of scikit-learn's
+    LogisticRegression, alpha/n of its Ridge. "newton" uses the inverse of XᵀX on shares: at most 12 steps of
+    a linear model, `epochs` (100) steps with `momentum` (0.8) of a logistic one. "descent" is gradient
+    descent with step size `lr` (None: the largest that is safe for any data) over batches (`batch_size`;
+    None: all rows); its convergence is not checked. These two hold out `test_fraction` (0.2) of the rows;
+    `test_scores=True` also opens the score of each test row to the label holder.
     """
     if secure != "shared":
         raise bad("regress", "secure", secure, "'shared'", WITHDRAWN if secure == "encrypted" else "")
+    if solver is None:
+        inference = epochs is None and momentum is None and not l2 and test is None and not test_scores
+        inference = inference and not test_fraction
+        descent = lr is not None or batch_size is not None
+        solver = "descent" if descent else "irls" if inference else "newton"
+    if solver not in SOLVERS:
+        raise bad("regress", "solver", solver, f"one of {', '.join(map(repr, SOLVERS))}")
+    columns = LabelColumns(label, time, event)
+    if solver == "irls":
+        given = {"l2": l2, "lr": lr, "batch_size": batch_size, "epochs": epochs, "momentum": momentum}
+        given |= {"test": test, "test_fraction": test_fraction, "test_scores": test_scores}
+        for name, value in given.items():
+            if value is not None and value is not False and value != 0:
+                raise bad("regress", name, value, "left out with solver='irls'")
+        return fit_with_errors(parties, labels, family, on, columns, ties, steps, publish, runtime)
+    if columns.names or on is not None:
+        raise bad(
+            "regress",
+            "label",
+            columns.names,
+            f"left out with solver={solver!r}",
+            "It takes tables of data.from_frame(…, id=…, label=…), or arrays with labels.",
+        )
+    return fit_with_metrics(
+        parties,
+        labels,
+        family,
+        {
+            "solver": solver,
+            "epochs": 100 if epochs is None else epochs,
+            "batch_size": batch_size,
+            "lr": lr,
+            "momentum": 0.8 if momentum is None else momentum,
+            "l2": l2,
+            "test_scores": test_scores,
+        },
+        test,
+        0.2 if test_fraction is None else test_fraction,
+        seed,
+        runtime,
+    )
+
+
+def fit_with_errors(
+    parties: Any,
+    labels: Any,
+    family: str | None,
+    on: str | None,
+    columns: LabelColumns,
+    ties: str,
+    steps: int | None,
+    publish: bool,
+    runtime: Any,
+) -> Regression:
+    """Newton's method with the inverse Hessian on shares: `mpc/glm.py`."""
+    ledger = Ledger()
+    rows = arrange(parties, labels, family, on, columns, runtime, ledger)
+    names = tuple(dict.fromkeys((*rows.x, rows.label_at)))
+    terms = glm_terms.GlmTerms(names, rows.label_at, HELPER, len(rows.y), rows.family, ties, steps, publish)
+    glm_terms.check_terms(terms)
+    outcomes = len(rows.labels) - 1 if rows.family == "multinomial" else 1
+    # checked here first, so that the error is raised as it is; each party's program checks again
+    for who, x in rows.x.items():
+        glm_terms.Whitening.of(who, x, rows.designs[who].terms)
+    glm_terms.encode_label(terms, rows.y, len(rows.labels) or None)
+    glm_terms.check_widths(terms, {who: x.shape[1] for who, x in rows.x.items()}, outcomes)
+    settings = {**asdict(terms), "names": list(names)}  # plain types, for another process
+    programs: dict[str, Any] = {HELPER: functools.partial(glm.helper, terms=settings)}
+    for who in names:
+        is_holder = who == rows.label_at
+        programs[who] = functools.partial(
+            glm.holder,
+            terms=settings,
+            x=rows.x.get(who, torch.zeros(len(rows.y), 0, dtype=torch.float64)),
+            y=rows.y if is_holder else None,
+            classes=(len(rows.labels) or None) if is_holder else None,
+            columns=list(rows.designs[who].terms) if who in rows.designs else [],
+        )
+    results = choose_runtime("regress", runtime, all_stay=True).run_sync(programs, ledger=ledger)
+    if results[rows.label_at]["collinear"]:
+        raise BadData(COLLINEAR)
+    parts = {
+        who: make_part(
+            results[who],
+            who,
+            rows.family,
+            names,
+            rows.label_at,
+            len(rows.y),
+            rows.designs.get(who, Design((), ())),
+            rows.labels,
+        )
+        for who in names
+    }
+    return from_parts(parts, ledger, rows.notes)
+
+
+def fit_with_metrics(
+    parties: Any,
+    labels: Any,
+    family: str | None,
+    settings: dict[str, Any],
+    test: Any,
+    test_fraction: float,
+    seed: int,
+    runtime: Any,
+) -> Regression:
+    """The solvers "newton" and "descent", with metrics of test rows: `mpc/regression.py`."""
     ledger = Ledger()
     rows = arrange_rows(parties, labels, "vertical", test, test_fraction, seed, runtime, ledger)
+    family = {v: k for k, v in SYNONYMS.items()}.get(str(family), family)
     family = family or ("linear" if rows.classes is None else "logistic")
     if (family == "linear") != (rows.classes is None) or (family == "logistic" and rows.classes != 2):
         raise bad(
@@ -141,21 +200,7 @@ def regress(
             "'logistic' for two classes, 'linear' for numbers",
             f"These labels are {'numbers' if rows.classes is None else f'of {rows.classes} classes'}.",
         )
-    if solver is None:
-        solver = "newton" if lr is None and batch_size is None else "descent"
-    terms = _terms(
-        rows,
-        {
-            "solver": solver,
-            "family": family,
-            "epochs": epochs,
-            "batch_size": batch_size,
-            "lr": lr,
-            "momentum": momentum,
-            "l2": l2,
-            "test_scores": test_scores,
-        },
-    )
+    terms = _terms(rows, {**settings, "family": family})
     programs = _programs(rows, terms)
     results = choose_runtime("regress", runtime, all_stay=True).run_sync(programs, ledger=ledger)
     holder = results[terms.label_at]
@@ -168,7 +213,7 @@ def regress(
     else:
         notes.append("Convergence was not checked (solver='descent').")
     metrics = _metrics(terms, rows.test_y[0], holder) if terms.tests else {}
-    if family == "logistic" and not test_scores and terms.tests > scoring.AUC_ROWS:
+    if family == "logistic" and not terms.test_scores and terms.tests > scoring.AUC_ROWS:
         notes.append(
             "The AUC was not computed: on shares it compares all pairs of test rows, and there are "
             f"{terms.tests} test rows, more than "
@@ -182,7 +227,7 @@ def regress(
         tuple(notes),
         rows.columns,
         converged,
-        family,
+        SYNONYMS[family],
     )
 
 

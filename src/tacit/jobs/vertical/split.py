@@ -236,9 +236,11 @@ def splitnn(
                 "",
                 net.makers.get(name, {}),
             )
+    if len(set(rows.label_at)) == 1:  # holders of labels do not tell each other their targets
+        shares[rows.label_at[0]].fit_target(torch.cat([y.reshape(-1) for y in rows.y]))
     modules = [*net.bottoms.values(), *(stop.body for stop in net.stops)]
     with one_thread_if(is_small(modules, batch_size)):
-        results = _run(shares, _rows_of(rows, terms), runtime, ledger, "seat")
+        results = _run(shares, _rows_of(rows, terms, shares), runtime, ledger, "seat")
     for name, share in shares.items():
         share.state = results[name]["state"]
     history = _history(
@@ -315,7 +317,9 @@ def check_cut_guards(owner: str, guard: Any, protect: Any) -> tuple[Any, ...]:
     return guards
 
 
-def _rows_of(rows: SplitRows, terms: SplitTerms) -> dict[str, dict[str, dict[int, Tensor]]]:
+def _rows_of(
+    rows: SplitRows, terms: SplitTerms, shares: Mapping[str, SplitShare]
+) -> dict[str, dict[str, dict[int, Tensor]]]:
     """Return each party's own rows: {"x": {route: …}, "y": …, "test_x": …, "test_y": …}."""
     by_party: dict[str, dict[str, dict[int, Tensor]]] = {}
     for turn, route in enumerate(terms.routes):
@@ -323,7 +327,8 @@ def _rows_of(rows: SplitRows, terms: SplitTerms) -> dict[str, dict[str, dict[int
             own = by_party.setdefault(name, {k: {} for k in parts.KEYS})
             own["x"][turn], own["test_x"][turn] = rows.x[turn][name], rows.test_x[turn][name]
         own = by_party.setdefault(route.stops[-1], {k: {} for k in parts.KEYS})
-        own["y"][turn], own["test_y"][turn] = rows.y[turn], rows.test_y[turn]
+        to_target = shares[route.stops[-1]].to_target
+        own["y"][turn], own["test_y"][turn] = to_target(rows.y[turn]), to_target(rows.test_y[turn])
         if rows.absent is not None:
             own["absent"][turn] = rows.absent
     return by_party
@@ -463,7 +468,7 @@ def predict(
     modules = [part for share in predictors.values() for part in share.modules()]
     with one_thread_if(is_small(modules, min(prediction_terms.tests[0], CHUNK))):
         results = _run(predictors, inputs, runtime, book, "predict")
-    return to_predictions(terms.loss, results[route.stops[-1]]), ids
+    return shares[route.stops[-1]].to_predictions(results[route.stops[-1]]), ids
 
 
 def route_of(terms: SplitTerms, rows: Mapping[str, Any], verb: str) -> Route:
@@ -473,14 +478,3 @@ def route_of(terms: SplitTerms, rows: Mapping[str, Any], verb: str) -> Route:
             return route
     named = [", ".join(map(repr, route.sources)) for route in terms.routes]
     raise bad(verb, "rows", sorted(rows), f"rows of every party with columns: {' or '.join(named[:8])}")
-
-
-def to_predictions(loss: str, out: Tensor) -> Tensor:
-    """Convert outputs to probabilities, or to numbers for a regression."""
-    return (
-        out.reshape(len(out))
-        if loss == "mse"
-        else torch.sigmoid(out.reshape(len(out)))
-        if loss == "bce"
-        else torch.softmax(out, 1)
-    )

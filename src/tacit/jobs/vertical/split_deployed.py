@@ -253,13 +253,15 @@ async def run_party(
     if table is not None:
         x, share.recipe = table.standardize(train)
         share.columns, share.id = table.columns, entry["id"]
+    if me.name == route.stops[-1] and table is not None and table.y is not None:
+        share.fit_target(table.y[train])
     inputs = share.inputs()
     if me.name in route.sources:
         inputs.x[0], inputs.test_x[0] = x[train], x[test]
     if me.name == route.stops[-1]:
         assert table is not None
         assert table.y is not None
-        inputs.y[0], inputs.test_y[0] = table.y[train], table.y[test]
+        inputs.y[0], inputs.test_y[0] = share.to_target(table.y[train]), share.to_target(table.y[test])
         if split["join"] == "left":
             inputs.absent[0] = train >= shared
     result = await splitnn.party(me, terms, inputs)
@@ -350,7 +352,9 @@ def run_here(
 
 def _is_small(job: Mapping[str, Any]) -> bool:
     """Return whether a batch of the job's network takes one core a few milliseconds, by its widths."""
-    settings = job.get("split") or job["ftl"]
+    settings = job.get("split") or job.get("ftl")
+    if settings is None:  # no network: many small products on shares
+        return True
     widths = [settings.get("width", 1), *settings.get("top", [])]
     widths += [w for t in job["parties"].values() for w in (*t.get("bottom", []), *t.get("middle", []))]
     return int(max(widths) ** 2 * settings["batch_size"]) <= SMALL

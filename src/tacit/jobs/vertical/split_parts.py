@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -71,6 +72,25 @@ class SplitShare:
     makers: dict[str, Callable[[], nn.Module]] = field(
         default_factory=dict
     )  # functions that build parts which cannot be serialized, by "bottom" or "stop0"
+    target: tuple[float, float] = (0.0, 1.0)  # mean and deviation of a regression's training targets
+
+    def fit_target(self, y: Tensor) -> None:
+        """Learn the mean and deviation by which the targets of a regression are standardized."""
+        if self.terms.loss == "mse" and len(y):
+            std = float(y.double().std(correction=0))
+            self.target = (float(y.double().mean()), std if std > 0 else 1.0)
+
+    def to_target(self, y: Tensor) -> Tensor:
+        """Return labels as the network learns them: standardized, if they are numbers."""
+        mean, std = self.target
+        return ((y.double() - mean) / std).to(y.dtype) if self.terms.loss == "mse" else y
+
+    def to_predictions(self, out: Tensor) -> Tensor:
+        """Convert outputs to probabilities, or to numbers in the units of the labels."""
+        if self.terms.loss == "mse":
+            mean, std = self.target
+            return (out.reshape(len(out)).double() * std + mean).to(out.dtype)
+        return torch.sigmoid(out.reshape(len(out))) if self.terms.loss == "bce" else torch.softmax(out, 1)
 
     def inputs(self) -> SplitInputs:
         """Return the inputs of the party's program, with modules that have its weights."""
@@ -81,7 +101,8 @@ class SplitShare:
             guards=self.guards,
             protect=self.protect,
             fingerprint=self.fingerprint,
-            measure=functools.partial(measure_outputs, self.terms.loss, self.classes),
+            measure=functools.partial(measure_outputs, self.terms.loss, self.classes, unit=self.target[1]),
+            unit=self.target[1] ** 2,
             peek=functools.partial(nopeek, self.nopeek) if self.nopeek else None,
         )
         if self.state:
@@ -122,6 +143,7 @@ class SplitShare:
             "recipe": None if self.recipe is None else self.recipe.to_dict(),
             "fingerprint": self.fingerprint.hex(),
             "id": self.id,
+            "target": list(self.target),
         }
 
     def _layers(self, name: str, body: nn.Module) -> list[dict[str, Any]] | str:
@@ -232,6 +254,7 @@ def read(folder: str | Path, makers: Mapping[str, Callable[[], nn.Module]] | Non
             bytes.fromhex(content["fingerprint"]),
             str(content["id"]),
             dict(makers or {}),
+            _read_target(content.get("target", [0.0, 1.0])),  # absent in parts of earlier versions
         )
     except (KeyError, TypeError, ValueError, AttributeError, SafetensorError, OSError) as error:
         if isinstance(error, BadData):
@@ -241,17 +264,29 @@ def read(folder: str | Path, makers: Mapping[str, Callable[[], nn.Module]] | Non
         ) from None
 
 
+def _read_target(value: Any) -> tuple[float, float]:
+    mean, std = map(float, value)
+    if not (math.isfinite(mean) and math.isfinite(std) and std > 0):
+        raise ValueError("target is not a mean and a deviation above 0")
+    return mean, std
+
+
 def nopeek(alpha: float, x: Tensor, z: Tensor) -> Tensor:
     return alpha * leakage.distance_correlation(x.reshape(len(x), -1), z.reshape(len(z), -1))
 
 
-def measure_outputs(loss: str, classes: int | None, out: Tensor, y: Tensor) -> dict[str, float]:
+def measure_outputs(
+    loss: str, classes: int | None, out: Tensor, y: Tensor, unit: float = 1.0
+) -> dict[str, float]:
     """Return loss, and accuracy and AUC of classes, or absolute error and R² of a regression.
 
-    The label holder has all outputs, so the AUC is exact.
+    The label holder has all outputs, so the AUC is exact. `unit`: what 1 means in the units of the labels.
     """
     if loss == "mse":
-        return {"loss": float(((out.reshape(y.shape) - y) ** 2).mean()), **measure_regression(out, y)}
+        return {
+            "loss": float(((out.reshape(y.shape) - y) ** 2).mean()) * unit**2,
+            **measure_regression(out * unit, y * unit),
+        }
     scores = torch.cat([torch.zeros_like(out[:, :1]), out.reshape(len(out), -1)], 1) if loss == "bce" else out
     metrics = measure(count(scores, y.long(), scores.shape[1], curves=False))
     areas = [

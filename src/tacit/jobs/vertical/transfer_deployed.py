@@ -34,7 +34,6 @@ from ...protocols.splitnn_terms import Asked, Route
 from . import transfer as job_of
 from .party_tables import table_of, write_predictions
 from .psi import align_rows
-from .split import to_predictions
 from .split_deployed import (
     check_same_job,
     job_digest,
@@ -134,7 +133,7 @@ async def run_party(
     if me.name == target:
         metrics = job_of.measure_unshared(terms, share, table, rows_here, names)
         write_predictions(
-            folder / "answers.csv", to_predictions(terms.loss, job_of.outputs(share, table)), table.ids, share
+            folder / "answers.csv", share.to_predictions(job_of.outputs(share, table)), table.ids, share
         )
     return {
         "history": result["history"],

@@ -1,0 +1,80 @@
+"""tacit regress: fit a regression over columns of several parties, between real parties or with all of them
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ..errors import BadParameter
+from .split import kit_of, runtime
+from .verbs import KIT, PATIENCE, PROCESSES, WAIT, Answer, answer, arg
+
+
+def add(verb: Callable[..., Any]) -> None:
+    verb(
+        "regress",
+        _regress,
+        "Fit a regression with standard errors on tables with different columns of the same ids, on secret "
+        "shares; each party gets its own estimates.",
+        arg("job", help="a job file (TOML) with [regress] and [parties.NAME], the same at all parties"),
+        KIT,
+        arg(
+            "--file",
+            metavar="FILE.csv",
+            help="with --kit: your own table, if the job does not name it; it stays here",
+        ),
+        arg(
+            "--out",
+            metavar="DIR",
+            help="the folder of your part (default: part in the kit); without a kit, a folder for all parts",
+        ),
+        PROCESSES,
+        WAIT,
+        PATIENCE,
+    )
+
+
+def _regress(args: Any) -> Answer:
+    from ..jobs.vertical import regress_deployed
+    from ..parties.ledger import Ledger
+
+    if args.kit is not None:
+        if args.processes:
+            raise BadParameter(
+                "regress: --processes runs all parties here, --kit runs one of them. Give only one "
+                "of the two."
+            )
+        kit = kit_of(args.kit, "tacit regress --kit")
+        value = regress_deployed.take_part(kit, args.job, args.file, args.out, args.patience, args.wait)
+    else:
+        if args.out is None or args.file is not None:
+            raise BadParameter(
+                "regress: without a kit all parties run here, with the files of the job. Give --out "
+                "for their "
+                "parts and no --file, or give --kit."
+            )
+        ledger = Ledger()
+        value = regress_deployed.run_here(
+            args.job, args.out, runtime(args.processes, "tacit regress --processes"), ledger
+        )
+        value["ledger"] = ledger.to_dict()
+    return answer(value, _lines(value))
+
+
+def _lines(value: dict[str, Any]) -> Iterable[str]:
+    yield from (f"note    {note}" for note in value["notes"])
+    yield f"rows    {value['rows']} shared"
+    if value["table"]:
+        names = [".".join(str(row[k]) for k in ("party", "term") if k in row) for row in value["table"]]
+        wide = max(len(name) for name in names)
+        yield " " * wide + "".join(f"{h:>12}" for h in ("coef", "se", "z", "p", "low", "high"))
+        for name, row in zip(names, value["table"]):
+            yield f"{name:<{wide}}" + "".join(
+                f"{row[k]:>12.5g}" for k in ("coef", "se", "z", "p", "low", "high")
+            )
+    if value.get("metrics"):
+        yield "result  " + "  ".join(f"{k} {v:.4f}" for k, v in value["metrics"].items())
+    if value["folder"]:  # a helper has none
+        yield f"part    {value['folder']}"

@@ -1,0 +1,192 @@
+"""`tacit join`: sums and counts over matched people, between organizations with one job file.
+
+    [join]                      [parties.bank_a]          [parties.bank_b]         [parties.notary]
+    minimum = 10                file = "a.csv"            file = "b.csv"           helper = true
+    [[join.queries]]            id = "customer"           id = "client"
+    name = "wealthy"            columns = ["cash"]        columns = ["cash"]
+    what = "count"
+    of = ["cash"]
+    above = [100000.0]
+
+All questions are in the job, so that each party's owner agrees to them before anything is compared. Every
+party gets the figures.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...config import toml
+from ...config.vertical import JoinParty, JoinSettings, read_parties
+from ...errors import BadJob, BadParameter, QueryRefused
+from ...files import append_line, write_atomic
+from ...mpc import joined
+from ...mpc.joined import JoinQuery, JoinTerms
+from ...parameters import from_fields, whole
+from ...parties.ledger import Ledger
+from ...parties.party import Party
+from ...protocols.splitnn_terms import Asked
+from .join import MATCHED, describe, groups_of, measure, read_query
+from .regress_deployed import check_matched, match_rows, roles
+from .regress_policy import admit_rows
+from .split_deployed import check_same_job, job_digest, run_everyone, run_with_party_kit
+
+if TYPE_CHECKING:
+    from ...runtimes.kits import Kit
+
+THRESHOLDS = "thresholds.jsonl"
+
+
+@dataclass(frozen=True)
+class JoinPolicy:
+    """KIT/policy.toml   [join] min_count = 10, min_rows = 50, columns = ["cash"]"""
+
+    min_rows: int = whole(50, least=3, doc="fewest shared people")
+    min_count: int = whole(10, least=3, doc="least `minimum` of a job")
+    min_difference: int = whole(
+        10, least=1, doc="fewest people by which those of two jobs may differ, if they differ"
+    )
+    max_models: int = whole(20, least=1, doc="different jobs about the same people")
+    columns: tuple[str, ...] = ()  # that may be asked about; none: all
+
+
+def read_policy(kit: str) -> JoinPolicy:
+    """Read the [join] table of policy.toml in the kit; without it, the default policy."""
+    place = Path(kit) / "policy.toml" if kit else None
+    if place is None or not place.is_file():
+        return JoinPolicy()
+    return from_fields(toml.read(place).get("join", {}), JoinPolicy, f"{place}, join", "a policy has no key")
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """Read and check a job file: {"join": all settings, "parties": {name: …}}."""
+    settings, parties = read_parties(path, "join", JoinSettings, JoinParty)
+    check_matched(path, parties)
+    job = {"join": settings, "parties": parties}
+    if not settings["queries"]:
+        raise BadJob(f"{path}, join: there is no question. Add [[join.queries]] with name, what and of.")
+    try:
+        _terms(job, joined.PEOPLE)
+    except BadParameter as error:
+        raise BadJob(f"{path}: {error}") from None
+    return job
+
+
+def _terms(job: Mapping[str, Any], rows: int) -> JoinTerms:
+    settings, parties = job["join"], job["parties"]
+    holders, (helper,) = roles(parties)
+    columns = {n: list(parties[n].get("columns", ())) for n in holders}
+    queries: list[JoinQuery] = [
+        read_query(q["what"], q.get("of", ()), q.get("above"), q.get("by"), columns, settings["decimals"])
+        for q in settings["queries"]
+    ]
+    terms = JoinTerms(tuple(holders), helper, rows, settings["minimum"], tuple(queries))
+    joined.check_terms(terms)
+    return terms
+
+
+def check_policy(policy: JoinPolicy, me: str, terms: JoinTerms) -> None:
+    """Refuse what the owner does not allow, before anything is sent."""
+    if terms.minimum < policy.min_count:
+        raise QueryRefused(
+            f"the job opens figures about {terms.minimum} people, and the policy of this party requires "
+            f"{policy.min_count} (min_count). Nothing was sent."
+        )
+    asked = {c for q in terms.queries for who, c, _ in q.of if who == me}
+    asked |= {q.by[1] for q in terms.queries if q.by is not None and q.by[0] == me}
+    refused = sorted(asked - set(policy.columns)) if policy.columns else []
+    if refused:
+        allowed = ", ".join(policy.columns)
+        raise QueryRefused(
+            f"the job asks about {refused[0]!r}, and the policy of this party allows {allowed} (columns). "
+            "Nothing was sent."
+        )
+
+
+def admit_thresholds(folder: Path, terms: JoinTerms) -> None:
+    """Record the thresholds of each measure, or refuse others than those that were answered before."""
+    for query in terms.queries:
+        if not query.above:
+            continue
+        entry = {"of": sorted(map(list, query.of)), "above": list(query.above)}
+
+        def check(lines: list[str], entry: dict[str, Any] = entry) -> None:
+            for line in lines:
+                before = json.loads(line)
+                if before["of"] == entry["of"] and before["above"] != entry["above"]:
+                    raise QueryRefused(
+                        "other thresholds of this measure were answered before. Two counts with nearby "
+                        "thresholds differ by few people. Nothing was sent."
+                    )
+
+        folder.mkdir(parents=True, exist_ok=True)
+        append_line(folder / THRESHOLDS, json.dumps(entry), check)
+
+
+async def run_party(
+    me: Party, job: Mapping[str, Any], file: str, out: str, kit: str = "", wait: float | None = None
+) -> dict[str, Any]:
+    """Run a party: read its columns, match people, answer the questions, write the figures."""
+    settings, parties = job["join"], job["parties"]
+    holders, (helper,) = roles(parties)
+    digest, policy = job_digest(job), read_policy(kit)
+    if me.name != helper:
+        check_policy(policy, me.name, _terms(job, joined.PEOPLE))
+    await check_same_job(me, parties, digest, wait)
+    if me.name == helper:
+        rows = (await me.recv(holders[0], Asked)).rows
+        await joined.helper(me, _terms(job, rows).to_dict())
+        return {"people": rows, "answers": [], "folder": "", "notes": []}
+    entry = parties[me.name]
+    frame, notes = await match_rows(me, file, entry, holders, kit, entry.get("columns", ()))
+    me.ledger.stamp(MATCHED)
+    terms = _terms(job, len(frame))
+    folder = Path(kit) / "join" if kit else None
+    admit_rows(folder, policy, digest, frame[entry["id"]].tolist(), "values")
+    if folder is not None:
+        admit_thresholds(folder, terms)
+    if me.name == holders[0]:
+        await me.send(helper, Asked(len(frame), digest))
+    results = await joined.holder(
+        me,
+        terms.to_dict(),
+        [measure(q, me.name, frame, settings["decimals"]) for q in terms.queries],
+        [groups_of(q, me.name, frame, settings["minimum"]) for q in terms.queries],
+    )
+    answers = [
+        {"name": named["name"], **describe(query, result, settings["decimals"])}
+        for named, query, result in zip(settings["queries"], terms.queries, results)
+    ]
+    place = Path(out)
+    place.mkdir(parents=True, exist_ok=True)
+    content = {"people": len(frame), "answers": answers, "notes": notes}
+    write_atomic(place / "part.json", json.dumps({"kind": "join", **content}, ensure_ascii=False, indent=1))
+    write_atomic(place / "ledger.json", json.dumps(me.ledger.to_dict(), indent=1))
+    return {**content, "folder": str(place)}
+
+
+def run_here(
+    path: str | Path, out: str | Path, runtime: Any = None, ledger: Ledger | None = None
+) -> dict[str, Any]:
+    """Run all parties of a job on this machine, each with its file in the job: for a test."""
+    job = read(path)
+    holders, _ = roles(job["parties"])
+    results = run_everyone("join", path, job, run_party, out, runtime, ledger)
+    notes = list(dict.fromkeys(n for r in results.values() for n in r["notes"]))
+    return {**results[holders[0]], "folder": str(out), "notes": notes}
+
+
+def take_part(
+    kit: Kit,
+    path: str | Path,
+    file: str | Path | None,
+    out: str | Path | None,
+    patience: float = 300.0,
+    wait: float | None = None,
+) -> dict[str, Any]:
+    """Run one party of a job over the federation's hub."""
+    return run_with_party_kit("join", kit, path, read, run_party, file, out, patience, wait)

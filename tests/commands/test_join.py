@@ -1,0 +1,127 @@
+"""tacit join, as a user types it: three banks here, and each with its own kit over a hub."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.cli.shell import finish, provision, said
+
+from .test_split import start
+
+JOB = """
+[join]
+minimum = 10
+[[join.queries]]
+name = "wealthy"
+what = "count"
+of = ["cash"]
+above = [1500.0]
+[[join.queries]]
+name = "net"
+what = "total"
+of = ["cash", "-loans"]
+by = "a.region"
+[parties.a]
+file = "a.csv"
+id = "id"
+columns = ["cash", "region"]
+[parties.b]
+file = "b.csv"
+id = "client"
+columns = ["cash", "loans"]
+[parties.c]
+file = "c.csv"
+id = "id"
+columns = ["cash"]
+[parties.notary]
+helper = true
+"""
+
+
+@pytest.fixture
+def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    n = 120
+    frame = pd.DataFrame(
+        {"id": [f"{k:04d}" for k in range(n)], "region": np.where(np.arange(n) % 3, "n", "s")}
+    )
+    for who in "abc":
+        frame[who] = rng.normal(400, 500, n).round(2)
+    frame["loans"] = rng.exponential(200, n).round(2)
+    frame[["id", "a", "region"]].rename(columns={"a": "cash"}).iloc[:110].to_csv("a.csv", index=False)
+    frame[["id", "b", "loans"]].rename(columns={"b": "cash", "id": "client"}).iloc[5:].to_csv(
+        "b.csv", index=False
+    )
+    frame[["id", "c"]].rename(columns={"c": "cash"}).to_csv("c.csv", index=False)
+    Path("job.toml").write_text(JOB)
+    return frame.iloc[5:110].assign(cash=lambda f: (f.a + f.b + f.c).round(2))
+
+
+def check_answers(answers, whole: pd.DataFrame) -> None:
+    wealthy, net = answers
+    assert (wealthy["name"], wealthy["figures"]) == ("wealthy", [[int((whole.cash > 1500).sum())]])
+    expected = (whole.cash - whole.loans).groupby(whole.region).sum().round(2)
+    assert net["groups"] == ["n", "s"]
+    assert net["figures"] == [[expected["n"]], [expected["s"]]]
+    assert net["people"] == whole.groupby("region").size().tolist()
+
+
+def test_three_banks_here(whole: pd.DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = said(capsys, "join", "job.toml", "--out", "figures", "--json")
+    assert code == 0, out
+    assert json.loads(out)["people"] == 105
+    check_answers(json.loads(out)["answers"], whole)
+    assert json.loads(Path("figures/b/part.json").read_text())["answers"] == json.loads(out)["answers"]
+    code, out = said(capsys, "join", "job.toml", "--out", "figures")
+    assert (code, "which is never overwritten" in out) == (2, True)
+
+
+def test_each_with_its_kit_over_a_hub_then_a_refused_question(whole: pd.DataFrame) -> None:
+    provision("a", "b", "c", "notary")
+    names = ("a", "b", "c", "notary")
+    Path("kits/c/policy.toml").write_text('[join]\ncolumns = ["cash"]\n')
+    hub = start("hub", "--kit", "kits/hub")
+    try:
+        values = [
+            finish(p) for p in [start("join", "job.toml", "--kit", f"kits/{n}", "--json") for n in names]
+        ]
+        Path("job.toml").write_text(JOB.replace("1500.0", "1501.0"))
+        again = [start("join", "job.toml", "--kit", f"kits/{n}", "--out", f"second-{n}") for n in names]
+        texts = [p.communicate(timeout=120)[1] for p in again]
+    finally:
+        hub.send_signal(signal.SIGINT)
+        hub.communicate(timeout=30)
+    for value in values[:3]:
+        check_answers(value["answers"], whole)
+    assert values[3]["answers"] == []
+    assert any("MATCHED" in stamp for stamp in values[0]["ledger"]["stamps"])
+    assert all(p.returncode != 0 for p in again)
+    assert any("other thresholds of this measure were answered before" in t for t in texts)
+    assert not any(Path(f"second-{n}/part.json").exists() for n in names)
+
+
+@pytest.mark.parametrize(
+    ("job", "text"),
+    [
+        (JOB.replace('of = ["cash"]', 'of = ["cahs"]'), "of is 'cahs'; it must be a column of the parties"),
+        (JOB.replace('"count"', '"median"'), "what of 'wealthy' is 'median'; it must be 'total' or 'count'"),
+        (JOB.replace('name = "net"', 'name = "wealthy"'), "a different name for each question"),
+        (JOB.replace("minimum = 10", "minimum = 1"), "minimum is 1; it must be"),
+        (JOB.replace('by = "a.region"', 'by = "region.a"'), "by is 'region.a'"),
+        (JOB.replace("helper = true", 'id = "id"'), "4 parties with an id and 0 with helper = true"),
+        (JOB.split("[[join")[0] + "[parties" + JOB.split("[parties", 1)[1], "there is no question"),
+    ],
+)
+def test_bad_jobs_write_nothing(whole, capsys: pytest.CaptureFixture[str], job: str, text: str) -> None:
+    Path("job.toml").write_text(job)
+    code, out = said(capsys, "join", "job.toml", "--out", "figures")
+    assert code == 2
+    assert text in out
+    assert not Path("figures").exists()

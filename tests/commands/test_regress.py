@@ -1,0 +1,241 @@
+"""tacit regress and tacit predict with it, as a user types them: all parties here, in processes, and each with
+its own kit over a hub; a killed party, policies, and questions that differ in few people.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.formula.api as smf
+
+from tests.cli.shell import Role, finish, provision, said
+
+from .test_split import start
+
+JOB = """
+[regress]
+family = "binomial"
+steps = 6
+[parties.clinic]
+file = "clinic.csv"
+id = "patient"
+label = "relapse"
+[parties.lab]
+file = "lab.csv"
+id = "person"
+categories = ["ward"]
+[parties.notary]
+helper = true
+"""
+FORMULA = "relapse ~ age + C(ward) + marker"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    n = 340
+    whole = pd.DataFrame(
+        {
+            "patient": [f"{k:03d}" for k in range(n)],
+            "age": rng.normal(60, 9, n).round(1),
+            "ward": rng.integers(1, 4, n),
+            "marker": rng.normal(2, 1, n).round(3),
+        }
+    )
+    z = 0.08 * (whole.age - 60) - 0.7 * (whole.ward == 2) + 0.6 * (whole.marker - 2)
+    whole["relapse"] = np.where(rng.random(n) < 1 / (1 + np.exp(-z)), "yes", "no")
+    whole[["patient", "age", "relapse"]].iloc[:260].sample(frac=1, random_state=1).to_csv(
+        "clinic.csv", index=False
+    )
+    lab = whole[["patient", "ward", "marker"]].rename(columns={"patient": "person"})
+    lab.iloc[20:].sample(frac=1, random_state=2).to_csv("lab.csv", index=False)
+    whole[["patient", "age"]].iloc[260:].to_csv("clinic_new.csv", index=False)
+    lab.iloc[255:].to_csv("lab_new.csv", index=False)
+    whole.iloc[20:260].to_csv("shared.csv", index=False)
+    whole.iloc[260:].to_csv("new.csv", index=False)
+    Path("job.toml").write_text(JOB)
+    return tmp_path
+
+
+def pooled():
+    shared = pd.read_csv("shared.csv", dtype={"patient": str})
+    return smf.logit(FORMULA, shared.assign(relapse=(shared.relapse == "yes").astype(int))).fit(disp=0)
+
+
+def check_table(records) -> None:
+    """Coefficients, standard errors and p values of the pooled fit to 1e-5."""
+    names = {"ward[T.2]": "C(ward)[T.2]", "ward[T.3]": "C(ward)[T.3]"}
+    expected = pooled()
+    for row in records:
+        term = names.get(row["term"], row["term"])
+        assert row["coef"] == pytest.approx(expected.params[term], abs=1e-5 * expected.bse[term])
+        assert row["se"] == pytest.approx(expected.bse[term], rel=1e-5)
+        assert row["p"] == pytest.approx(expected.pvalues[term], rel=1e-4)
+        assert row["low"] == pytest.approx(expected.conf_int().loc[term, 0], abs=1e-5)
+
+
+def check_predictions(file: str) -> None:
+    made = pd.read_csv(file, dtype={"patient": str}).set_index("patient")
+    new = pd.read_csv("new.csv", dtype={"patient": str}).set_index("patient")
+    assert list(made.columns) == ["prediction", "p(no)", "p(yes)"]
+    assert sorted(made.index) == sorted(new.index)
+    expected = pooled().predict(new)
+    assert (made["p(yes)"] - expected).abs().max() < 1e-6
+    assert (made["prediction"] == np.where(made["p(yes)"] > 0.5, "yes", "no")).all()
+
+
+PREDICT = (
+    "predict",
+    "parts",
+    "--file",
+    "clinic=clinic_new.csv",
+    "--file",
+    "lab=lab_new.csv",
+    "--out",
+    "out.csv",
+)
+
+
+def test_everybody_here_equals_statsmodels_then_new_people(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out = said(capsys, "regress", "job.toml", "--out", "parts", "--json")
+    assert code == 0, out
+    value = json.loads(out)
+    assert (value["rows"], value["converged"]) == (240, True)
+    assert [row["term"] for row in value["table"]] == ["Intercept", "age", "ward[T.2]", "ward[T.3]", "marker"]
+    check_table(value["table"])
+    part = json.loads(Path("parts/lab/part.json").read_text())
+    assert "age" not in str(part)
+    assert part["intercept"] is None  # each part has its own columns only
+    code, out = said(capsys, *PREDICT)
+    assert code == 0, out
+    assert "80 rows, predictions in out.csv" in out
+    check_predictions("out.csv")
+    code, out = said(capsys, *PREDICT)
+    assert (code, "already exists" in out) == (2, True)
+    code, out = said(capsys, "regress", "job.toml", "--out", "parts")
+    assert (code, "already contains a party's part, which is never overwritten" in out) == (2, True)
+
+
+def test_each_with_its_kit_over_a_hub_then_new_people(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("job.toml").write_text(JOB.replace("[regress]", "[regress]\npublish = true"))
+    provision("clinic", "lab", "notary")
+    hub = start("hub", "--kit", "kits/hub")
+    try:
+        clinic, lab, notary = map(
+            finish,
+            [
+                start("regress", "job.toml", "--kit", f"kits/{n}", "--json")
+                for n in ("clinic", "lab", "notary")
+            ],
+        )
+        files = {"clinic": "clinic_new.csv", "lab": "lab_new.csv"}
+        for process in [
+            start(
+                "predict",
+                f"kits/{n}/part",
+                "--kit",
+                f"kits/{n}",
+                "--file",
+                f,
+                "--out",
+                f"{n}_out.csv",
+                "--json",
+            )
+            for n, f in files.items()
+        ]:
+            finish(process)
+        # one person fewer: the difference of two answers would be about this one
+        pd.read_csv("lab.csv", dtype=str).sort_values("person").iloc[1:].to_csv("less.csv", index=False)
+        again = [
+            start("regress", "job.toml", "--kit", "kits/clinic", "--out", "second-clinic"),
+            start("regress", "job.toml", "--kit", "kits/lab", "--file", "less.csv", "--out", "second-lab"),
+            start("regress", "job.toml", "--kit", "kits/notary", "--out", "second-notary"),
+        ]
+        texts = [process.communicate(timeout=120)[1] for process in again]
+    finally:
+        hub.send_signal(signal.SIGINT)
+        hub.communicate(timeout=30)
+    check_table(clinic["table"])
+    assert [(r["party"], r["term"]) for r in lab["table"]] == [
+        (r["party"], r["term"]) for r in clinic["table"]
+    ]
+    assert notary["table"] == []
+    assert notary["rows"] == 240
+    check_predictions("clinic_out.csv")
+    assert not Path("lab_out.csv").exists()
+    assert not Path("kits/notary/part").exists()
+    kinds = {line["kind"] for line in lab["ledger"]["seen"]}
+    assert {"EstimateShare", "Verdict", "Estimates", "LabelFacts"} <= kinds
+    assert "InterceptShare" not in kinds
+    assert "CheckShare" not in kinds
+    assert all(process.returncode != 0 for process in again)
+    assert any(
+        "differ from those of an earlier one by 1 people; at least 10 are required" in t for t in texts
+    )
+    assert not Path("second-clinic/part.json").exists()
+    assert not Path("second-lab/part.json").exists()
+
+
+def test_a_killed_party_stops_the_others_and_all_can_start_again(place: Path) -> None:
+    provision("clinic", "lab", "notary")
+    Path("job.toml").write_text(JOB.replace("steps = 6", "steps = 100"))  # it does not end before the kill
+    hub = start("hub", "--kit", "kits/hub")
+    try:
+        waiting = start("regress", "job.toml", "--kit", "kits/clinic", "--patience", "3")
+        helper = start("regress", "job.toml", "--kit", "kits/notary", "--patience", "3")
+        lab = Role(place, "lab", "regress", "job.toml", "--kit", "kits/lab")
+        lab.wait_for("channel with 'notary' is open")
+        lab.process.kill()
+        lab.wait()
+        for process in (waiting, helper):
+            _, text = process.communicate(timeout=120)
+            assert process.returncode != 0
+            assert "lab" in text
+            assert "Traceback" not in text
+        assert not Path("kits/clinic/part").exists()
+        Path("job.toml").write_text(JOB)
+        values = [
+            finish(p)
+            for p in [
+                start("regress", "job.toml", "--kit", f"kits/{n}", "--json")
+                for n in ("clinic", "lab", "notary")
+            ]
+        ]
+        check_table(values[0]["table"])
+    finally:
+        hub.send_signal(signal.SIGINT)
+        hub.communicate(timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("job", "text"),
+    [
+        (JOB.replace("helper = true", 'id = "x"'), "3 parties with an id and 0 with helper = true"),
+        (JOB.replace('label = "relapse"', ""), "family 'binomial' needs label at exactly one party"),
+        (JOB.replace("binomial", "cox"), "family 'cox' needs time and event at exactly one party"),
+        (JOB.replace("binomial", "normal"), "family is 'normal'; it must be one of"),
+        (JOB.replace("relapse", "relaps"), "has no column 'relaps'. Did you mean 'relapse'?"),
+        (JOB.replace("steps = 6", "steps = 1"), "steps is 1; it must be"),
+        (JOB.replace("[regress]", "[regress]\nstep = 3\nthing = 1"), "it has no key 'step'"),
+        (
+            JOB.replace('id = "person"', 'id = "person"\ndrop = ["warp"]'),
+            "has no column 'warp'. Did you mean 'ward'?",
+        ),
+    ],
+)
+def test_bad_jobs_write_nothing(place: Path, capsys: pytest.CaptureFixture[str], job: str, text: str) -> None:
+    Path("job.toml").write_text(job)
+    code, out = said(capsys, "regress", "job.toml", "--out", "parts")
+    assert code == 2
+    assert text in out
+    assert not Path("parts").exists()
