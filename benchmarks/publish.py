@@ -23,8 +23,8 @@ from tacit.synth import fidelity, singling
 from tacit.synth.views import Views
 
 SETTINGS = {
-    "all values (0.3.0)": {"floor": 1, "dependencies": False},
-    "floor of 10 (0.4.0)": {"floor": 10, "dependencies": False},
+    "all values": {"floor": 1, "dependencies": False},
+    "floor of 10": {"floor": 10, "dependencies": False},
     "floor and dependencies": {},
 }
 PAIR = ["education", "education-num"]

@@ -122,6 +122,9 @@ def test_a_small_site_contributes_nothing_and_gets_the_model_that_the_others_tra
     provision(*names)
     (tmp_path / "job.toml").write_text(SMALL)
     write_wards(tmp_path, {"a": 40, "b": 30, "c": 30, "d": 9})
+    code, text = said(capsys, "plan", "job.toml", "--parties", "4")
+    assert code == 0, text
+    assert "the server sees: which parties have fewer than 30 rows (min_rows), and not how many" in text
     _, text = said(capsys, "party", "--kit", "kits/d", "--data", "d.csv", "--check", "job.toml")
     assert "✓ d.csv has fewer than 30 rows (min_rows): this party will contribute none" in text
     server, clients = run(tmp_path, *names)

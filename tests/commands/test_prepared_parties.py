@@ -203,7 +203,8 @@ def test_balanced_weights_and_defaults_are_those_of_the_simulation(place: Path) 
         alike = tacit.train(fed, **options, runtime=runtime)
         assert alike.pipeline == run.pipeline
         for a, b in zip(alike.model.state_dict().values(), run.model.state_dict().values()):
-            assert torch.allclose(a, b, atol=1e-5)
+            # the stack sums in another order: 4e-5 after 30 rounds of L-BFGS in float32
+            assert torch.allclose(a, b, atol=5e-4 if runtime == "cohort" else 1e-6)
     plain = tacit.train(fed, model="logistic").model.state_dict()
     assert not all(
         torch.allclose(a, b, atol=1e-2) for a, b in zip(plain.values(), run.model.state_dict().values())

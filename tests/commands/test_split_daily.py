@@ -238,3 +238,20 @@ def test_an_audit_takes_data_frames_tables_and_encoded_numbers(place: Path) -> N
         run.audit({"bank": bank, "shop": np.zeros((150, 1))})
     with pytest.raises(BadData, match="the label 'maybe' is not among those of training: no, yes"):
         run.audit(frames, ["maybe"] * 150)
+
+
+def test_a_split_regression_predicts_in_the_units_of_the_label(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bank, shop = (pd.read_csv(f, dtype={"id": str}).set_index("id") for f in ("bank.csv", "shop.csv"))
+    costs = 5000 + 900 * ((bank.age - 50) / 9 + 2 * shop.basket.reindex(bank.index).fillna(0.0))
+    bank.assign(**{"1": costs.round(2)}).reset_index().to_csv("bank.csv", index=False)
+    Path("job.toml").write_text(JOB.replace("epochs = 15", "epochs = 60\nregression = true"))
+    code, out = said(capsys, "split", "job.toml", "--out", "parts")
+    assert code == 0, out
+    assert json.loads((place / "parts" / "bank" / "part.json").read_text())["target"][0] > 3000
+    assert predict(capsys, "shop.csv")[0] == 0
+    scored = pd.read_csv("p.csv", dtype={"id": str}).set_index("id")
+    assert list(scored.columns) == ["prediction"]
+    assert np.corrcoef(scored["prediction"], costs.loc[scored.index])[0, 1] > 0.8
+    assert (scored["prediction"] - costs.loc[scored.index]).abs().mean() < 0.5 * costs.std()

@@ -85,6 +85,28 @@ def test_three_real_parties_compute_the_table_of_the_pooled_rows(place: Path) ->
         hub.wait()
 
 
+def test_real_parties_fit_a_meta_analysis_of_their_own_models(place: Path) -> None:
+    """Two models under one contract; every party knows its own place by its kit."""
+    provision(*CLIENTS)
+    (place / "meta.toml").write_text(
+        '[stats]\nformula = "sick ~ age"\nopen_sites = true\neffects = "fixed"\nlevels = {}\n'
+    )
+    frames = {}
+    for name in CLIENTS:
+        frames[name] = heart()[name][["age"]].assign(sick=(heart()[name]["disease"] == "yes").astype(int))
+        frames[name].to_csv(f"{name}.csv", index=False)
+    hub = Role(place, "hub", "hub", "--kit", "kits/hub")
+    try:
+        roles = [start(place, n, "meta.toml", "meta", "--json") for n in ("server", *CLIENTS)]
+        assert [role.wait() for role in roles] == [0] * 4, [role.log.read_text() for role in roles]
+    finally:
+        hub.process.terminate()
+        hub.wait()
+    twin = tacit.stats.meta(frames, "sick ~ age", open_sites=True, effects="fixed")
+    found = read(roles[0])
+    assert found == json.loads(json.dumps(twin.to_dict())) | {"ledger": found["ledger"]}
+
+
 def test_a_killed_party_and_a_killed_server_go_on_where_they_stopped(place: Path) -> None:
     provision(*CLIENTS)
     hub = Role(place, "hub", "hub", "--kit", "kits/hub")

@@ -172,3 +172,15 @@ def test_options_that_cannot_be_read_are_refused() -> None:
         assert "reveal is 'both' here" in _differences(
             "x", MatchTerms(nested), {"participants": ["a"], "reveal": "both"}
         )
+
+
+def test_who_starts_after_another_was_refused_is_told_at_once(hub: Role) -> None:
+    hub.wait_for("listens on")
+    b = start(hub, "b", "psi", "--file", "secret-name.csv", "--id", "id")
+    assert b.wait() == 2
+    a = start(hub, "a", *psi("a", "--wait", "0.5"))
+    assert a.wait() == 2
+    text = a.log.read_text()
+    assert "party 'b' stopped with an error" in text
+    assert "because a file that it needs is missing or cannot be read (by the hub's word" in text
+    assert "secret" not in text

@@ -12,6 +12,7 @@ import pytest
 from tacit.data.pipeline import Pipeline
 from tacit.data.private_preparation import PrivatePreparation
 from tacit.errors import BadData, BadJob, BadParameter
+from tacit.jobs.train.contract import Contract
 from tacit.jobs.train.elsewhere import Deployed, Elsewhere
 from tacit.jobs.train.party_rows import read_layout, read_party_table
 from tacit.jobs.train.plan import make_plan
@@ -71,6 +72,19 @@ def test_a_person_moves_nobody_else_between_training_and_held_out_rows(tmp_path:
     assert all(side == sides[None] - {gone} for gone, side in sides.items())
     other = read_party_table("a", tmp_path / "own.csv", {**LAYOUT, "group": "patient"}, 1, True)
     assert set(other.frame["patient"].to_numpy()[other.held.numpy()]) != sides[None]
+
+
+@pytest.mark.parametrize("odd", ["x12", "7.5", "2.50"])
+def test_how_a_column_of_ids_is_read_moves_nobody(odd: str, tmp_path: Path) -> None:
+    """One id that is no integer makes pandas read the others as floats, or as texts."""
+    frame = visits()
+    frame["patient"] = frame["patient"].str[1:].astype(int).astype(str)
+    sides = []
+    for part in (frame, pd.concat([frame, frame.iloc[:2].assign(patient=odd)])):
+        table = read(tmp_path, part, True, group="patient")
+        held = table.frame["patient"].iloc[table.held.numpy()].astype(str)
+        sides.append({text for text in held if text != odd and not text.startswith(odd.rstrip("0"))})
+    assert {float(t) for t in sides[0]} == {float(t) for t in sides[1]}
 
 
 def test_later_rows_are_held_out_and_earlier_rows_of_their_people_are_left_out(tmp_path: Path) -> None:
@@ -161,6 +175,21 @@ def test_a_noisy_preparation_is_one_sum_of_the_program_that_simulations_use(part
     assert isinstance(program, PrivatePreparation)
     assert program.spend["unit"] == "one person, with all their rows at a party"
     assert program_of(plan(NOISY, private={"name": "DPSGD", "epsilon": 2.0}), NOISY) is not None
+
+
+def test_the_contract_and_the_plan_say_what_becomes_of_small_sites_and_later_rows() -> None:
+    timed = {k: v for k, v in LAYOUT.items() if k != "held_fraction"}
+    timed |= {"small": "drop", "time": "day", "test_after": "2016-01-01", "fit": "party"}
+    contract = Contract.of(plan(timed), timed, "server", [len(read_layout(timed).recipe.columns)])
+    assert "; a party with fewer than 20 rows contributes none" in contract.describe()
+    assert "; rows of 2016-01-01 and later are held out" in contract.describe()
+    assert Contract.read(contract.text).plan().fed.parties == ("a", "b", "c")
+    by_people = {**NOISY, "group": "patient"}
+    told = Contract.of(plan(by_people), by_people, "server", [3])
+    assert told.tables["preparation"] == {
+        **{"fit": "federated", "steps": 1, "epsilon": 1.0, "delta": 1e-6, "unit": "person"}
+    }
+    assert "with every party's noise, ε = 1 at δ = 1e-06 for each person" in told.describe()
 
 
 @pytest.mark.parametrize(

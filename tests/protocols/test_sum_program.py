@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from tacit.crypto import exact
+from tacit.crypto import exact, ring
+from tacit.crypto.agree import public_of
 from tacit.errors import PartyFailed, ProtocolError, QueryRefused, SumAborted
-from tacit.protocols import secagg, sum_program
+from tacit.protocols import sum_of_all, sum_program
 from tacit.protocols.sum_program import KeptAnswers, SumRules, SumsOver, SumStep, ideal
+from tacit.protocols.summing import AdvertisedKeys, MaskedVector, RoundKeys
 from tacit.runtimes.inprocess import InProcess
 from tests.stats.programs import Variance
 
@@ -115,15 +120,16 @@ def test_a_repeated_step_is_answered_with_the_kept_vector_even_if_the_rows_chang
     assert all((a == b).all() for a, b in zip(totals[:3], totals[3:]))
 
 
-async def ask(me, step, vectors, names=tuple(TABLES), rules=RULES, terms_of=None):
+async def ask(me, step, vectors, names=tuple(TABLES), rules=RULES):
     """One sum, as a coordinator may ask for it at will."""
-    message = SumStep(step, me.secret.bytes(8), vectors)
+    session = me.secret.bytes(8)
+    message = SumStep(step, session, session, vectors)
     terms = rules.terms(
         PROGRAM.length(step, vectors), PROGRAM.bound, sum_program.digest_of_step(step, vectors)
     )
     with me.scope(f"sum {step} {message.session.hex()}") as scope:
         await me.send(list(names), message)
-        return await secagg.server(scope, list(names), terms_of(terms) if terms_of else terms)
+        return await sum_of_all.server(scope, list(names), terms, True)
 
 
 def refuse(attack, match, **options):
@@ -153,7 +159,7 @@ def test_steps_are_answered_in_order_and_only_as_many_as_agreed():
         await ask(me, 2, mean_of(0.0))
 
     async def beyond(me):
-        await me.send("a", SumStep(3, bytes(8), {}))
+        await me.send("a", SumStep(3, bytes(8), bytes(8), {}))
         await me.recv("a", sum_program.SumRefused)
         await me.scope("never").recv("a", SumsOver)
 
@@ -182,39 +188,106 @@ def test_a_sum_over_fewer_parties_is_not_answered():
     refuse(attack, "received the keys of 2 parties, itself included; 3 to 3 were agreed on")
 
 
-def test_a_lying_list_of_survivors_opens_nothing():
-    """The coordinator says that b dropped out after b sent its vector: nobody reveals a share."""
+async def masked_of(me, step, session, keys, begins, vectors=None):
+    """The masked vectors of one sum, as a coordinator sees them."""
+    with me.scope(f"sum {step} {session.hex()}") as scope:
+        await me.send(list(TABLES), SumStep(step, session, keys, vectors or {}))
+        if begins:
+            found = await scope.gather(list(TABLES), AdvertisedKeys)
+            keys = RoundKeys({v: (k.channel, k.mask, k.signature) for v, k in found.items()})
+            await scope.send(list(TABLES), keys)
+        got = await scope.gather(list(TABLES), MaskedVector, sum_of_all.SessionUnknown)
+    return {
+        name: m if isinstance(m, sum_of_all.SessionUnknown) else bytes(m.packed) for name, m in got.items()
+    }
+
+
+def test_every_sum_of_a_session_has_its_own_masks_and_a_partial_sum_is_noise():
+    """One exchange of keys, then sums of the same vectors: no two messages of a party repeat a mask."""
+    seen = {}
 
     async def attack(me):
-        message = SumStep(0, bytes(8), {})
-        terms = RULES.terms(1, PROGRAM.bound, sum_program.digest_of_step(0, {}))
-        with me.scope(f"sum 0 {message.session.hex()}") as scope:
-            await me.send(list(TABLES), message)
-            from tacit.protocols.summing import (
-                AdvertisedKeys,
-                ForwardedShares,
-                MaskedVector,
-                RoundKeys,
-                SealedShares,
-                Survivors,
-            )
+        first = bytes(8)
+        seen["0"] = await masked_of(me, 0, first, first, True)
+        seen["again"] = await masked_of(me, 0, b"another ", first, False)
+        seen["next"] = await masked_of(me, 1, b"the next", first, False)
+        await me.send(list(TABLES), SumsOver({}, ""))
 
-            keys = await scope.gather(list(TABLES), AdvertisedKeys)
-            for name in TABLES:
-                await scope.send(
-                    name, RoundKeys({v: (k.channel, k.mask, k.signature) for v, k in keys.items()})
-                )
-            sealed = await scope.gather(list(TABLES), SealedShares)
-            for name in TABLES:
-                await scope.send(
-                    name, ForwardedShares({v: sealed[v].sealed[name] for v in TABLES if v != name})
-                )
-            await scope.gather(list(TABLES), MaskedVector)
-            await scope.send(["a", "c"], Survivors(["a", "c"], ["b"]))
-            await scope.recv("a", secagg.RevealedShares)
-        assert terms.shares == 3
+    play(attack)
+    width = RULES.terms(1, PROGRAM.bound, b"").width
+    rows = {name: len(table) for name, table in TABLES.items()}
 
-    refuse(attack, "2 of the clients it masks with survived; 3 are needed")
+    def add(vectors, names):
+        words = [ring.unpack(np.frombuffer(vectors[n], np.uint8), 1, width) for n in names]
+        return int(ring.decode(ring.truncate(np.sum(words, axis=0, dtype=np.uint64), width), width)[0])
+
+    for attempt in ("0", "again"):
+        assert add(seen[attempt], TABLES) == sum(rows.values())
+        for names in ("a", "b", "c", "ab", "bc", "ac"):  # by chance with probability below 2e-11 each
+            assert abs(add(seen[attempt], names)) > 10
+    masks = [add(seen[k], n) - rows[n] for k in ("0", "again") for n in TABLES]
+    assert len(set(masks)) == len(masks)
+    mixed = {**seen["0"], "b": seen["again"]["b"]}  # attempts cannot be combined
+    assert abs(add(mixed, TABLES)) > 10
+    assert len(seen["next"]["a"]) == ring.packed_bytes(exact.LIMBS, width)
+
+
+def test_a_party_without_the_keys_of_a_session_says_so_and_the_sum_begins_again():
+    """As after a restart between two sums."""
+    aborted = []
+
+    async def forgets(me):
+        answers = KeptAnswers()
+        steps = iter(range(2))
+
+        def stop(step):
+            if next(steps, None) == 0:
+                raise asyncio.CancelledError
+
+        with contextlib.suppress(asyncio.CancelledError):
+            await sum_program.client(me, PROGRAM, TABLES["b"], RULES, answers=answers, answered=stop)
+        return await sum_program.client(me, PROGRAM, TABLES["b"], RULES, answers=answers)
+
+    async def server(me):
+        return await sum_program.server(me, PROGRAM, RULES, aborted=lambda s, why: aborted.append((s, why)))
+
+    found = InProcess().run_sync({**parties(), "b": forgets, "server": server})["server"]
+    assert found == ideal(PROGRAM, TABLES)
+    assert aborted == [(1, "party 'b' has no keys of this session; the sum begins again")]
+
+
+def test_a_coordinator_cannot_name_a_session_that_was_replaced():
+    """A party deletes the keys of a session when the next begins."""
+    seen = {}
+
+    async def attack(me):
+        await masked_of(me, 0, b"session1", b"session1", True)
+        await masked_of(me, 0, b"session2", b"session2", True)
+        seen.update(await masked_of(me, 1, b"a sum   ", b"session1", False))
+        await me.send(list(TABLES), SumsOver({}, ""))
+
+    play(attack)
+    assert all(isinstance(m, sum_of_all.SessionUnknown) for m in seen.values())
+
+
+@pytest.mark.parametrize("change", ["another party", "a key twice", "a changed key"])
+def test_keys_that_are_not_those_of_the_contract_are_refused(change):
+    async def attack(me):
+        with me.scope(f"sum 0 {bytes(8).hex()}") as scope:
+            await me.send(list(TABLES), SumStep(0, bytes(8), bytes(8), {}))
+            found = await scope.gather(list(TABLES), AdvertisedKeys)
+            keys = {v: (k.channel, k.mask, k.signature) for v, k in found.items()}
+            if change == "another party":
+                keys["mallory"] = keys.pop("c")
+            elif change == "a key twice":
+                keys["c"] = keys["b"]
+            else:
+                keys["a"] = (public_of(bytes(range(32))), b"", b"")
+            await scope.send("a", RoundKeys(keys))
+            await me.recv("a", sum_program.SumRefused)
+            await scope.recv("a", MaskedVector)
+
+    refuse(attack, "which the contract does not name|received a public key twice|does not find its own keys")
 
 
 def test_a_refusal_reaches_the_coordinator_and_the_others_as_a_fixed_sentence():

@@ -237,7 +237,7 @@ def test_other_columns_are_ignored_with_a_note(trained):
     scored = run.predict(labeled)
     pd.testing.assert_frame_equal(scored, run.predict(new))
     assert scored.attrs["notes"] == [
-        "columns that the model does not use were ignored: 'patient', 'site', 'outcome'.",
+        "columns that the model does not use were ignored: 'patient', 'site'.",
         "'outcome' is the label: its values were not used.",
     ]
 

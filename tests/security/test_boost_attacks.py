@@ -176,9 +176,9 @@ def answering(program: BoostProgram, table: pd.DataFrame) -> tuple[KeptAnswers, 
     answers, steps = KeptAnswers(), program.coordinate()
     step, down = 0, dict(next(steps))
     while "ask" not in down:
-        _, vector = _answer("p", program, table, answers, SumStep(step, SESSION, down))
+        _, vector = _answer("p", program, table, answers, SumStep(step, SESSION, SESSION, down))
         step, down = step + 1, dict(steps.send(vector))
-    _answer("p", program, table, answers, SumStep(step, SESSION, down))
+    _answer("p", program, table, answers, SumStep(step, SESSION, SESSION, down))
     return answers, step, down
 
 
@@ -187,16 +187,16 @@ def test_a_step_is_answered_once_and_repeated_to_the_bit(table):
     answers, step, down = answering(program, table)
     kept = answers.find(step)
     assert kept is not None
-    again = _answer("p", program, table, answers, SumStep(step, bytes(range(8)), down))
+    again = _answer("p", program, table, answers, SumStep(step, bytes(range(8)), SESSION, down))
     assert np.array_equal(again[1], kept[1])
     other = trees.Tree()
     left, _ = other.divide(0, trees.Split(0, 3, False, 1.0))
     with pytest.raises(ProtocolError, match="A step is answered once"):
-        _answer("p", program, table, answers, SumStep(step, SESSION, ask(down, other, left)))
+        _answer("p", program, table, answers, SumStep(step, SESSION, SESSION, ask(down, other, left)))
     with pytest.raises(ProtocolError, match="before step"):
-        _answer("p", program, table, answers, SumStep(step + 2, SESSION, down))
+        _answer("p", program, table, answers, SumStep(step + 2, SESSION, SESSION, down))
     with pytest.raises(ProtocolError, match="the agreed program has"):
-        _answer("p", program, table, answers, SumStep(program.max_steps, SESSION, down))
+        _answer("p", program, table, answers, SumStep(program.max_steps, SESSION, SESSION, down))
 
 
 def test_trees_that_were_exchanged_midway_are_computed_from_the_start(table):

@@ -117,6 +117,15 @@ def test_1_a_party_that_hides_its_updates_is_not_asked_for_them_in_the_clear(tmp
             {"model": {"name": "mlp", "hidden": [30000, 30000]}},
             "parameters; without an agreed job at most 50,000,000",
         ),
+        (
+            {
+                "data": {
+                    **{"label": "sick", "labels": ["no", "yes"], "numbers": ["age", "chol"]},
+                    **{"fit": "party", "time": "day", "test_after": "2016-01-01"},
+                }
+            },
+            "chooses the held-out rows by their time; without an agreed job it may not",
+        ),
         ({"parties": ["a", "evil"]}, "names another parties than this party's kit"),
         (
             {"pace": {"name": "FedBuff", "buffer": 2, "staleness": {"name": "Polynomial", "a": 0.5}}},

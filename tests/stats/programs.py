@@ -12,7 +12,7 @@ import torch
 
 from tacit.crypto import exact
 from tacit.jobs.stats.parties import member
-from tacit.protocols import sum_program
+from tacit.protocols import sum_of_all
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,17 @@ class Variance:
 
 
 async def dying_member(me, marker, moment, **arguments):
-    """A party whose process is killed once: before it masks ("upload") or opens ("reveal") the second sum."""
-    calls, real = [], getattr(sum_program.SumOfAll, moment)
+    """A party whose process is killed once in its second sum: before it computes the masks ("mask"), or when
+    it is about to send the masked vector ("send")."""
+    calls, name = [], {"mask": "mask_context", "send": "MaskedVector"}[moment]
+    real = getattr(sum_of_all, name)
 
-    def dies(self, *args):
+    def dies(*args):
         calls.append(1)
         if len(calls) == 2 and not Path(marker).exists():
             Path(marker).touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        return real(self, *args)
+        return real(*args)
 
-    setattr(sum_program.SumOfAll, moment, dies)
+    setattr(sum_of_all, name, dies)
     return await member(me, **arguments)

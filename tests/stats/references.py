@@ -11,11 +11,9 @@ import numpy as np
 import pandas as pd
 
 import tacit
+from tacit.data.heart_disease import COLUMNS
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
-HEART_COLUMNS = (
-    "age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak", "slope", "ca", "thal", "num",
-)  # fmt: skip
 
 
 def quiet(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -52,7 +50,7 @@ def heart_disease() -> dict[str, pd.DataFrame]:
     folder = Path(tacit.data.__file__).parent / "files" / "heart_disease"
     fed = {}
     for name in HOSPITALS:
-        frame = pd.read_csv(folder / f"processed.{name}.data", names=list(HEART_COLUMNS), na_values="?")
+        frame = pd.read_csv(folder / f"processed.{name}.data", names=COLUMNS, na_values="?")
         fed[name] = frame.assign(
             disease=(frame["num"] > 0).astype(int), sex=np.where(frame["sex"] == 1, "male", "female")
         )

@@ -74,7 +74,8 @@ def test_means_counts_and_quantiles_are_near_and_in_their_intervals():
 
 
 def test_the_median_of_1e5_rows_at_epsilon_1_has_a_rank_error_below_half_a_percent():
-    """The noise of the rank has σ below 70 rows of 100,000; 500 rows are more than 7 of them."""
+    """The noise of the rank has σ below 75 rows of 100,000 (below); 500 rows are more than 6.6 of them: a false
+    alarm below 1e-10."""
     rng = np.random.default_rng(0)
     frames = {
         name: pd.DataFrame({"x": rng.gamma(4, 10, n)}) for name, n in {"a": 60_000, "b": 40_000}.items()
@@ -83,6 +84,40 @@ def test_the_median_of_1e5_rows_at_epsilon_1_has_a_rank_error_below_half_a_perce
     table = tacit.stats.quantile(frames, "x", [0.5], epsilon=1.0, bounds=(0, 500)).table
     rank = np.searchsorted(everyone, table["value"][0]) / len(everyone)
     assert abs(rank - 0.5) < 0.005
+
+
+def test_a_rank_has_the_noise_of_few_counts_of_each_level():
+    """Each of 4 levels has at most 7 counts below an edge: σ of a rank is at most √28 times that of a count."""
+    program = NoisyProgram(2, 1.0, 1e-6, (("x", 0.0, 500.0),), bins=4096, wants=("histogram",))
+    assert program.widths == (8, 64, 512, 4096)
+    rng = np.random.default_rng(0)
+    fine = rng.integers(0, 50, 4096)
+    counts = np.concatenate([fine.reshape(w, -1).sum(1) for w in program.widths])
+    below, noise = program._ranks(counts, 1.0)
+    assert (below == np.concatenate([[0], np.cumsum(fine)])).all()
+    assert noise.max() == 28
+    assert noise[-1] == 8
+    length, sensitivity = sum(program.widths), math.sqrt(4)
+    name, n, changed = program.blocks[0]
+    assert (n, changed) == (length, sensitivity), name
+    # of the median's rank: its own noise and half of that of all rows
+    assert math.sqrt(program.variance(length, sensitivity) * (28 + 8 / 4)) < 75
+
+
+def test_intervals_of_quantiles_under_noise_cover_the_quantile_of_the_population():
+    """200 noisy medians of 2,000 rows: about 190 are covered, and conservatively more."""
+    program = NoisyProgram(2, 1.0, 1e-6, (("x", 0.0, 1.0),), bins=512, wants=("histogram",))
+    variance = program.variance(sum(program.widths), math.sqrt(3))
+    rng = np.random.default_rng(1)
+    covered = 0
+    for _ in range(200):
+        fine = np.histogram(rng.beta(2, 3, 2000), 512, (0, 1))[0]
+        counts = np.concatenate([fine.reshape(w, -1).sum(1) for w in program.widths])
+        noisy = counts + rng.normal(0, math.sqrt(variance), len(counts))
+        low, value, high = program._quantile(0.5, noisy, variance, 0.0, 1.0)
+        covered += low <= 0.3857275681 <= high  # the median of Beta(2, 3)
+        assert low <= value <= high
+    assert 184 <= covered <= 200
 
 
 def test_a_private_histogram_has_intervals_around_its_counts():

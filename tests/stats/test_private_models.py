@@ -46,13 +46,13 @@ def test_noisy_coefficients_are_within_their_widened_errors(outcome, family):
 
 
 def test_a_private_curve_is_within_its_widened_intervals():
-    """False alarm below 1e-5: 20 points within 6 standard errors."""
+    """20 points within 7 standard errors, which contain the noise: a false alarm below 1e-10."""
     fed, grid = rows(), list(range(35, 701, 35))
     plain = tacit.stats.kaplan_meier(fed, time="time", event="event", grid=grid)
     private = tacit.stats.kaplan_meier(fed, time="time", event="event", grid=grid, epsilon=1.0)
     both = private.table.merge(plain.table, on="time", suffixes=("", "_plain"))
     assert len(both) == len(grid)
-    assert (np.abs(both["survival"] - both["survival_plain"]) < 6 * both["se"] + 1e-9).all()
+    assert (np.abs(both["survival"] - both["survival_plain"]) < 7 * both["se"] + 1e-9).all()
     assert (both["se"] > both["se_plain"] * 0.8).all()
     assert private.ledger.spent[0].epsilon == 1.0
     groups = tacit.stats.kaplan_meier(

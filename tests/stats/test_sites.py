@@ -118,3 +118,16 @@ def test_messages_give_the_bits_of_the_simulation():
     fed = sites(3)
     runs = [tacit.stats.gee(fed, "t ~ x", "gaussian", runtime=r).summary() for r in ("cohort", "inprocess")]
     assert runs[0].equals(runs[1])
+
+
+def test_a_negative_correlation_stops_at_its_bound_and_is_said():
+    """Rows of a site that are less alike than those of different sites: statsmodels goes on below 0."""
+    rng = np.random.default_rng(0)
+    fed = {}
+    for k in range(4):
+        y = np.tile([0.0, 1.0], 30)  # every site has exactly half: sites differ less than by chance
+        fed[f"s{k}"] = pd.DataFrame({"x": rng.normal(size=60), "y": y})
+    found = tacit.stats.gee(fed, "y ~ x")
+    assert found.extras["correlation"] == -0.5 / 240
+    assert "negative" in found.notes[-1]
+    assert np.isfinite(found.summary().to_numpy()).all()

@@ -283,7 +283,7 @@ def test_bad_input_is_named():
         ({"grid": 0}, "above 0"),
         ({"min_exits": 0}, "at least 1"),
         ({"ph_transform": "sin"}, "'km', 'rank'"),
-        ({"epsilon": 1.0}, "not available"),
+        ({"epsilon": 1.0}, "one row is in all risk sets"),
     ):
         with pytest.raises(BadParameter, match=text):
             tacit.stats.cox(fed, "age", time="week", event="arrest", **options)

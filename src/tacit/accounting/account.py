@@ -7,7 +7,8 @@ its release, and ε composes the lines as they were spent (`mixture.py`), indepe
 account that reads them.
 
 One file may serve several agreements on the same data. Each has a `key`: budget and limit apply to the lines
-of that key, and `lifetime` composes all lines.
+of that key, `lifetime` composes all lines, and `total` bounds them: what a party's owner allows for all
+training runs and all statistics about its data together (policy.toml, [privacy]).
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Account:
     spent: int = 0  # releases so far under this key
     limit: int | None = field(default=None, kw_only=True)
     key: str = field(default="", kw_only=True)
+    total: float | None = field(default=None, kw_only=True)  # the most ε of all lines, with any key
     _allowed: int | None = field(default=None, repr=False)  # by rounds and budget
     _done: int = field(default=0, init=False, repr=False)  # planned rounds started through this object
     _known: int = field(default=0, init=False, repr=False)  # complete lines under this key
@@ -132,6 +134,14 @@ class Account:
     # lines --------------------------------------------------------------------------------------------------
 
     def _check_allowed(self, release: Release, times: int = 1) -> None:
+        if self.total is not None:
+            cost = mixed_epsilon([*self._groups(self._lines(), self.delta), (release, times)], self.delta)
+            if cost > self.total * ROUNDING:
+                raise BudgetSpent(
+                    f"with this release all training and statistics about these data would have ε = "
+                    f"{cost:.4g} at δ = {self.delta:g} together, and their owner allows {self.total:g} "
+                    "(policy.toml, [privacy]). Nothing was released; what was spent stays spent."
+                )
         if self.limit is not None and self.spent + times > self.limit:
             raise BudgetSpent(
                 f"{self.spent} of {self.limit} agreed releases were made. Nothing more was released; more "

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadParameter
-from .verbs import QUIET, SET, Answer, answer, arg, one_of
+from .verbs import CHANGES, DATA, PATIENCE, QUIET, SET, STATE, Answer, answer, arg, one_of
 
 if TYPE_CHECKING:
     from ..results import Result
@@ -29,12 +29,8 @@ def add(verb: Callable[..., Any]) -> None:
             "before its data are read (without one, default limits apply)",
         ),
         arg("--kit", required=True, metavar="DIR", help="your start kit"),
-        arg("--data", metavar="FILE", help="client: your own .csv or .parquet file; it stays here"),
-        arg(
-            "--state",
-            metavar="DIR",
-            help="client: where it remembers what it needs from round to round (default: state in the kit)",
-        ),
+        DATA,
+        STATE,
         arg("--device", metavar="NAME", help="client: where it trains: cpu, cuda or auto (default: cpu)"),
         arg(
             "--again",
@@ -55,14 +51,7 @@ def add(verb: Callable[..., Any]) -> None:
             metavar="N",
             help="server: how many answers a round needs after the deadline (default: all)",
         ),
-        arg(
-            "--set",
-            action="append",
-            default=[],
-            metavar="TABLE.KEY=VALUE",
-            dest="changes",
-            help="server: change a value of the job file",
-        ),
+        CHANGES,
         one_of(
             arg(
                 "--out",
@@ -71,13 +60,7 @@ def add(verb: Callable[..., Any]) -> None:
             ),
             arg("--resume", metavar="DIR", help="server: resume a run that was stopped"),
         ),
-        arg(
-            "--patience",
-            type=float,
-            default=300.0,
-            metavar="SECONDS",
-            help="how long to keep trying when the hub cannot be reached (default: 300)",
-        ),
+        PATIENCE,
         QUIET,
     )
     verb(

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import BadParameter
 from ..jobs.stats.words import HOMES
-from .verbs import PATIENCE, PROCESSES, QUIET, Answer, answer, arg
+from .verbs import CHANGES, DATA, PATIENCE, PROCESSES, QUIET, STATE, Answer, answer, arg
 
 
 def add(verb: Callable[..., Any]) -> None:
@@ -25,21 +25,10 @@ def add(verb: Callable[..., Any]) -> None:
         ),
         arg("job", help="a job file (TOML) with [stats], the same at all parties"),
         arg("--kit", metavar="DIR", help="your start kit: ask as the server, or answer as a party"),
-        arg("--data", metavar="FILE", help="party: your own .csv or .parquet file; it stays here"),
-        arg(
-            "--state",
-            metavar="DIR",
-            help="where sums and answers are kept, to resume after a kill (default: state in the kit)",
-        ),
+        DATA,
+        STATE,
         arg("--out", metavar="FILE.html", help="write the report here"),
-        arg(
-            "--set",
-            action="append",
-            default=[],
-            metavar="TABLE.KEY=VALUE",
-            dest="changes",
-            help="change a value of the job file; other parties must have the same",
-        ),
+        CHANGES,
         PROCESSES,
         PATIENCE,
         QUIET,

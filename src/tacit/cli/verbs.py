@@ -102,6 +102,20 @@ SET = arg(
     dest="changes",
     help="a parameter of the model; may be given several times",
 )
+DATA = arg("--data", metavar="FILE", help="client: your own .csv or .parquet file; it stays here")
+STATE = arg(
+    "--state",
+    metavar="DIR",
+    help="where a party keeps what it needs to go on after a stop or a kill (default: state in the kit)",
+)
+CHANGES = arg(
+    "--set",
+    action="append",
+    default=[],
+    metavar="TABLE.KEY=VALUE",
+    dest="changes",
+    help="server: change a value of the job file",
+)
 PATIENCE = arg(
     "--patience",
     type=float,

@@ -31,30 +31,48 @@ def _primitives() -> Any:
 
 def bind(*parts: str | bytes | int) -> bytes:
     """Encode values injectively as bytes: each is preceded by its type and its length."""
-    out = b""
+    out: list[bytes] = []
     for part in parts:
         data = part if isinstance(part, bytes) else str(part).encode()
-        out += type(part).__name__[:1].encode() + len(data).to_bytes(8, "little") + data
-    return out
+        out += (type(part).__name__[:1].encode(), len(data).to_bytes(8, "little"), data)
+    return b"".join(out)
+
+
+class KeyPair:
+    """An X25519 key pair. Reading a private key costs as much as an exchange, so it is done once."""
+
+    def __init__(self, private: bytes):
+        self.private = private
+        self._key = _primitives().X25519PrivateKey.from_private_bytes(private)
+        self.public = bytes(self._key.public_key().public_bytes_raw())
+
+    def exchange(self, public: bytes) -> bytes:
+        """The secret that both parties share: not uniform, so it is only the input of `derive`."""
+        try:
+            return bytes(self._key.exchange(_primitives().X25519PublicKey.from_public_bytes(public)))
+        except ValueError:  # wrong length, or a point of small order, which gives everyone the same key
+            raise ProtocolError("a public key is not a valid Curve25519 point for key agreement.") from None
+
+    def agree(self, public: bytes, about: bytes) -> bytes:
+        """The 32-byte key that both parties derive, for this purpose only."""
+        return derive(self.exchange(public), about)
+
+
+def derive(shared: bytes, about: bytes) -> bytes:
+    """A 32-byte key for one purpose; keys for other purposes say nothing about it."""
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    return HKDF(algorithm=SHA256(), length=32, salt=None, info=about).derive(shared)
 
 
 def public_of(private: bytes) -> bytes:
-    return bytes(_primitives().X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw())
+    return KeyPair(private).public
 
 
 def agree(private: bytes, public: bytes, about: bytes) -> bytes:
     """The 32-byte key that both parties derive, for this purpose only."""
-    x25519 = _primitives()
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
-    try:
-        shared = x25519.X25519PrivateKey.from_private_bytes(private).exchange(
-            x25519.X25519PublicKey.from_public_bytes(public)
-        )
-    except ValueError:  # wrong length, or a point of small order, which gives everyone the same key
-        raise ProtocolError("a public key is not a valid Curve25519 point for key agreement.") from None
-    return HKDF(algorithm=SHA256(), length=32, salt=None, info=about).derive(shared)
+    return KeyPair(private).agree(public, about)
 
 
 def seal(key: bytes, plain: bytes, about: bytes, draw: Draw) -> bytes:

@@ -17,6 +17,7 @@ from .field import lagrange
 SECRET = 32  # bytes
 P = (1 << 256) + 297
 SHARE = 33  # bytes: P has 257 bits
+_REDUCE = 16  # products by a small number between reductions modulo P, which cost more than they do
 _DRAW = 49  # bytes per coefficient: 2^-135 from uniform modulo P
 
 
@@ -31,8 +32,10 @@ def split(secret: bytes, threshold: int, parties: int, draw: Callable[[int], byt
     shares = []
     for x in range(1, parties + 1):
         y = 0
-        for c in high:
-            y = (y + c) * x % P
+        for i, c in enumerate(high, 1):
+            y = (y + c) * x
+            if not i % _REDUCE:
+                y %= P
         shares.append(((y + int.from_bytes(secret, "little")) % P).to_bytes(SHARE, "little"))
     return shares
 

@@ -68,14 +68,15 @@ def _tell_present(kit: Kit, error: BaseException) -> None:
 
     if kit.role == "hub":
         return
-    _, present = check_admission(kit, TELL)
+    why, present = check_admission(kit, TELL)
     others = set(present) & set(kit.parties) - {kit.name}
-    if kit.name in present or not others:  # a second connection of this party would end the first
+    if why or kit.name in present:  # a second connection of this party would end the first
         return
 
     async def tell() -> None:
         async with Link(kit, patience=TELL, linger=TELL) as link:
             link.tell(others, error)
+            await link.tell_hub(error)  # for those who connect later
             await link.drain()
 
     asyncio.run(tell())

@@ -326,6 +326,9 @@ def _sees(p: Plan, guard: Guard | None, start: State) -> list[dict[str, str]]:
     if program is not None:
         seen += [{"party": party, "what": what} for party, what in preparing.describe(program)]
     if is_real:
+        if least := preparing.fewest_rows(p.through.layout):
+            what = f"which parties have fewer than {least} rows (min_rows), and not how many those have"
+            seen.append({"party": "the server", "what": what})
         seen.append({"party": "every party", "what": Final.reveals})
     seen.append(
         {"party": "every party", "what": Down.reveals + ("; its noise is in it" if noise is not None else "")}

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -67,7 +67,9 @@ from .shuffle import permute
 CONVERGED = 1e-4  # of the last step, root mean square in standard errors
 INVERTED = 1e-3  # of 1 − PH
 SPREAD = 34  # fractional bits of a covariance: a residual variance may be small
-INTERCEPT = 22  # of the intercept's variance, which is up to 2^23
+INVERSE = 22  # of the inverse Hessian in products with a FACTOR, or with two offsets: below 2^62
+FACTOR = 30  # of the residual variance
+CENTER = 18  # of offsets
 OFFSET = 14  # bits that mix the shares of the intercept
 ASSUMES = (
     "SEMI-HONEST: the secrets hold if every party follows its program and the helper colludes with no other "
@@ -126,6 +128,13 @@ def label_rows(plan: FitPlan) -> int:
     return {"gaussian": 1, "binomial": 2, "poisson": 3, "cox": cox}.get(plan.family, plan.outcomes)
 
 
+class Estimate(NamedTuple):
+    u: Tensor  # [coefficients], outcomes × D, SLOPE bits
+    covariance: Tensor  # [of all coefficients, × n], SPREAD bits
+    inverse: Tensor  # [P], WIDE bits
+    checks: Tensor
+
+
 async def estimate(
     ctx: RingContext,
     plan: FitPlan,
@@ -134,8 +143,8 @@ async def estimate(
     scale: Tensor,
     order: Tensor | None = None,
     label_rank: int = 0,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """([coefficients], SLOPE bits; [their covariance × n], SPREAD bits; [checks])."""
+) -> Estimate:
+    """Fit the model; of a gaussian one, coefficients and covariance are in units of the label."""
     if plan.family == "cox":
         x = await permute(ctx, "times", x, order, label_rank)
     else:
@@ -143,34 +152,35 @@ async def estimate(
         x = torch.cat([x, ones.to(x.device)], 1)
     u, p, checks = await irls.fit(ctx, plan, x, y)
     if plan.family != "gaussian":
-        return u, p << (SPREAD - WIDE), checks
+        return Estimate(u, p << (SPREAD - WIDE), p, checks)
     left = await irls.residual_variance(ctx, plan, u, x, y)
     freedom = plan.rows / (plan.rows - x.shape[1])
     variance = await irls.scale(ctx, left, freedom, irls.VARIANCE, irls.VARIANCE)
     # in units of the label: times its standard deviation, less a power of two that everybody knows
     square = await ctx.truncate(await ctx.product(scale, scale, MUL), MANTISSA)
-    factor = await ctx.truncate(await ctx.product(variance, square, MUL), irls.VARIANCE + MANTISSA - 28)
+    factor = await ctx.truncate(await ctx.product(variance, square, MUL), irls.VARIANCE + MANTISSA - FACTOR)
     u = await ctx.truncate(await ctx.product(u, scale.reshape(1, 1).expand_as(u), MUL), MANTISSA)
-    short = await ctx.truncate(p, WIDE - 24)  # with the factor's 28 bits and 2^10, below 2^62
-    p = await ctx.product(short, factor.reshape(1, 1).expand_as(short), MUL)
-    return u, await ctx.truncate(p, 24 + 28 - SPREAD), torch.cat([checks, left])
+    short = await ctx.truncate(p, WIDE - INVERSE)
+    covariance = await ctx.product(short, factor.reshape(1, 1).expand_as(short), MUL)
+    covariance = await ctx.truncate(covariance, INVERSE + FACTOR - SPREAD)
+    return Estimate(u, covariance, p, torch.cat([checks, left]))
 
 
 async def intercept(
     ctx: RingContext, plan: FitPlan, u: Tensor, p: Tensor, offsets: Tensor, sums: Tensor
 ) -> Tensor:
-    """[intercept, its variance × n] of each outcome, with SLOPE and INTERCEPT bits.
+    """[intercept, oᵀPo] of each outcome, with SLOPE and INVERSE bits.
 
-    `sums`: each party's own offset · u, outcomes, with OFFSET more bits; `offsets` with 16 bits, D.
+    `sums`: each party's own offset · u, outcomes, with OFFSET more bits; `offsets`: o with CENTER bits.
     """
     each = u[:, -1] - await ctx.truncate(sums, OFFSET)
     d = u.shape[1]
     blocks = torch.stack([p[k * d : (k + 1) * d, k * d : (k + 1) * d] for k in range(len(u))])
-    short = await ctx.truncate(blocks, SPREAD - INTERCEPT)
+    short = await ctx.truncate(blocks, WIDE - INVERSE)
     right = await ctx.product(short, offsets.reshape(-1, 1), MATMUL)  # outcomes × D × 1
-    right = (await ctx.truncate(right, 16))[..., 0]
+    right = (await ctx.truncate(right, CENTER))[..., 0]
     variance = await ctx.product(right, offsets.reshape(-1, 1), MATMUL)
-    return torch.stack([each, await ctx.truncate(variance[:, 0], 16)])
+    return torch.stack([each, await ctx.truncate(variance[:, 0], CENTER)])
 
 
 async def program(
@@ -181,7 +191,7 @@ async def program(
         torch.empty(shape, dtype=torch.int64, device="meta")
         for shape in ((plan.rows, width), (label_rows(plan), plan.rows), (1,))
     )
-    u, p, _ = await estimate(ctx, plan, x, y, scale, order, label_rank)
+    u, _, p, _ = await estimate(ctx, plan, x, y, scale, order, label_rank)
     if plan.has_intercept:
         offsets = torch.empty(width + 1, dtype=torch.int64, device="meta")
         await intercept(ctx, plan, u, p, offsets, torch.empty_like(u[:, 0]))
@@ -230,7 +240,7 @@ async def holder(
     ctx = RingContext(
         me, rank, settings.names, await Stock.connect(me, rank, len(settings.names), settings.helper), fixed
     )
-    u, p, checks = await estimate(
+    u, spread_shares, inverse, checks = await estimate(
         ctx,
         fit_plan,
         share,
@@ -251,7 +261,7 @@ async def holder(
         name: torch.cat(
             [u[:, s : s + w].flatten()]
             + [
-                p[k * full + s : k * full + s + w, k * full + s : k * full + s + w].flatten()
+                spread_shares[k * full + s : k * full + s + w, k * full + s : k * full + s + w].flatten()
                 for k in range(len(u))
             ]
         )
@@ -267,17 +277,20 @@ async def holder(
     result: dict[str, Any] = {"coef": coefficients, "covariance": covariance, **verdict}
     if fit_plan.has_intercept:
         offsets = torch.zeros(full, dtype=torch.int64)
-        offsets[own] = to_words(-whitening.offset(), 16)
-        offsets[-1] = (1 << 16) if ctx.first else 0
+        offsets[own] = to_words(-whitening.offset(), CENTER)
+        offsets[-1] = (1 << CENTER) if ctx.first else 0
         sums = to_words(mine @ whitening.offset() / 2.0**exponent, SLOPE + OFFSET)
-        both = await intercept(ctx, fit_plan, u, p, offsets, sums)
+        both = await intercept(ctx, fit_plan, u, inverse, offsets, sums)
         opened = await _open_to(me, settings, both.flatten(), InterceptShare, "intercept")
         if opened is not None:
             assert label is not None
             values = opened.double().reshape(2, outcomes)
             shift = math.log(2.0**facts.scale) if settings.family == "poisson" else label.mean
             result["intercept"] = values[0] / 2.0**SLOPE * 2.0**exponent + shift
-            result["intercept_se"] = (values[1] / 2.0**INTERCEPT * spread).clamp(min=0).sqrt()
+            if settings.family == "gaussian":  # its holder knows the residual variance
+                left = verdict["checks"]["residual_variance"] * label.std**2
+                spread = left / (settings.rows - full)
+            result["intercept_se"] = (values[1] / 2.0**INVERSE * spread).clamp(min=0).sqrt()
     if is_label_holder:
         assert label is not None
         result["label"] = [label.mean, label.std]

@@ -24,7 +24,7 @@ TIES = ("efron", "breslow")
 # of Newton's method: enough for all data sets of the tests with two to spare; gaussian: to remove rounding
 STEPS = {"gaussian": 3, "binomial": 9, "multinomial": 10, "poisson": 9, "cox": 8}
 COLLINEAR = 1e-10  # eigenvalue of one party's own standardized columns, relative to the largest
-FURTHEST = 2.0**10  # of mean/standard deviation, and of a row in standard deviations
+FURTHEST = 2.0**9  # of mean/standard deviation, and of a row in standard deviations
 PARAMETERS = 512  # of a model, all outcomes
 SCALES = (-40, 60)  # exponents of the label's scale
 

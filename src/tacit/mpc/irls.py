@@ -41,7 +41,7 @@ LIMIT = 2**20  # rows
 FURTHEST = 30  # bits that one truncation removes
 SMALLEST = 2.0**-10  # eigenvalue of H, relative to uncorrelated columns of rows with the average weight
 MANTISSA = 24
-VARIANCE = 30
+VARIANCE = 36  # fractional bits of a residual variance, which may be small
 
 
 @dataclass(frozen=True)

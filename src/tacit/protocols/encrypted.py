@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from ..crypto import ckks
-from ..crypto.agree import PUBLIC, SEALED, agree, bind, seal, unseal
+from ..crypto.agree import PUBLIC, SEALED, KeyPair, bind, seal, unseal
 from ..errors import BadData, ProtocolError
 from ..parameters import bad, real
 from ..parties.message import Message
@@ -134,7 +134,7 @@ async def client(
             f"party {me.name!r} has {len(values)} numbers up to {int(values.abs().max())}; the terms require "
             f"{terms.length} of at most {terms.bound}."
         )
-    private = draw(32)
+    private = KeyPair(draw(32))
     own_keys = await advertise(me, server, about, identity, private)
     own_secret = b""
     message = await receive(me, server, RoundKeys, RoundSecret)
@@ -142,7 +142,7 @@ async def client(
         check_keys(me, message.keys, own_keys, terms.enough, terms.parties, about, identity)
         own_secret = ckks.secret()
         lines = {
-            v: agree(private, entry[0], _key_context(about, me.name, own_keys[0], v, entry[0]))
+            v: private.agree(entry[0], _key_context(about, me.name, own_keys[0], v, entry[0]))
             for v, entry in message.keys.items()
             if v != me.name
         }
@@ -157,8 +157,7 @@ async def client(
         key = own_secret
     else:
         check_owner(me, message.maker, (message.channel,), message.signature, about, identity)
-        line = agree(
-            private,
+        line = private.agree(
             message.channel,
             _key_context(about, message.maker, message.channel, me.name, own_keys[0]),
         )

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from ..crypto import field
-from ..crypto.agree import PUBLIC, SEALED, bind, seal
+from ..crypto.agree import PUBLIC, SEALED, KeyPair, bind, seal
 from ..errors import BadData
 from ..parameters import bad, real
 from ..parties.message import Message
@@ -139,7 +139,7 @@ async def client(
         raise BadData(
             f"party {me.name!r} has {len(vector)} numbers to add; the terms require {terms.length}."
         )
-    channel = draw(32)
+    channel = KeyPair(draw(32))
     own_keys = await advertise(me, server, about, identity, channel)
     keys = (await receive(me, server, RoundKeys)).keys
     check_keys(me, keys, own_keys, terms.enough, terms.parties, about, identity)
@@ -156,7 +156,7 @@ async def client(
         name: field.combine(weights, pieces).astype(np.uint32)
         for name, weights in zip(names, _code(terms, len(names)))
     }
-    lines = channels(me, about, channel, own_keys[0], {name: entry[0] for name, entry in keys.items()})
+    lines = channels(me, about, channel, {name: entry[0] for name, entry in keys.items()})
     await me.send(
         server,
         SealedShares(

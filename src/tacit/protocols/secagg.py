@@ -44,7 +44,7 @@ import torch
 from torch import Tensor
 
 from ..crypto import prg, ring, shamir
-from ..crypto.agree import PUBLIC, SEALED, agree, bind, public_of, seal
+from ..crypto.agree import PUBLIC, SEALED, KeyPair, bind, seal
 from ..errors import BadData, ProtocolError, SumAborted
 from ..parameters import bad, choice, whole
 from ..parties.message import Message
@@ -184,7 +184,7 @@ async def client(
         raise bad("SecAgg", "identity", None, "a signing key and all public keys, against an active server")
 
     # round 0: two key pairs, drawn for this round alone
-    channel, pairwise = draw(32), draw(32)
+    channel, pairwise = KeyPair(draw(32)), KeyPair(draw(32))
     own_keys = await advertise(me, server, about, identity, channel, pairwise)
     keys = (await receive(me, server, RoundKeys)).keys
     check_keys(
@@ -199,9 +199,9 @@ async def client(
 
     # round 1: shares of b_u and of s_u^SK, one for each holder, the party itself among them
     b, holders = draw(shamir.SECRET), sorted(keys)
-    parts = [shamir.split(secret, terms.shares, len(holders), draw) for secret in (b, pairwise)]
+    parts = [shamir.split(secret, terms.shares, len(holders), draw) for secret in (b, pairwise.private)]
     for_each = {name: parts[0][i] + parts[1][i] for i, name in enumerate(holders)}
-    lines = channels(me, about, channel, own_keys[0], {name: c for name, (c, _, _) in keys.items()})
+    lines = channels(me, about, channel, {name: c for name, (c, _, _) in keys.items()})
     sealed = {
         v: seal(lines[me.name, v], for_each[v], bind(about, me.name, v), draw)
         for v in holders
@@ -226,7 +226,7 @@ async def client(
     crowd = terms.among(about, shares)
     masks = [
         (
-            agree(pairwise, keys[name][1], pair(crowd, me.name, own_keys[1], name, keys[name][1])),
+            pairwise.agree(keys[name][1], pair(crowd, me.name, own_keys[1], name, keys[name][1])),
             sign(me.name, name),
         )
         for name in shares
@@ -392,14 +392,14 @@ async def server(
     try:
         masks = [(recover(name, "own"), -1) for name in u3]
         for name in set(u2) - set(u3):
-            private = recover(name, "pairwise")
-            if public_of(private) != u1[name].mask:
+            private = KeyPair(recover(name, "pairwise"))
+            if private.public != u1[name].mask:
                 raise ProtocolError(
                     f"the shares of {name!r} do not reconstruct the private key of its public key: a party "
                     "sent a false share or key"
                 )
             masks += [
-                (agree(private, u1[v].mask, pair(crowd, name, u1[name].mask, v, u1[v].mask)), -sign(v, name))
+                (private.agree(u1[v].mask, pair(crowd, name, u1[name].mask, v, u1[v].mask)), -sign(v, name))
                 for v in around[name]
                 if v in u3
             ]

@@ -1,9 +1,9 @@
 """Jobs that are a sequence of sums: federated preparation of tables, and statistics.
 
     coordinator                                  every party
-      |---- SumStep(0, session, vectors) -------->|
+      |---- SumStep(0, session, keys, vectors) -->|
       |                                           |  local(0, its table, vectors): integers, kept on disk
-      |<=== secagg: the sum over all parties =====|   and nothing else; or SumRefused(step, reason)
+      |<=== sum_of_all, or secagg ================|   and nothing else; or SumRefused(step, reason)
       …  the next step follows from this sum …
       |---- SumsOver(vectors, failed) ----------->|   at the end; with the result, if it is shared
 
@@ -12,14 +12,15 @@ down and receives the sum. What a party contributes depends on its rows, on the 
 down; a party's owner agrees to the program and its number of steps beforehand. Vectors are integers; numbers
 are encoded by `crypto.exact`, so the result does not depend on who computes the sums.
 
-The coordinator learns the sum over all parties in each step, and nothing of one party (secagg.py). Parties
+The coordinator learns the sum over all parties in each step, and nothing of one party (sum_of_all.py; with a
+`threshold` below 1, secagg.py). Parties
 learn what is sent down, which follows from earlier sums. Every sum is bound to the contract, the step and
 everything sent down. A party answers steps in order, each with one vector: what it sent is kept (`Answers`)
 and sent again if the step is repeated, and a step that is asked with other vectors is refused. The steps of a
 `Chained` program repeat what the earlier ones were sent, and one that repeats something else is refused.
 
-Claim: with `threshold` 1 no coordinator opens two different sums of one step. A party sends its masked vector
-only if all parties of the contract take part, and reveals shares only if all of them are in the sum, so
+Claim: with `threshold` 1 no coordinator opens two different sums of one step. A party masks its vector with
+all parties of the contract, and these masks cancel only in the sum over all of them (sum_of_all.py), so
 every opened sum of a step contains the one vector of each honest party. A repeated sum is the same sum, so
 a party that was killed may restart and the step may be tried again.
 
@@ -32,7 +33,7 @@ parties agree to this mode in the contract.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -44,7 +45,7 @@ from ..crypto.digest import Digests
 from ..errors import BadData, ProtocolError, QueryRefused, SumAborted, TacitError
 from ..parameters import check, choice, real, whole
 from ..parties.message import Message
-from . import secagg
+from . import secagg, sum_of_all
 from .consent import Commitment, OneSum
 from .joining import shown
 from .rounds import run_sum
@@ -69,7 +70,8 @@ class SumStep(
     reveals="what the next sum depends on: numbers that follow from earlier sums over all parties",
 ):
     step: int
-    session: bytes
+    session: bytes  # of this attempt; it is in the scope of its messages
+    keys: bytes  # the session in which the keys of the masks were exchanged; this one: they are now
     vectors: dict[str, Tensor]
 
 
@@ -155,19 +157,6 @@ class KeptAnswers:
         return self.sums.setdefault(step, OneSum())
 
 
-@dataclass(frozen=True)
-class SumOfAll:
-    """The commitment to sums over all parties: repeated ones are the same sum."""
-
-    parties: tuple[str, ...]
-
-    def upload(self, participants: Sequence[str] | None) -> bool:
-        return participants is not None and sorted(participants) == sorted(self.parties)
-
-    def reveal(self) -> bool:  # threshold 1: secagg reveals shares only of a sum that has everyone
-        return True
-
-
 async def client(
     me: Party,
     program: SumProgram[T, Any],
@@ -185,6 +174,7 @@ async def client(
     allow is refused: the coordinator gets a fixed sentence and the error is raised here.
     """
     answers = answers if answers is not None else KeptAnswers()
+    session = sum_of_all.Session()
     message: Any = None
     while True:
         message = message if message is not None else await me.recv(server, *ASKS)
@@ -195,10 +185,21 @@ async def client(
         step = message.step
         try:
             sent, vector = _answer(me.name, program, table, answers, message)
-            commitment = SumOfAll(rules.parties) if rules.threshold == 1 else answers.commit(step)
             terms = rules.terms(len(vector), program.bound, sent)
             with me.scope(_tag(message)) as scope:
-                work = secagg.client(scope, torch.from_numpy(vector), terms, identity, server, commitment)
+                begins = message.keys if message.keys == message.session else None
+                if rules.threshold == 1 and begins is None and message.keys != session.name:
+                    await scope.send(server, sum_of_all.SessionUnknown())
+                    message = None
+                    continue
+                values = torch.from_numpy(vector)
+                work: Coroutine[Any, Any, Any]
+                if rules.threshold == 1:
+                    work = sum_of_all.client(
+                        scope, values, terms, rules.parties, session, begins, identity, server
+                    )
+                else:
+                    work = secagg.client(scope, values, terms, identity, server, answers.commit(step))
                 message = await run_sum(me, server, work, ASKS)
         except TacitError as error:
             await me.send(server, SumRefused(step, error.outside))
@@ -216,7 +217,7 @@ def _answer(
             f"the coordinator asks {name!r} for step {step + 1}; the agreed program has {program.max_steps} "
             "steps. Nothing was sent."
         )
-    if len(message.session) != SESSION_BYTES:
+    if not len(message.session) == len(message.keys) == SESSION_BYTES:
         raise ProtocolError(f"the session of a sum has {len(message.session)} bytes, not {SESSION_BYTES}.")
     sent, kept = digest_of_step(step, down), answers.find(step)
     if kept is not None:
@@ -307,13 +308,13 @@ async def _coordinate(
     opened: Callable[[int, np.ndarray, Sequence[str]], None],
     aborted: Callable[[int, str], None],
 ) -> R:
-    steps, remaining = program.coordinate(), list(rules.parties)
+    steps, remaining, keys = program.coordinate(), list(rules.parties), _Keys()
     down = next(steps)
     for step in range(program.max_steps):
         if step < len(sums):
             total = np.asarray(sums[step], dtype=np.int64)
         else:
-            outcome = await _sum(me, program, rules, step, dict(down), remaining, admission, aborted)
+            outcome = await _sum(me, program, rules, step, dict(down), remaining, keys, admission, aborted)
             total, remaining = outcome.total.numpy(), [p for p in remaining if p in outcome.included]
             opened(step, total, remaining)
         try:
@@ -323,6 +324,13 @@ async def _coordinate(
     raise AssertionError(f"the program has more than its {program.max_steps} steps")
 
 
+@dataclass
+class _Keys:
+    """The session whose keys all parties have; None: the next sum begins one."""
+
+    session: bytes | None = None
+
+
 async def _sum(
     me: Party,
     program: SumProgram[Any, Any],
@@ -330,6 +338,7 @@ async def _sum(
     step: int,
     vectors: dict[str, Tensor],
     names: list[str],
+    keys: _Keys,
     admission: Admission | None,
     aborted: Callable[[int, str], None],
 ) -> SumOutcome:
@@ -343,25 +352,36 @@ async def _sum(
             # a sum over all parties waits for each of them
             within = None if rules.threshold == 1 else rules.within
             present = await admission.wait_for_free(names, min(need, len(names)), within)
-        message = SumStep(step, me.secret.bytes(SESSION_BYTES), vectors)
+        session, known = me.secret.bytes(SESSION_BYTES), keys.session
+        keys.session = None  # until this sum has succeeded
+        message = SumStep(step, session, session if known is None else known, vectors)
         with me.scope(_tag(message)) as scope:
             await me.send(present, message)
             if admission is not None:
                 admission.add_request(present, message, busy=False)  # notes whose process it was
                 admission.complete_request(present, SumStep)
-            work = asyncio.ensure_future(secagg.server(scope, present, terms, rules.within, rules.within))
+            work = asyncio.ensure_future(
+                sum_of_all.server(scope, present, terms, known is None, rules.within)
+                if rules.threshold == 1
+                else secagg.server(scope, present, terms, rules.within, rules.within)
+            )
             refusal = asyncio.ensure_future(_refusal(me, present))
             restart = asyncio.ensure_future(_restart(present, admission))
             tasks = (work, refusal, restart)
             try:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 if work.done():
-                    return work.result()
+                    outcome = work.result()
+                    if rules.threshold == 1:
+                        keys.session = message.keys
+                    return outcome
                 why = refusal.result() if refusal.done() else restart.result()
                 await scope.send(present, RoundOver(True, why))
                 if refusal.done():
                     raise QueryRefused(why)
                 aborted(step, why)
+            except sum_of_all.SessionLost as lost:
+                aborted(step, str(lost))
             except SumAborted as error:
                 tries += 1
                 aborted(step, str(error))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, ParamSpec
 
 from torch import Tensor
 
-from ..crypto.agree import PUBLIC, agree, bind, public_of, unseal
+from ..crypto.agree import PUBLIC, KeyPair, bind, derive, unseal
 from ..errors import ProtocolError, SumAborted
 from ..parameters import real, whole
 from ..parties.codec import encode_parts
@@ -149,10 +149,10 @@ async def leave_unless(me: Party, server: str, allowed: bool) -> None:
 
 
 async def advertise(
-    me: Party, server: str, about: bytes, identity: Identity | None, *private: bytes
+    me: Party, server: str, about: bytes, identity: Identity | None, *pairs: KeyPair
 ) -> tuple[bytes, ...]:
-    """Send the public keys of these private ones, of a channel and perhaps of masks; return them."""
-    mine = tuple(map(public_of, private))
+    """Send the public keys of these pairs, of a channel and perhaps of masks; return them."""
+    mine = tuple(pair.public for pair in pairs)
     signature = b"" if identity is None else identity.sign(bind(about, "keys", me.name, *mine))
     await me.send(server, AdvertisedKeys(mine[0], b"".join(mine[1:]), signature))
     return mine
@@ -202,14 +202,15 @@ def check_owner(
 
 
 def channels(
-    me: Party, about: bytes, private: bytes, public: bytes, others: Mapping[str, bytes]
+    me: Party, about: bytes, own: KeyPair, others: Mapping[str, bytes]
 ) -> dict[tuple[str, str], bytes]:
     """Return a key for each direction between this party and each other party."""
     keys = {}
     for name, theirs in others.items():
         if name != me.name:
-            for ends in ((me.name, public, name, theirs), (name, theirs, me.name, public)):
-                keys[ends[0], ends[2]] = agree(private, theirs, bind(about, "channel", *ends))
+            shared = own.exchange(theirs)
+            for ends in ((me.name, own.public, name, theirs), (name, theirs, me.name, own.public)):
+                keys[ends[0], ends[2]] = derive(shared, bind(about, "channel", *ends))
     return keys
 
 
@@ -254,15 +255,16 @@ class SumSteps:
         valid: Callable[[str, Any], bool] = lambda name, message: True,
         enough: int | None = None,
         within: float | None = None,
+        also: tuple[type[Message], ...] = (),
     ) -> Gathered[Any]:
-        """Gather one message from each party.
+        """Gather one message from each party, of this kind or of one of those in `also`.
 
         Parties that are late or send an invalid message are dropped from the round. If too few remain, the
         round is aborted.
         """
         names = list(names)
         answers: Gathered[Any] = await self.me.gather(
-            names, kind, RoundSpent, at_least=0, within=self.within if within is None else within
+            names, kind, *also, RoundSpent, at_least=0, within=self.within if within is None else within
         )
         spent = [name for name in answers if isinstance(answers[name], RoundSpent)]
         for name in spent:

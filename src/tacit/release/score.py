@@ -77,10 +77,10 @@ def select_columns(
         if twice:
             problems.append(f"two columns are named {', '.join(map(repr, twice))}.")
         raise BadData("predict: " + " ".join(problems))
-    extra = [c for c in known if c not in needed and c not in keep]
+    extra = [c for c in known if c not in needed and c not in keep and c != pipeline.label]
     shown = ", ".join(map(repr, extra[:10])) + (f" and {len(extra) - 10} more" if len(extra) > 10 else "")
     notes = [f"columns that the model does not use were ignored: {shown}."] if extra else []
-    if pipeline.label in extra:
+    if pipeline.label in known and pipeline.label not in keep:
         notes.append(f"{pipeline.label!r} is the label: its values were not used.")
     return frame[list(needed)], notes
 

@@ -170,7 +170,7 @@ class Link:
             if not self._tasks[0].done():
                 self.tell(self.peers, error)
                 if not self._failed.done():
-                    await self._tell_hub(error)
+                    await self.tell_hub(error)
             raise
         finally:
             # also after a failure: messages such as the reason why it cannot take part must arrive
@@ -184,7 +184,7 @@ class Link:
             self._channel(name).send(stopping.STOPPED, frame)
         self._news.set()
 
-    async def _tell_hub(self, error: BaseException) -> None:
+    async def tell_hub(self, error: BaseException) -> None:
         """Tell the hub the kind of an error, for parties that connect later; wait for its receipt."""
         self._for_hub.append(pack(FAILED, self.kit.name, "", stopping.reason_of(error).encode()))
         self._news.set()

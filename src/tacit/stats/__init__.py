@@ -15,7 +15,7 @@ from typing import Any
 
 _HOME: dict[str, str] = {  # function or class: its module in tacit.jobs.stats
     "aalen_johansen": "survival",
-    "correlation": "tables",
+    "correlation": "comparing",
     "cox": "cox",
     "gee": "sites",
     "meta": "sites",
@@ -27,10 +27,10 @@ _HOME: dict[str, str] = {  # function or class: its module in tacit.jobs.stats
     "histogram": "tables",
     "kaplan_meier": "survival",
     "logrank": "survival",
-    "mann_whitney": "tables",
+    "mann_whitney": "comparing",
     "nelson_aalen": "survival",
     "quantile": "tables",
-    "ttest": "tables",
+    "ttest": "comparing",
 }
 
 __all__ = list(_HOME)

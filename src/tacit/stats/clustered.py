@@ -18,15 +18,17 @@ import pandas as pd
 import torch
 
 from ..crypto import exact
-from ..errors import BadData
+from ..errors import BadData, ProtocolError
 from ..protocols.sum_steps import Down
 from . import design
 from .ascent import NEARLY, Ascent
+from .disclosure import check_concentration
 from .families import Family, check_outcome, make_family
 from .newton import invert, solve, symmetric, upper
 from .recall import recall
 
 MEAN, FINAL = 0, 1
+MOST_RHO = 0.999  # correlation of the rows of a site
 NEWTON_MODE = 60  # steps to a party's mode; it is a one-dimensional concave function
 UNROLLED = 3  # differentiable steps at the mode: two make second derivatives exact, one for rounding
 
@@ -99,11 +101,19 @@ class GeeProgram(_Clustered):
         y, x = self.read(table)
         beta, rho = down["point"].numpy(), float(down["rho"])
         family, n = self.model, len(y)
+        # near −1/(n − 1) the inverse of the correlations would make one site's part as large as one likes
+        if not (rho * max(n - 1, 0) >= -0.5 and rho <= MOST_RHO):
+            raise ProtocolError(
+                "the coordinator sends a correlation that no fit of these rows has: it would single a site "
+                "out. Nothing was sent."
+            )
         eta = x @ beta
         mu = family.mean(eta)
         sd = np.sqrt(family.variance(mu))
         r = (y - mu) / sd
-        d = x * (family.slope(eta, mu) / sd)[:, None]
+        weight = family.slope(eta, mu) / sd
+        check_concentration(weight**2)  # the point is the coordinator's choice
+        d = x * weight[:, None]
         c = rho / (1 - rho) / (1 + rho * (n - 1)) if n else 0.0
 
         def whiten(v: np.ndarray) -> np.ndarray:
@@ -133,8 +143,10 @@ class GeeProgram(_Clustered):
             new_rho = head[4] / scale / (head[2] - p)
             change = solve(bread, score)
             distance = float(score @ change) / scale
+            # below, the correlations of a site with nearly all rows would not be positive definite
+            new_rho = float(np.clip(new_rho, -0.5 / head[1], MOST_RHO))
             is_still = distance < 1e-18 and abs(new_rho - rho) < 1e-11
-            point, rho = point + change, float(np.clip(new_rho, -0.5 / head[1], 0.999))
+            point, rho = point + change, new_rho
         head, _, bread, meat = _split(exact.decode((yield self._down(point, rho, FINAL))), p)
         inverse = invert(bread)
         dispersion = float(head[3] / (head[1] - p))
@@ -189,7 +201,10 @@ class MixedProgram(_Clustered):
             return exact.encode(np.zeros(2 + q + q * (q + 1) // 2))
         outcome, matrix = torch.tensor(y), torch.tensor(x)
         point = down["point"].to(torch.float64)
+        if not point.isfinite().all():
+            raise ProtocolError("the coordinator sends coefficients that are not numbers. Nothing was sent.")
         mode = self._mode(outcome, matrix, point)
+        self._check_weights(matrix, point, mode)
 
         def value(theta: torch.Tensor) -> torch.Tensor:
             u = mode
@@ -203,6 +218,14 @@ class MixedProgram(_Clustered):
         hessian = torch.autograd.functional.hessian(value, point)
         numbers = [[1.0, float(value(point))], gradient.numpy(), upper(-hessian.numpy())]
         return exact.encode(np.concatenate(numbers))
+
+    def _check_weights(self, x: torch.Tensor, theta: torch.Tensor, u: torch.Tensor) -> None:
+        """Refuse a point, which is the coordinator's choice, under which few rows have all the weight."""
+        if self.family == "gaussian":
+            return
+        p = x.shape[1]
+        mu = self.model.mean((x @ theta[:p] + theta[p] * u).numpy())
+        check_concentration(mu * (1 - mu) if self.family == "binomial" else mu)
 
     def _joint(
         self, y: torch.Tensor, x: torch.Tensor, theta: torch.Tensor, u: torch.Tensor

@@ -188,6 +188,12 @@ class FrequentProgram:
             raise ProtocolError("the coordinator asks for prefixes that the agreed search does not need.")
         return prefixes
 
+    def _read_counts(self, total: np.ndarray, step: int) -> np.ndarray:
+        return total
+
+    def _threshold(self, prefixes: int) -> float:
+        return self.least
+
     def coordinate(self) -> Generator[Down, np.ndarray, dict[str, int]]:
         found: dict[str, int] = {}
         prefixes = [b""]
@@ -196,17 +202,18 @@ class FrequentProgram:
                 "prefixes": torch.tensor(list(b"".join(prefixes)), dtype=torch.uint8),
                 "lengths": torch.full((len(prefixes),), step, dtype=torch.int64),
             }
-            counts = total.reshape(-1, 257)
+            counts = self._read_counts(total, step).reshape(-1, 257)
+            least = self._threshold(len(prefixes))
             found |= {
                 prefix.decode("utf-8", "replace"): int(row[256])
                 for prefix, row in zip(prefixes, counts)
-                if row[256] >= self.least
+                if row[256] >= least
             }
             longer = [
                 (int(row[c]), prefix + bytes([c]))
                 for prefix, row in zip(prefixes, counts)
                 for c in range(256)
-                if row[c] >= self.least
+                if row[c] >= least
             ]
             prefixes = sorted(p for _, p in sorted(longer, reverse=True)[: self.most])
             if not prefixes or step + 1 == self.max_steps:

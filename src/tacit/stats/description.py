@@ -11,8 +11,9 @@ cells. Nothing is opened but these sums over all parties.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -23,9 +24,11 @@ from ..errors import ProtocolError
 from ..protocols.sum_steps import Down
 from . import ordered
 from .columns import codes, matrix
+from .recall import recall
 from .tables import check_columns
 
 ALL = "all"
+_BLOCK = 1 << 14  # numbers: 128 KiB
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class ColumnMoments:
     sd: float
     quantiles: dict[float, tuple[float, float, float]] = field(default_factory=dict)
     interval: tuple[float, float] | None = None  # of the mean, where noise is in it
+    se: float = math.nan  # of the mean, noise included; only where there is noise
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class Descriptions:
     rows: dict[str, int]
     numbers: dict[str, dict[str, ColumnMoments]]  # column, group
     categories: dict[str, dict[str, np.ndarray]]  # column, group: counts of the levels, others, missing
+    # where counts have noise, by column: as they were opened, by group, and the variance of each
+    noisy_counts: dict[str, tuple[np.ndarray, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -89,13 +95,11 @@ class DescribeProgram:
     # --- a party --------------------------------------------------------------------------------------------
 
     def local(self, step: int, table: pd.DataFrame, down: Down) -> np.ndarray:
-        check_columns(table, self.columns, "this party")
-        cell = self._cell(table)
         if step == 0:
-            return self._count(table, cell)
+            return self._count(table)
         if step == 1:
-            return self._square(table, cell, down)
-        return self._refine(step, table, cell, down)
+            return self._square(table, down)
+        return self._refine(step, table, down)
 
     def _cell(self, table: pd.DataFrame) -> np.ndarray:
         if self.by is None:
@@ -103,42 +107,52 @@ class DescribeProgram:
         cell: np.ndarray = np.minimum(codes(table, *self.by), self.cells - 1)
         return cell
 
-    def _count(self, table: pd.DataFrame, cell: np.ndarray) -> np.ndarray:
-        x = matrix(table, self.numeric)
-        present = ~np.isnan(x)
-        counts = np.stack([present[:, cell == k].sum(1) for k in range(self.cells)], 1)
-        sums = exact.encode(self._sum_cells(np.where(present, x, 0.0), cell).reshape(-1))
-        parts = [np.bincount(cell, minlength=self.cells), counts.reshape(-1), sums]
+    def _rows(self, table: pd.DataFrame) -> _CellRows:
+        """The numbers, with the rows of a cell side by side; kept between the first two steps."""
+
+        def read() -> _CellRows:
+            check_columns(table, self.columns, "this party")
+            x, cell = matrix(table, self.numeric), self._cell(table)
+            sizes = np.bincount(cell, minlength=self.cells)
+            if self.cells > 1:
+                x = x[:, np.argsort(cell, kind="stable")]
+            return _CellRows(x, np.concatenate([[0], np.cumsum(sizes)]))
+
+        return recall(table, ("rows", self), read)
+
+    def _keys(self, table: pd.DataFrame) -> _CellKeys:
+        """The sorted keys of each column and cell; kept from the second step on, in place of the numbers."""
+        return recall(table, ("keys", self), lambda: _CellKeys.of(self._rows(table)))
+
+    def _count(self, table: pd.DataFrame) -> np.ndarray:
+        rows = self._rows(table)
+        sizes = np.diff(rows.starts)
+        counts = [
+            [size - np.count_nonzero(np.isnan(x)) for size, x in zip(sizes, cells)]
+            for cells in rows.columns()
+        ]
+        sums = [[sum_exactly(x) for x in cells] for cells in rows.columns()]
+        parts = [sizes, np.array(counts, np.int64).reshape(-1), exact.encode(np.array(sums).reshape(-1))]
         for name, levels in self.categories:
-            width = len(levels) + 2
+            width, cell = len(levels) + 2, self._cell(table)
             parts.append(np.bincount(cell * width + codes(table, name, levels), minlength=self.cells * width))
         return np.concatenate(parts)
 
-    def _sum_cells(self, values: np.ndarray, cell: np.ndarray) -> np.ndarray:
-        """Sums by column and cell, correctly rounded in any order of rows."""
-        if self.cells == 1:
-            return sum_rows(values)[:, None]
-        return np.stack([sum_rows(values[:, cell == k]) for k in range(self.cells)], 1)
-
-    def _square(self, table: pd.DataFrame, cell: np.ndarray, down: Down) -> np.ndarray:
+    def _square(self, table: pd.DataFrame, down: Down) -> np.ndarray:
         mean = _check_means(down, self.cells + 1, len(self.numeric))
-        x = matrix(table, self.numeric)
-        present = ~np.isnan(x)
-        squares = [
-            self._sum_cells(np.where(present, x - mean[cell].T, 0.0) ** 2, cell),
-            sum_rows(np.where(present, x - mean[-1][:, None], 0.0) ** 2)[:, None],
-        ]
-        parts = [exact.encode(np.concatenate(squares, 1).reshape(-1))]
+        rows = self._rows(table)
+        squares = []
+        for j, cells in enumerate(rows.columns()):
+            squares += [sum_exactly((x - mean[k, j]) ** 2) for k, x in enumerate(cells)]
+            # without groups, about the mean of all rows is about the mean of the only cell
+            same = self.cells == 1 and mean[0, j] == mean[1, j]
+            squares.append(squares[-1] if same else sum_exactly((rows.x[j] - mean[-1, j]) ** 2))
+        parts = [exact.encode(np.array(squares))]
         if self.quantiles:
-            keys = ordered.keys(x)
-            parts += [
-                ordered.count_first(keys[j, present[j] & (cell == k)])
-                for j in range(len(x))
-                for k in range(self.cells)
-            ]
+            parts += [ordered.count_first(keys) for cells in self._keys(table).keys for keys in cells]
         return np.concatenate(parts)
 
-    def _refine(self, step: int, table: pd.DataFrame, cell: np.ndarray, down: Down) -> np.ndarray:
+    def _refine(self, step: int, table: pd.DataFrame, down: Down) -> np.ndarray:
         columns, groups, prefixes = (down[k].to(torch.int64).tolist() for k in ("column", "group", "prefix"))
         most = len(self.groups) * len(self.numeric) * 2 * len(self.quantiles)
         room = 1 << sum(ordered.BITS[: step - 1])
@@ -153,14 +167,13 @@ class DescribeProgram:
                 "the coordinator asks for cells that no search for the agreed quantiles needs. Nothing was "
                 "sent."
             )
-        known: dict[tuple[int, int], np.ndarray] = {}
-        parts, x = [], matrix(table, self.numeric)
-        for j, g, prefix in zip(columns, groups, prefixes):
-            if (j, g) not in known:
-                rows = ~np.isnan(x[j]) & ((cell == g) | (self.groups[g] == ALL))
-                known[j, g] = np.sort(ordered.keys(x[j, rows]))
-            parts.append(ordered.count_next(known[j, g], prefix, step - 1))
-        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+        found = np.zeros((len(prefixes), ordered.NEXT), np.int64)
+        keys = self._keys(table).keys
+        for i, (j, g, prefix) in enumerate(zip(columns, groups, prefixes)):
+            # all rows are those of all cells
+            for cell in keys[j] if self.groups[g] == ALL else keys[j][g : g + 1]:
+                found[i] += ordered.count_next(cell, prefix, step - 1)
+        return found.reshape(-1)
 
     def row_sets(self, table: pd.DataFrame) -> dict[str, np.ndarray]:
         """All rows, and those of each group: what a party's history of queries compares."""
@@ -273,27 +286,60 @@ def _neighbors(q: float, n: int) -> tuple[int, int]:
     return low, min(low + 1, n - 1)
 
 
-def sum_rows(values: np.ndarray) -> np.ndarray:
-    """Return the correctly rounded sum of each row of a matrix, whatever the order of its columns.
+@dataclass(frozen=True)
+class _CellRows:
+    """Numeric columns as the rows of a matrix, ordered by cell."""
+
+    x: np.ndarray
+    starts: np.ndarray  # where each cell begins, and the number of rows
+
+    def columns(self) -> Iterator[list[np.ndarray]]:
+        """For each column, its numbers in each cell."""
+        for row in self.x:
+            yield [row[a:b] for a, b in pairwise(self.starts)]
+
+
+@dataclass(frozen=True)
+class _CellKeys:
+    keys: list[list[np.ndarray]]  # column, cell
+
+    @classmethod
+    def of(cls, rows: _CellRows) -> _CellKeys:
+        def present(x: np.ndarray) -> np.ndarray:
+            missing = np.isnan(x)
+            return x[~missing] if missing.any() else x
+
+        return cls([[ordered.sort_keys(present(x)) for x in cells] for cells in rows.columns()])
+
+
+def sum_exactly(values: np.ndarray) -> float:
+    """Return the correctly rounded sum of numbers in any order; NaN is left out.
 
     S. Rump, T. Ogita, S. Oishi: *Accurate Floating-Point Summation*, 2008, ExtractVector: adding and
-    subtracting M = 2^k leaves the leading bits of every number, whose sum is exact in any order.
+    subtracting M = 2^k leaves the leading bits of every number, whose sum is exact in any order. A block is
+    read several times, so it is small enough for a core's cache.
     """
-    rest = np.array(values, dtype=np.float64)
-    if not rest.shape[1]:
-        return np.zeros(len(rest))
-    parts = []
-    room = math.ceil(math.log2(rest.shape[1] + 2)) + 1
-    while (largest := np.abs(rest).max(1)).any():
-        # numbers of 2^112 and more are refused by the encoding; here they only must not overflow
-        power = np.minimum(np.frexp(largest)[1] + room, 1020)
-        m = np.ldexp(1.0, power)[:, None]
-        head = (rest + m) - m
-        parts.append(head.sum(1))
-        if not head.any():  # the rest is below the smallest number
-            break
-        rest -= head
-    return np.array([math.fsum(row) for row in zip(*parts)]) if parts else np.zeros(len(rest))
+    parts: list[float] = []
+    for start in range(0, len(values), _BLOCK):
+        rest = np.array(values[start : start + _BLOCK], dtype=np.float64)
+        largest = max(float(rest.max()), -float(rest.min()))
+        if math.isnan(largest):
+            np.nan_to_num(rest, copy=False, posinf=np.inf, neginf=-np.inf)
+            largest = max(float(rest.max()), -float(rest.min()))
+        room = math.ceil(math.log2(len(rest) + 2)) + 1
+        head = np.empty_like(rest)
+        while largest > 0:
+            # numbers of 2^112 and more are refused by the encoding; here they only must not overflow
+            m = math.ldexp(1.0, min(math.frexp(largest)[1] + room, 1020))
+            np.add(rest, m, out=head)
+            head -= m
+            rest -= head
+            parts.append(float(head.sum()))
+            left = max(float(rest.max()), -float(rest.min()))
+            if left == largest:  # the rest is below the smallest number
+                break
+            largest = left
+    return math.fsum(parts)
 
 
 def _check_means(down: Down, cells: int, columns: int) -> np.ndarray:

@@ -196,6 +196,21 @@ def count_kinds(
     return np.concatenate([np.array(kinds, dtype=np.int64), level_sketch.encode(levels)])
 
 
+def own_agreement(
+    frame: pd.DataFrame, names: Sequence[str], categorical: Sequence[str], declared: Mapping[str, Any]
+) -> Agreement:
+    """Return the agreement of one party alone: declared levels, and its own where none are declared."""
+    levels: dict[str, tuple[Scalar, ...]] = {}
+    for name in names:
+        column = frame[name]
+        if name in declared:
+            levels[name] = tuple(plain_level(v) for v in declared[name])
+        elif name in categorical or not _is_numeric(column):
+            found = {plain_level(v) for v in pd.unique(column.dropna())}
+            levels[name] = tuple(sorted(found, key=lambda v: (isinstance(v, str), v)))
+    return Agreement({name: values for name, values in levels.items() if values})
+
+
 def kinds_length(names: Sequence[str]) -> int:
     return 2 * len(names) + level_sketch.LENGTH
 

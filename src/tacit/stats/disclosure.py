@@ -12,7 +12,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +70,20 @@ def check_saturated(rows: int, parameters: int, least: int = 1) -> None:
         )
 
 
+def check_own_rows(parameters: int, rows: int, least: float) -> None:
+    """Refuse a model for which this party's own rows are few.
+
+    How many rows all parties have together is the coordinator's word, and a party cannot check it. With as
+    many rows of its own as the model has coefficients it need not: its part of the sums is not saturated.
+    """
+    if rows < least * parameters:
+        raise QueryRefused(
+            f"this party has {rows} complete rows, and the model has {parameters} coefficients; its policy "
+            f"requires {least:g} rows per coefficient (rows_per_coefficient). The sums of all parties may "
+            "have enough rows, but only the coordinator knows. Nothing was sent."
+        )
+
+
 def check_dominance(contributions: np.ndarray, share: float = 0.9, least: int = 3) -> None:
     """Refuse a sum of nonnegative contributions of which `least` − 1 people make up more than `share`.
 
@@ -82,26 +98,40 @@ def check_dominance(contributions: np.ndarray, share: float = 0.9, least: int = 
         )
 
 
+_REQUIRED: ContextVar[float] = ContextVar("effective rows that a party's policy requires", default=0.0)
+
+
+@contextmanager
+def require_effective_rows(least: float) -> Iterator[None]:
+    """Apply a party's own rule to every step that it answers inside this context."""
+    token = _REQUIRED.set(least)
+    try:
+        yield
+    finally:
+        _REQUIRED.reset(token)
+
+
 def check_concentration(weights: np.ndarray) -> None:
     """Refuse a weighted sum that rests on few rows, whatever made it so.
 
-    The effective number of rows, (Σw)²/Σw², must be at least 3; of small parties at least 1 + n/80, which
-    one row with nearly all of the weight never has. A coordinator could otherwise choose coefficients under
-    which one person has all the weight of a step, and read that person's row off the sums.
+    The effective number of rows, (Σw)²/Σw², must be at least 3; of small parties at least 1 + n/80, because a
+    fit without any attack may rest on an outlier there. A party's policy requires more (`effective_rows`,
+    default 2: the heaviest row has at most about 70% of the weight). A coordinator could otherwise choose
+    coefficients under which one person has all the weight of a step, and read that person's row off the sums.
     """
     weights = np.asarray(weights, dtype=np.float64)
     n, peak = len(weights), float(np.abs(weights).max(initial=0.0))
     if n < 2:
         return
-    needed = min(EFFECTIVE_ROWS, 1 + n / 80)
+    needed = max(min(EFFECTIVE_ROWS, 1 + n / 80), min(_REQUIRED.get(), (n + 1) / 2))
     unit = weights / peak if peak > 0 else weights
     effective = float(unit.sum()) ** 2 / float((unit**2).sum()) if peak > 0 else 0.0
     if not effective >= needed:
         raise QueryRefused(
             f"the weights of this step rest on {effective:.2g} of {n} rows of this party; at least "
-            f"{needed:.2g} are required, because sums of so few are nearly theirs. Either the coordinator's "
-            "coefficients single rows out, or the model predicts nearly all rows perfectly (separation: use "
-            "fewer terms, a penalty or firth=True). Nothing was sent."
+            f"{needed:.2g} are required (effective_rows of its policy), because sums of so few are nearly "
+            "theirs. Either the coordinator's coefficients single rows out, or the model predicts nearly all "
+            "rows perfectly (separation: use fewer terms, a penalty or firth=True). Nothing was sent."
         )
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..errors import QueryRefused
 from .disclosure import check_concentration
 from .families import Family, load_scipy
 from .newton import symmetric, upper
@@ -52,6 +53,12 @@ class NewtonSums(NamedTuple):
     observed: np.ndarray
 
 
+OUT_OF_RANGE = (
+    "the coefficients of this step predict means outside the range of the family for rows of this party. Use "
+    "another link (gamma: link='log'), or fewer terms. Nothing was sent"
+)
+
+
 def newton_pieces(
     sizes: Pieces,
     x: np.ndarray,
@@ -71,8 +78,10 @@ def newton_pieces(
     mu = family.mean(eta)
     out = np.zeros(sizes.count(p))
     if not family.is_valid(mu):
-        out[0] = 1.0
-        return out
+        # zeros would leave this party out of the sum: of two such sums the difference is one party's
+        refusal = QueryRefused(f"{OUT_OF_RANGE}.")
+        refusal.outside = OUT_OF_RANGE  # it says nothing that the coordinator's coefficients do not say
+        raise refusal
     slope, variance = family.slope(eta, mu), family.variance(mu)
     check_concentration(weights * slope**2 / variance)  # the point is the coordinator's choice
     residual = y - mu

@@ -141,6 +141,14 @@ class CoxProgram:
         design.check_columns(table, self.used)
         return {"all rows": design.has_all(table, self.used)}
 
+    def parameters(self, table: pd.DataFrame) -> tuple[int, int]:
+        """Coefficients of the model with this party's levels, and its complete rows."""
+        frame = design.complete_cases(table, self.used, "drop")
+        agreement = design.own_agreement(
+            frame, self.categories, self.variables.categorical, self.levels or {}
+        )
+        return len(self.terms(agreement)), len(frame)
+
     def local(self, step: int, table: pd.DataFrame, down: Down) -> np.ndarray:
         if step == 0:
             return self._describe(table)

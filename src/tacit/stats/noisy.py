@@ -17,6 +17,7 @@ import math
 from collections.abc import Generator
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import NormalDist
 
 import numpy as np
 import pandas as pd
@@ -34,6 +35,7 @@ from .tables import check_columns
 SCALE = 1 << 16  # numbers in [0, 1] are summed in units of 1/SCALE
 Z = 1.959963984540054  # of a 95% interval
 GROWTH = 1.02
+BRANCHES = 8  # of a histogram's level
 
 
 @dataclass(frozen=True)
@@ -67,16 +69,35 @@ class NoisyProgram:
 
     # --- the noise ------------------------------------------------------------------------------------------
 
+    @property
+    def counts_rows(self) -> bool:
+        """Whether rows have a count of their own; a histogram alone has them as its total."""
+        return self.wants != ("histogram",) or len(self.numeric) != 1 or bool(self.categories)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """How many bins each level of a histogram has: `bins`, and counts of every 8, 64, … of them.
+
+        A rank is the sum of a few counts of each level, and not of all bins below it, which would add up
+        their noise. One row is in one count of each level.
+        """
+        widths = [self.bins]
+        while widths[0] % BRANCHES == 0 and widths[0] > BRANCHES:
+            widths.insert(0, widths[0] // BRANCHES)
+        return tuple(widths)
+
     @cached_property
-    def blocks(self) -> list[tuple[str, int, int]]:
+    def blocks(self) -> list[tuple[str, int, float]]:
         """(statistic, how many numbers, what one row changes at most), in the order of the vector."""
-        found = [("rows", self.cells, 1)]
+        found: list[tuple[str, int, float]] = [("rows", self.cells, 1)] if self.counts_rows else []
         for name, _, _ in self.numeric:
             if "moments" in self.wants:
                 found += [(f"count {name}", self.cells, 1), (f"sum {name}", self.cells, SCALE)]
                 found += [(f"squares {name}", self.cells, SCALE)]
             if "histogram" in self.wants:
-                found.append((f"histogram {name}", self.cells * self.bins, 1))
+                found.append(
+                    (f"histogram {name}", self.cells * sum(self.widths), math.sqrt(len(self.widths)))
+                )
         for name, levels in self.categories:
             found.append((f"levels {name}", self.cells * (len(levels) + 2), 1))
         return found
@@ -92,7 +113,7 @@ class NoisyProgram:
         """The whole query for an account: composed, the statistics have this multiplier."""
         return Release(self.multiplier / math.sqrt(len(self.blocks)), accountant="zcdp")
 
-    def sigma(self, length: int, sensitivity: int) -> float:
+    def sigma(self, length: int, sensitivity: float) -> float:
         """The standard deviation of one party's noise, such that `honest` of them suffice."""
         each = self.multiplier * sensitivity / math.sqrt(self.honest)
         if self.honest == 1:
@@ -103,7 +124,7 @@ class NoisyProgram:
             each *= GROWTH
         return each
 
-    def variance(self, length: int, sensitivity: int) -> float:
+    def variance(self, length: int, sensitivity: float) -> float:
         """The variance of the noise in the sum over all parties."""
         return float(discrete.rational_above(self.sigma(length, sensitivity) ** 2)) * self.parties
 
@@ -139,7 +160,7 @@ class NoisyProgram:
             cell = np.zeros(len(table), np.int64)
         else:
             cell = np.minimum(codes(table, *self.by), self.cells - 1)
-        parts = [np.bincount(cell, minlength=self.cells)]
+        parts = [np.bincount(cell, minlength=self.cells)] if self.counts_rows else []
         for name, low, high in self.numeric:
             x = numbers(table, name)
             present = ~np.isnan(x)
@@ -152,11 +173,11 @@ class NoisyProgram:
                     np.add.at(sums, c, whole)
                     parts.append(sums)
             if "histogram" in self.wants:
-                parts += [
-                    np.concatenate(
-                        [count_cells(unit[c == k], 0.0, 1.0, self.bins)[1:-1] for k in range(self.cells)]
-                    )
-                ]
+                fine = np.stack(
+                    [count_cells(unit[c == k], 0.0, 1.0, self.bins)[1:-1] for k in range(self.cells)]
+                )
+                levels_of = [fine.reshape(self.cells, w, -1).sum(2) for w in self.widths]
+                parts.append(np.concatenate(levels_of, axis=1).reshape(-1))
         for name, levels in self.categories:
             width = len(levels) + 2
             parts.append(np.bincount(cell * width + codes(table, name, levels), minlength=self.cells * width))
@@ -169,7 +190,11 @@ class NoisyProgram:
         ends = np.cumsum([n for _, n, _ in self.blocks])[:-1]
         found = {name: part for (name, _, _), part in zip(self.blocks, np.split(total, ends))}
         noise = {name: self.variance(n, s) for name, n, s in self.blocks}
-        rows = self._with_all(found["rows"])
+        if self.counts_rows:
+            rows = self._with_all(found["rows"])
+        else:
+            levels_of = found[f"histogram {self.numeric[0][0]}"].reshape(self.cells, -1)
+            rows = self._with_all(levels_of[:, : self.widths[0]].sum(1))
         moments: dict[str, dict[str, ColumnMoments]] = {}
         for name, low, high in self.numeric:
             moments[name] = {
@@ -182,7 +207,14 @@ class NoisyProgram:
             )
             for name, levels in self.categories
         }
-        return Descriptions(dict(zip(self.groups, np.maximum(rows, 0).tolist())), moments, tables)
+        raw = {
+            name: (
+                found[f"levels {name}"].reshape(self.cells, -1)[: len(self.groups) - 1].astype(float),
+                noise[f"levels {name}"],
+            )
+            for name, _ in self.categories
+        }
+        return Descriptions(dict(zip(self.groups, np.maximum(rows, 0).tolist())), moments, tables, raw)
 
     def _with_all(self, counts: np.ndarray, width: int = 1) -> np.ndarray:
         counts = counts.reshape(self.cells, width) if width > 1 else counts
@@ -203,6 +235,7 @@ class NoisyProgram:
         width = high - low
         n, mean, sd = float(max(rows, 0)), math.nan, math.nan
         interval: tuple[float, float] | None = None
+        se = math.nan
         if "moments" in self.wants:
             n, sums, squares = (
                 float(self._with_all(found[f"{kind} {name}"])[g]) for kind in ("count", "sum", "squares")
@@ -212,41 +245,95 @@ class NoisyProgram:
                 spread = max(squares / SCALE / n - unit**2, 0.0)
                 mean, sd = low + width * unit, width * math.sqrt(spread * n / max(n - 1, 1))
                 error = cells * (noise[f"sum {name}"] / SCALE**2 + unit**2 * noise[f"count {name}"]) / n**2
-                margin = Z * width * math.sqrt(spread / n + error)
+                se = width * math.sqrt(spread / n + error)
+                margin = Z * se
                 interval = max(mean - margin, low), min(mean + margin, high)
         quantiles = {}
         if "histogram" in self.wants:
-            counts = self._with_all(found[f"histogram {name}"], self.bins)[g]
+            counts = self._with_all(found[f"histogram {name}"], sum(self.widths))[g]
             for q in self.quantiles:
                 quantiles[q] = self._quantile(q, counts, cells * noise[f"histogram {name}"], low, width)
-        return ColumnMoments(max(int(n), 0), max(rows - int(n), 0), mean, sd, quantiles, interval)
+        return ColumnMoments(max(int(n), 0), max(rows - int(n), 0), mean, sd, quantiles, interval, se)
 
     def _quantile(
         self, q: float, counts: np.ndarray, variance: float, low: float, width: float
     ) -> tuple[float, float, float]:
-        """The value and its 95% interval: ranks have the noise of the bins below and above them."""
-        total = float(counts.sum())
-        noisy = np.concatenate([[0.0], np.cumsum(counts)])
-        # never falling: between the running maximum from below and the running minimum from above
-        below = (np.maximum.accumulate(noisy) + np.minimum.accumulate(noisy[::-1])[::-1]) / 2
+        """The value and its 95% interval. `counts` are those of all levels, each with this variance."""
+        below, noise = self._ranks(counts, variance)
+        total = float(below[-1])
         edges = low + width * np.arange(self.bins + 1) / self.bins
-        spread = variance * self.bins * q * (1 - q) + max(total, 0.0) * q * (1 - q)
+        if q in (0, 1):
+            fine = np.concatenate([[0.0], np.cumsum(counts[-self.bins :])])
+            return _extreme(fine if q == 0 else fine[-1] - fine[::-1], variance, edges, is_min=q == 0)
+        # never falling: between the running maximum from below and the running minimum from above
+        rising = (np.maximum.accumulate(below) + np.minimum.accumulate(below[::-1])[::-1]) / 2
+        place = int(np.clip(np.searchsorted(rising, q * total), 0, self.bins))
+        # of the rank, of q times the number of rows (they have counts in common: together it is less), and of
+        # the rows as a sample
+        spread = noise[place] + noise[-1] * q**2 + max(total, 0.0) * q * (1 - q)
         margin = Z * math.sqrt(spread)
         values = [
-            float(np.interp(min(max(q * total + shift, below[0]), below[-1]), below, edges))
+            float(np.interp(min(max(q * total + shift, rising[0]), rising[-1]), rising, edges))
             for shift in (-margin, 0.0, margin)
         ]
         step = width / self.bins
         return max(values[0] - step, low), values[1], min(values[2] + step, low + width)
+
+    def _ranks(self, counts: np.ndarray, variance: float) -> tuple[np.ndarray, np.ndarray]:
+        """Rows below each edge of the bins, and the variance of their noise: few counts of each level."""
+        below, noise, at = np.zeros(1), np.zeros(1), 0
+        for level, w in enumerate(self.widths):
+            part = counts[at : at + w].astype(float)
+            at += w
+            inside = part.reshape(len(below) - 1 if level else 1, -1)
+            before = np.cumsum(inside, axis=1) - inside
+            steps = np.broadcast_to(np.arange(inside.shape[1]), inside.shape)
+            starts = below[:-1] if level else below
+            first = noise[:-1] if level else noise
+            new = (starts[:, None] + before).reshape(-1)
+            new_noise = (first[:, None] + steps * variance).reshape(-1)
+            end, end_noise = (below[-1], noise[-1]) if level else (float(part.sum()), variance * w)
+            below, noise = np.append(new, end), np.append(new_noise, end_noise)
+        return below, noise
+
+
+def _extreme(
+    below: np.ndarray, variance: float, edges: np.ndarray, is_min: bool
+) -> tuple[float, float, float]:
+    """The smallest or largest number as far as noise lets it be seen, and its interval.
+
+    The first window of 1, 2, 4, … bins, from the end, that has more rows than its noise explains: with
+    probability 97.5%, also over all windows, some row is there. Beyond it may be rows, up to the declared
+    bound, which ends the interval.
+    """
+    bins = len(edges) - 1
+    widths = [1 << k for k in range(bins.bit_length()) if 1 << k <= bins]
+    limit = math.sqrt(variance) * NormalDist().inv_cdf(1 - 0.025 / (bins * len(widths)))
+    last = bins - 1
+    for width in widths:
+        found = np.flatnonzero(below[width:] - below[:-width] > limit * math.sqrt(width))
+        last = min(last, int(found[0]) + width - 1 if len(found) else last)
+    if is_min:
+        return float(edges[0]), float(edges[last + 1]), float(edges[last + 1])
+    value = float(edges[bins - 1 - last])
+    return value, value, float(edges[-1])
 
 
 @dataclass(frozen=True)
 class NoisyHistogram(NoisyProgram):
     """The noisy counts of one column themselves."""
 
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return (self.bins,)  # the counts themselves are of interest
+
+    @cached_property
+    def blocks(self) -> list[tuple[str, int, float]]:
+        return [("histogram", self.cells * self.bins, 1)]
+
     def coordinate(self) -> Generator[Down, np.ndarray, np.ndarray]:  # type: ignore[override]
         total = yield {}
-        return total[self.cells :]
+        return total.reshape(self.cells, self.bins)
 
 
 def check_privacy(owner: str, epsilon: float, delta: float) -> None:

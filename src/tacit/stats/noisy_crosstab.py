@@ -31,7 +31,7 @@ class NoisyCrosstab(NoisyProgram):
         return len(rows) + 2, len(columns) + 2
 
     @cached_property
-    def blocks(self) -> list[tuple[str, int, int]]:
+    def blocks(self) -> list[tuple[str, int, float]]:
         return [("counts", math.prod(self.shape), 1)]
 
     def _count(self, table: pd.DataFrame) -> list[np.ndarray]:

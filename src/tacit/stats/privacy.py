@@ -42,3 +42,11 @@ class SumsValues(Protocol):
 
     def summed_values(self, table: pd.DataFrame) -> Iterable[np.ndarray]:
         """Return the values of this party in each sum."""
+
+
+@runtime_checkable
+class HasParameters(Protocol):
+    """A program that fits a model."""
+
+    def parameters(self, table: pd.DataFrame) -> tuple[int, int]:
+        """Return the number of coefficients, with this party's levels, and of its complete rows."""

@@ -1,11 +1,8 @@
-"""Counts of events on a declared grid, with noise: Kaplan–Meier curves with differential privacy.
+"""Counts of events on a declared grid, with noise: survival curves with differential privacy.
 
-One sum: events and departures by group and grid point. One row is in one cell of each, so both have
-sensitivity 1, and share the budget equally. The variance of log S adds to Greenwood's
-
-    Σ_j σ_d² / (n_j − d_j)²  +  Σ_k σ_e² G(min(k, t))²,   G(k) = Σ_{j ≤ k} d_j / (n_j (n_j − d_j))
-
-because an event's noise is in one factor of S, and the noise of a departure in all numbers at risk before it.
+One sum: events by group, cause and grid point, and departures by group and grid point. One row is in one cell
+of each at most, so both have sensitivity 1, and share the budget equally. `noisy_curves.py` has what follows
+from the counts.
 """
 
 from __future__ import annotations
@@ -21,7 +18,6 @@ from ..accounting.compose import Release
 from ..parties.ledger import Spend
 from ..protocols.sum_steps import Down
 from . import design, noise_share
-from .curves import log_log_interval
 from .lifetimes import _codes, read_events, read_times, to_cells
 from .noise_share import BOUND, SCALE, Block
 
@@ -29,8 +25,8 @@ from .noise_share import BOUND, SCALE, Block
 @dataclass
 class NoisyCounts:
     groups: list[Any]
-    events: np.ndarray  # group, cell
-    exits: np.ndarray
+    events: np.ndarray  # group, cause, cell
+    exits: np.ndarray  # group, cell
     variances: tuple[float, float]
 
 
@@ -45,6 +41,7 @@ class PrivateLifetimeProgram:
     by: str | None = None
     groups: Sequence[Any] = ()
     missing: str = "drop"
+    causes: Sequence[Any] = (1,)
 
     @property
     def max_steps(self) -> int:
@@ -71,7 +68,7 @@ class PrivateLifetimeProgram:
     @property
     def blocks(self) -> list[Block]:
         size = len(self.names) * len(self.grid)
-        return [Block(size, 1.0, 0.5), Block(size, 1.0, 0.5)]
+        return [Block(size * len(self.causes), 1.0, 0.5), Block(size, 1.0, 0.5)]
 
     def length(self, step: int, down: Down) -> int:
         return sum(block.length for block in self.blocks)
@@ -84,46 +81,23 @@ class PrivateLifetimeProgram:
         end = float(self.grid[-1])
         times = read_times(frame, self.time)
         cells = to_cells(np.minimum(times, end), list(self.grid), self.time)
-        happened = (read_events(frame, self.event, (1,)) > 0) & (times <= end)
+        cause = read_events(frame, self.event, tuple(self.causes))
+        happened = (cause > 0) & (times <= end)
         group = np.zeros(len(frame), dtype=np.int64)
         if self.by:
             group = _codes(frame, self.by, design.Agreement({self.by: tuple(self.groups)}))
         place = group * len(self.grid) + cells
-        size = self.blocks[0].length
-        parts = [np.bincount(place[happened], minlength=size), np.bincount(place, minlength=size)]
+        which = (group * len(self.causes) + cause - 1) * len(self.grid) + cells
+        parts = [
+            np.bincount(which[happened], minlength=self.blocks[0].length),
+            np.bincount(place, minlength=self.blocks[1].length),
+        ]
         return noise_share.add_noise(parts, self.blocks, self.epsilon, self.delta, self.parties)
 
     def coordinate(self) -> Generator[Down, np.ndarray, NoisyCounts]:
         total = np.asarray((yield {}), dtype=np.float64) / SCALE
-        shape = (len(self.names), len(self.grid))
-        events, exits = (part.reshape(shape) for part in np.split(total, 2))
+        events, exits = np.split(total, [self.blocks[0].length])
+        events = events.reshape(len(self.names), len(self.causes), len(self.grid))
+        exits = exits.reshape(len(self.names), len(self.grid))
         noise = [noise_share.total_variance(self.epsilon, self.delta, self.parties, b) for b in self.blocks]
         return NoisyCounts(self.names, events, exits, (noise[0], noise[1]))
-
-
-def noisy_survival_table(
-    times: np.ndarray, events: np.ndarray, exits: np.ndarray, variances: tuple[float, float], level: float
-) -> pd.DataFrame:
-    """Return a survival curve from noisy counts, with intervals that include the noise."""
-    n = np.maximum(np.cumsum(exits[::-1])[::-1], 1.0)
-    d = np.clip(events, 0.0, 0.999 * n)
-    survival = np.cumprod(1 - d / n)
-    step = d / (n * (n - d))
-    greenwood = np.cumsum(step)
-    count = len(times)
-    by_events = np.cumsum(variances[0] / (n - d) ** 2)
-    by_exits = variances[1] * (np.cumsum(greenwood**2) + (count - 1 - np.arange(count)) * greenwood**2)
-    variance = greenwood + by_events + by_exits
-    low, high = log_log_interval(np.minimum(survival, 1 - 1e-12), variance, level)
-    return pd.DataFrame(
-        {
-            "time": times,
-            "at_risk": n,
-            "events": d,
-            "censored": np.maximum(exits - events, 0.0),
-            "survival": survival,
-            "se": survival * np.sqrt(variance),
-            "low": low,
-            "high": high,
-        }
-    )

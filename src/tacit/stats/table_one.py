@@ -14,6 +14,8 @@ from .columns import MISSING, OTHER
 from .comparisons import GroupTest, anova, chi_square, mean_difference, share_difference, ttest
 from .description import ALL, ColumnMoments, Descriptions
 from .disclosure import suppress
+from .noisy_crosstab import independence_test
+from .noisy_tests import CLEAR, compare_means
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,21 @@ def compare_groups(found: Descriptions, options: TableOptions) -> pd.DataFrame:
         test = (
             GroupTest("", math.nan, math.nan)
             if not enough
+            else compare_means(parts)
+            if parts[0].interval is not None
             else ttest(n, mean, sd)
             if len(groups) == 2
             else anova(n, mean, sd)
         )
         smd = mean_difference(mean, sd) if len(groups) == 2 and enough else math.nan
         rows.append({"column": column, "test": test.name, **_numbers(test), "smd": smd})
-    for column, tables in found.categories.items():
+    for column, (counts, variance) in found.noisy_counts.items():
+        declared = counts[:, :-2]
+        statistic, p = independence_test(declared, variance, np.random.default_rng(0))
+        enough = len(groups) == 2 and bool((declared > CLEAR * math.sqrt(variance)).all())
+        smd = share_difference(*declared) if enough else math.nan
+        rows.append({"column": column, "test": "χ², simulated", "statistic": statistic, "p": p, "smd": smd})
+    for column, tables in found.categories.items() if not found.noisy_counts else ():
         counts = np.stack([tables[g][:-1] for g in groups])
         hidden = any(suppress(c, options.least).any() for c in counts)
         test = GroupTest("χ²", math.nan, math.nan) if hidden else chi_square(counts)

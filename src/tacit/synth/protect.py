@@ -3,7 +3,8 @@
     categories   a value (or a missing value) of fewer than `floor` rows is replaced by a draw from the
                  others, or by the nearest one if values are ordered. An inferred column forgets the value
     numbers      cut off at the `floor`-th smallest and the `floor`-th largest value. An inferred column ends
-                 there
+                 there. Between the ends, a value of fewer than `floor` rows is drawn anew between the
+                 middles to its neighbors, so that an unusual amount is not published to the last digit
     combinations one that fewer than `floor` rows have is replaced by a draw from the others
 
 A finished sample is held to the same rule. Private generators need no floor: their noise covers a
@@ -20,7 +21,7 @@ import numpy as np
 
 from ..errors import BadData
 from .columns import Column
-from .constraints import Combinations, Ordered, row_keys
+from .constraints import Combinations, Ordered, Range, row_keys
 from .table import Table
 
 FLOOR = 10  # rows; official statistics publish cells of 3 to 20
@@ -90,15 +91,20 @@ def protect(
     replaced: dict[str, int] = {}
     columns: list[Column] = []
     original = x.copy()
+    # a number that is compared with others, combined with them or must stay unique is not drawn anew
+    related = {name for c in table.constraints if not isinstance(c, Range) for name in c.columns}
     # before single columns, whose replaced values could form combinations that do not occur
     for constraint in table.constraints:
         if isinstance(constraint, Combinations):
             at = [table.column_index(n) for n in constraint.columns]
             _protect_combinations(x, at, constraint, floor, rng, whose)
     for j, c in enumerate(table.modeled):
-        before = x[:, j].copy()
+        before, cut = x[:, j].copy(), None
         if c.is_number:
-            x[:, j], c = _protect_number(before, c, floor, whose)
+            cut, c = _protect_number(before, c, floor, whose)
+            x[:, j] = cut
+            if c.name not in related:
+                x[:, j] = c.fit_to_domain(_blur(x[:, j], floor, whose, rng))
             if c.declared:
                 bounds[c.name] = [float(np.nanmin(x[:, j])), float(np.nanmax(x[:, j]))]
         else:
@@ -106,8 +112,8 @@ def protect(
             if codes:
                 withheld[c.name] = codes
         columns.append(c)
-        before = original[:, j]
-        changed = ~((before == x[:, j]) | (np.isnan(before) & np.isnan(x[:, j])))
+        before, after = original[:, j], x[:, j] if cut is None else cut
+        changed = ~((before == after) | (np.isnan(before) & np.isnan(after)))
         if not c.declared and not c.is_number:
             changed = ~np.isin(_values(table.modeled[j], before), _values(c, x[:, j]))
         if changed.any():
@@ -160,6 +166,24 @@ def _protect_number(
     if column.declared:
         return x, column
     return x, replace(column, low=low, high=high, missing=column.missing and missing >= floor)
+
+
+def _blur(x: np.ndarray, floor: int, whose: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Draw values of fewer than `floor` people uniformly between the middles to the neighboring values.
+
+    Equal values stay equal, so that the draw does not depend on the order of the rows.
+    """
+    inside = ~np.isnan(x)
+    values, codes = np.unique(x[inside], return_inverse=True)
+    if len(values) < 3:
+        return x
+    middles = (values[1:] + values[:-1]) / 2
+    low, high = np.r_[values[0], middles], np.r_[middles, values[-1]]
+    rare = _count_people(codes.reshape(-1), len(values), whose[inside]) < floor
+    drawn = (low + rng.random(len(values)) * (high - low))[codes]
+    out = x.copy()
+    out[inside] = np.where(rare[codes], drawn, x[inside])
+    return out
 
 
 def _protect_category(

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,40 +22,24 @@ from typing import Any
 import numpy as np
 
 from ...errors import BadRun, ProtocolError
-from ...files import append_line, write_atomic
+from ...files import write_atomic
+from ..record_file import RecordFile
 
 
-class _NotAllowedError(Exception):
-    """Raised inside the file's lock, so that nothing is written."""
-
-
-class AnswerFile:
+class AnswerFile(RecordFile):
     def __init__(self, folder: Path, party: str, contract: str):
         name = hashlib.sha256(f"{party} {contract}".encode()).hexdigest()[:16]
-        self.party, self.file, self.folder = party, folder / f"sums-{name}.jsonl", folder / f"sums-{name}"
+        self.party, self.folder = party, folder / f"sums-{name}"
+        super().__init__(folder / f"sums-{name}.jsonl")
+
+    def reset(self) -> None:
         self.table: str | None = None
         self.charged = False  # whether the party's privacy account paid for this query
         self.sent: dict[int, tuple[str, str]] = {}  # step: digest of the request, digest of the vector
         self.uploads: dict[int, str] = {}
         self.reveals: set[int] = set()
-        if self.file.exists():
-            whole, _, torn = self.file.read_bytes().rpartition(b"\n")
-            if torn:  # cut off by a crash: what it would have allowed was never sent
-                os.truncate(self.file, len(whole) + bool(whole))
-            self._read(whole.decode("utf-8", "replace").splitlines())
 
-    def _read(self, lines: Sequence[str]) -> None:
-        self.table, self.charged, self.sent, self.uploads, self.reveals = None, False, {}, {}, set()
-        try:
-            for line in lines:
-                self._apply(json.loads(line))
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadRun(
-                f"{self.file} cannot be read: {error}. It records what this party has answered. Restore it "
-                "from a copy; without it the party cannot know what it may still send."
-            ) from None
-
-    def _apply(self, entry: dict[str, Any]) -> None:
+    def apply(self, entry: dict[str, Any]) -> None:
         match entry["what"]:
             case "table":
                 self.table = entry["digest"]
@@ -71,25 +54,9 @@ class AnswerFile:
             case other:
                 raise ValueError(f"unknown entry {other!r}")
 
-    def _write(self, allowed: Callable[[], bool], **entry: Any) -> bool:
-        """Add an entry if what is on disk allows it; another process of this party may have written there."""
-
-        def admit(lines: list[str]) -> None:
-            self._read(lines)
-            if not allowed():
-                raise _NotAllowedError
-
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            append_line(self.file, json.dumps(entry), admit)
-        except _NotAllowedError:
-            return False
-        self._apply(entry)
-        return True
-
     def bind_table(self, digest: str) -> None:
         """Accept one table for this contract: sums over changed rows could be subtracted."""
-        self._write(lambda: self.table is None, what="table", digest=digest)
+        self.write(lambda: self.table is None, what="table", digest=digest)
         if self.table != digest:
             raise ProtocolError(
                 f"the rows of {self.party!r} have changed since it began to answer this query. Restore the "
@@ -97,7 +64,7 @@ class AnswerFile:
             )
 
     def record_charge(self) -> None:
-        self._write(lambda: True, what="charged")
+        self.write(lambda: True, what="charged")
 
     def find(self, step: int) -> tuple[bytes, np.ndarray] | None:
         if step not in self.sent:
@@ -123,7 +90,7 @@ class AnswerFile:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomic(self.folder / f"{step}.safetensors", content, 0o600)
         digest = hashlib.sha256(content).hexdigest()
-        if not self._write(
+        if not self.write(
             lambda: step not in self.sent, what="answer", step=step, sent=sent.hex(), vector=digest
         ):
             raise ProtocolError(
@@ -147,10 +114,10 @@ class RecordedStep:
         among = hashlib.sha256(json.dumps(sorted(participants)).encode()).hexdigest()
         uploads = self.file.uploads
         if self.step not in uploads:
-            return self.file._write(
+            return self.file.write(
                 lambda: self.step not in self.file.uploads, what="upload", step=self.step, among=among
             )
         return uploads[self.step] == among
 
     def reveal(self) -> bool:
-        return self.file._write(lambda: self.step not in self.file.reveals, what="reveal", step=self.step)
+        return self.file.write(lambda: self.step not in self.file.reveals, what="reveal", step=self.step)

@@ -53,8 +53,7 @@ def cox(
     `ph_transform`: time scale of the test of proportional hazards, "km" (default), "rank", "identity" or
     "log"; with strata="site", "identity" (default) or "log".
     """
-    if epsilon is not None:
-        raise bad("cox", "epsilon", epsilon, "None: a Cox model with an ε is not available")
+    check_no_epsilon(epsilon)
     frames = check_frames(fed, "cox")
     columns = (strata,) if isinstance(strata, str) else tuple(strata or ())
     by_site = columns == (SITE,) and not any(SITE in f.columns for f in frames.values())
@@ -65,6 +64,18 @@ def cox(
     )  # fmt: skip
     found, ledger = run_sums(program, add_site(frames), runtime=runtime, guard=guard, owner="cox")
     return conclude(program, found, ledger)
+
+
+def check_no_epsilon(epsilon: Any) -> None:
+    if epsilon is not None:
+        raise bad(
+            "cox",
+            "epsilon",
+            epsilon,
+            "None: every term of the partial likelihood is a ratio of sums over a risk set, and one row is "
+            "in all risk sets before its own time, so that no declared bound limits what it changes",
+            "tacit.stats.logrank and kaplan_meier have an ε; so has glm with family='poisson' on intervals.",
+        )
 
 
 def make_program(

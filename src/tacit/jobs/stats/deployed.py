@@ -18,7 +18,9 @@ from ...errors import BadJob, BadKit, BadRun
 from ...files import write_atomic
 from ...parties.ledger import Ledger
 from ...results import JobResult
+from ...stats.disclosure import require_effective_rows
 from ..ledger_file import record_command
+from ..lifetime import read_lifetime
 from .answers import AnswerFile
 from .contract import SumContract
 from .parties import coordinator, party
@@ -38,7 +40,7 @@ def agree(kit: Kit, query: Query, job: str | Path) -> tuple[Any, SumContract]:
     """Return the program of a job file and the contract that all parties of the federation must have."""
     clients = [p for p in kit.parties if p != kit.server]
     with toml.named(job):
-        program = query.verb.build(query.options, len(clients))
+        program = query.verb.program(query.options, clients)
     return program, SumContract.of(
         program,
         clients,
@@ -144,14 +146,14 @@ def take_part(
     query = read_query(word, job)
     program, contract = agree(kit, query, job)
     folder = Path(state) if state is not None else (kit.directory or Path(".")) / "state"
-    policy = read_policy(kit.directory)
+    policy, lifetime = read_policy(kit.directory), read_lifetime(kit.directory)
     answers = AnswerFile(folder, kit.name, contract.digest)
     ledger = Ledger()
 
     def read() -> Any:
         table = read_rows(data, query.data)
-        admit(policy, contract, program, table, answers, folder, query.data.person)
-        return table
+        admit(policy, contract, program, table, answers, folder, query.data.person, lifetime)
+        return query.verb.prepare(table, kit.name)
 
     async def client(me: Party) -> Any:
         return await party(
@@ -164,7 +166,10 @@ def take_part(
             answered=lambda step: progress(step + 1, program.max_steps),
         )
 
-    with record_command(kit.directory, ledger, f"stats {word}", kit.name):
+    with (
+        record_command(kit.directory, ledger, f"stats {word}", kit.name),
+        require_effective_rows(policy.effective_rows),
+    ):
         connect(kit, client, ledger, patience, peers_of(query, contract))
     return {
         "party": kit.name,
@@ -187,9 +192,11 @@ def run_here(
             f"{job}: without --kit all parties run here, and [parties] names {len(query.parties)} of them. "
             'Add one line for each, like north = "north.csv", or give --kit.'
         )
-    frames = {name: read_rows(file, query.data) for name, file in query.parties.items()}
+    frames = {
+        name: query.verb.prepare(read_rows(file, query.data), name) for name, file in query.parties.items()
+    }
     with toml.named(job):
-        program = query.verb.build(query.options, len(frames))
+        program = query.verb.program(query.options, list(frames))
     stage = SecAgg(
         threshold=query.sums.threshold,
         adversary=query.sums.adversary,

@@ -118,14 +118,32 @@ def describe(
     The result equals that of the pooled rows. Quantiles are of exact rank, and within 0.012% in value.
 
     With `epsilon` the sums have noise: (ε, δ)-differential privacy of one row. Numeric columns then need
-    declared `bounds`, and the table has 95% intervals that include the noise; groups are not tested.
+    declared `bounds`, and categories (`by` too) declared levels. The table has 95% intervals, and the tests
+    of groups p-values, that include the noise. The quantiles 0 and 1 are the extremes as far as the noise
+    shows them.
     """
     frames = check_frames(fed, "stats.describe")
     check_count("stats.describe", "min_count", min_count)
     program = describe_program(frames, columns, by, categories, quantiles)
+    if epsilon is not None:
+        need_levels([*(name for name, _ in program.categories), *([by] if by else [])], categories)
     chosen = program if epsilon is None else add_noise(program, len(frames), epsilon, delta, bounds)
     found, ledger = run_sums(chosen, frames, runtime=runtime, guard=guard, owner="stats.describe")
     return conclude(program, found, ledger, min_count, epsilon)
+
+
+def need_levels(names: Sequence[str], declared: Any, owner: str = "stats.describe") -> None:
+    """Raise unless levels are declared: taken from rows, they would show that a level occurs."""
+    known = declared if isinstance(declared, Mapping) else {}
+    missing = [c for c in names if c not in known]
+    if missing:
+        raise bad(
+            owner,
+            "categories",
+            declared,
+            f"the levels of {' and '.join(map(repr, missing))} with epsilon, like {{'sex': ['f', 'm']}}: "
+            "taken from rows, they would show that a level occurs",
+        )
 
 
 def add_noise(
@@ -184,9 +202,11 @@ def conclude(
     epsilon: float | None = None,
 ) -> Description:
     options = TableOptions(dict(program.categories), None if program.by is None else program.by[0], least)
-    if epsilon is not None:  # noise protects small counts, and is no basis for a test
-        note = f"Figures have noise for ε = {epsilon:g}; intervals are in the tidy table."
-        return Description(found, replace(options, least=1, by=None), ledger, (note,))
+    if epsilon is not None:  # noise protects small counts
+        note = (
+            f"Figures have noise for ε = {epsilon:g}; intervals are in the tidy table, and tests include it."
+        )
+        return Description(found, replace(options, least=1), ledger, (note,))
     notes = []
     if any(0 < n < least for n in found.rows.values()):
         notes.append(f"Groups of fewer than {least} rows are not shown (min_count).")

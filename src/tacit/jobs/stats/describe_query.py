@@ -9,9 +9,9 @@ from ...errors import BadJob
 from ...parameters import bad, nearest
 from ...parties.ledger import Ledger
 from ...stats.columns import text_of
-from ...stats.counts import CorrelationProgram, CrosstabProgram, FrequentProgram, HistogramProgram
+from ...stats.counts import CrosstabProgram, FrequentProgram, HistogramProgram
 from ...stats.description import DescribeProgram
-from ...stats.noisy import check_privacy
+from ...stats.noisy import NoisyHistogram, check_privacy
 from ...stats.noisy_crosstab import NoisyCrosstab
 from . import tables
 from .describe import (
@@ -28,7 +28,7 @@ from .queries import StatsVerb
 from .tables import Statistic
 
 
-def _levels(owner: str, column: str, categories: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+def declared_levels(owner: str, column: str, categories: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
     values = categories.get(column)
     if not isinstance(values, list | tuple) or not values:
         raise BadJob(
@@ -44,7 +44,7 @@ def _levels(owner: str, column: str, categories: dict[str, Any]) -> tuple[str, t
 @dataclass(frozen=True)
 class DescribeOptions:
     numbers: list[str] = field(default_factory=list)
-    categories: dict = field(default_factory=dict)  # type: ignore[type-arg]  # checked by _levels
+    categories: dict = field(default_factory=dict)  # type: ignore[type-arg]  # checked by declared_levels
     by: str | None = None
     quantiles: list[float] = field(default_factory=lambda: [0.25, 0.5, 0.75])
     min_count: int = LEAST
@@ -67,8 +67,8 @@ def _plain(options: DescribeOptions) -> DescribeProgram:
     if not options.numbers and not options.categories:
         raise BadJob(f"{owner}: nothing to describe. Declare numbers = [...] or categories = {{...}}.")
     names = [c for c in options.categories if c != options.by]
-    by = None if options.by is None else _levels(owner, options.by, options.categories)
-    found = tuple(_levels(owner, c, options.categories) for c in names)
+    by = None if options.by is None else declared_levels(owner, options.by, options.categories)
+    found = tuple(declared_levels(owner, c, options.categories) for c in names)
     return DescribeProgram(tuple(options.numbers), found, by, tuple(map(float, options.quantiles)))
 
 
@@ -80,6 +80,8 @@ def _described(options: DescribeOptions, program: Any, found: Any, ledger: Ledge
 class QuantileOptions:
     column: str = ""
     q: list[float] = field(default_factory=lambda: [0.5])
+    by: str | None = None
+    categories: dict = field(default_factory=dict)  # type: ignore[type-arg]
     epsilon: float | None = None
     delta: float = DELTA
     bounds: list[float] | None = None
@@ -87,9 +89,10 @@ class QuantileOptions:
 
 def _quantile(options: QuantileOptions, parties: int) -> Any:
     owner = "stats.quantile"
-    _need(owner, column=options.column)
+    need_columns(owner, column=options.column)
     check_quantiles(owner, options.q)
-    plain = DescribeProgram((options.column,), (), None, tuple(map(float, options.q)))
+    by = None if options.by is None else declared_levels(owner, options.by, options.categories)
+    plain = DescribeProgram((options.column,), (), by, tuple(map(float, options.q)))
     if options.epsilon is None:
         return plain
     ranges = {} if options.bounds is None else {options.column: options.bounds}
@@ -104,12 +107,25 @@ class HistogramOptions:
     bounds: list[float] = field(default_factory=list)
     bins: int = 20
     min_count: int = LEAST
+    epsilon: float | None = None
+    delta: float = DELTA
 
 
-def _histogram(options: HistogramOptions, parties: int) -> HistogramProgram:
-    _need("stats.histogram", column=options.column)
+def _histogram(options: HistogramOptions, parties: int) -> HistogramProgram | NoisyHistogram:
+    need_columns("stats.histogram", column=options.column)
     check_count("stats.histogram", "bins", options.bins)
-    return HistogramProgram(options.column, *check_bounds("stats.histogram", options.bounds), options.bins)
+    bounds = check_bounds("stats.histogram", options.bounds)
+    if options.epsilon is None:
+        return HistogramProgram(options.column, *bounds, options.bins)
+    return tables.noisy_histogram(
+        options.column, bounds, options.bins, parties, options.epsilon, options.delta
+    )
+
+
+def _conclude_histogram(program: Any, found: Any, ledger: Any, options: HistogramOptions) -> Any:
+    if isinstance(program, NoisyHistogram):
+        return tables.conclude_noisy_histogram(program, found, ledger)
+    return tables.conclude_histogram(program, found, ledger, options.min_count)
 
 
 @dataclass(frozen=True)
@@ -124,8 +140,8 @@ class CrosstabOptions:
 
 def _crosstab(options: CrosstabOptions, parties: int) -> CrosstabProgram | NoisyCrosstab:
     owner = "stats.crosstab"
-    _need(owner, rows=options.rows, columns=options.columns)
-    a, b = (_levels(owner, c, options.categories) for c in (options.rows, options.columns))
+    need_columns(owner, rows=options.rows, columns=options.columns)
+    a, b = (declared_levels(owner, c, options.categories) for c in (options.rows, options.columns))
     if options.epsilon is None:
         return CrosstabProgram(a, b)
     check_privacy(owner, options.epsilon, options.delta)
@@ -139,58 +155,37 @@ def _conclude_crosstab(program: Any, found: Any, ledger: Any, options: CrosstabO
 
 
 @dataclass(frozen=True)
-class CorrelationOptions:
-    numbers: list[str] = field(default_factory=list)
-
-
-def _correlation(options: CorrelationOptions, parties: int) -> CorrelationProgram:
-    if len(set(options.numbers)) < 2:
-        raise BadJob(
-            str(bad("stats.correlation", "numbers", list(options.numbers), "at least two numeric columns"))
-        )
-    return CorrelationProgram(tuple(options.numbers))
-
-
-@dataclass(frozen=True)
-class RankOptions:
-    column: str = ""
-    by: str = ""
-    categories: dict = field(default_factory=dict)  # type: ignore[type-arg]
-    bounds: list[float] = field(default_factory=list)
-    bins: int = 1000
-
-
-def _ranks(options: RankOptions, parties: int) -> HistogramProgram:
-    owner = "stats.mann_whitney"
-    _need(owner, column=options.column, by=options.by)
-    groups = _levels(owner, options.by, options.categories)
-    if len(groups[1]) != 2:
-        raise BadJob(str(bad(owner, f"the levels of {options.by!r}", list(groups[1]), "two groups")))
-    return HistogramProgram(options.column, *check_bounds(owner, options.bounds), options.bins, groups)
-
-
-@dataclass(frozen=True)
 class FrequentOptions:
     column: str = ""
     min_count: int = 20
     longest: int = 32
     most: int = 64
+    epsilon: float | None = None
+    delta: float = DELTA
 
 
 def _frequent(options: FrequentOptions, parties: int) -> FrequentProgram:
-    _need("stats.heavy_hitters", column=options.column)
+    need_columns("stats.heavy_hitters", column=options.column)
     for name in ("min_count", "longest", "most"):
         check_count("stats.heavy_hitters", name, getattr(options, name))
-    return FrequentProgram(options.column, options.min_count, options.longest, options.most)
+    return tables.frequent_program(
+        options.column,
+        options.min_count,
+        options.longest,
+        options.most,
+        parties,
+        options.epsilon,
+        options.delta,
+    )
 
 
-def _need(owner: str, **values: str) -> None:
+def need_columns(owner: str, **values: str) -> None:
     missing = [name for name, value in values.items() if not value]
     if missing:
         raise BadJob(f"{owner}: {', '.join(missing)} must be given, the name of a column.")
 
 
-def _as(conclude_one: Any) -> Any:
+def conclude_as(conclude_one: Any) -> Any:
     """Adapt a function of (program, outcome, ledger, options) that the Python interface uses too."""
 
     def conclude_query(options: Any, program: Any, found: Any, ledger: Ledger) -> Statistic:
@@ -205,27 +200,21 @@ VERBS = {
     "quantile": StatsVerb(
         QuantileOptions,
         _quantile,
-        _as(lambda p, f, ledger, o: tables.conclude_quantiles(o.column, list(o.q), None, f, ledger)),
+        conclude_as(lambda p, f, ledger, o: tables.conclude_quantiles(o.column, list(o.q), o.by, f, ledger)),
     ),
     "histogram": StatsVerb(
         HistogramOptions,
         _histogram,
-        _as(lambda p, f, ledger, o: tables.conclude_histogram(p, f, ledger, o.min_count)),
+        conclude_as(_conclude_histogram),
     ),
     "crosstab": StatsVerb(
         CrosstabOptions,
         _crosstab,
-        _as(_conclude_crosstab),
-    ),
-    "correlation": StatsVerb(
-        CorrelationOptions,
-        _correlation,
-        _as(lambda p, f, ledger, o: tables.conclude_correlation(p, f, ledger)),
-    ),
-    "mann-whitney": StatsVerb(
-        RankOptions, _ranks, _as(lambda p, f, ledger, o: tables.conclude_ranks(p, f, ledger))
+        conclude_as(_conclude_crosstab),
     ),
     "heavy-hitters": StatsVerb(
-        FrequentOptions, _frequent, _as(lambda p, f, ledger, o: tables.conclude_frequent(p, f, ledger))
+        FrequentOptions,
+        _frequent,
+        conclude_as(lambda p, f, ledger, o: tables.conclude_frequent(p, f, ledger)),
     ),
 }

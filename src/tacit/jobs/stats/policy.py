@@ -15,8 +15,8 @@ from ...accounting.account import FILE, Account
 from ...config import toml
 from ...errors import BudgetSpent
 from ...parameters import from_fields, real, whole
-from ...stats.disclosure import QueryHistory, check_dominance, check_parties
-from ...stats.privacy import AboutRows, Private, SumsValues
+from ...stats.disclosure import QueryHistory, check_dominance, check_own_rows, check_parties
+from ...stats.privacy import AboutRows, HasParameters, Private, SumsValues
 from .answers import AnswerFile
 from .contract import SumContract
 from .parties import digest_of_table
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class StatsPolicy:
     min_parties: int = whole(3, least=2, doc="fewest parties in a sum")
-    min_rows: int = whole(1, least=1, doc="fewest rows of this party in a query")
+    min_rows: int = whole(10, least=1, doc="fewest rows of this party in a query without an ε")
     min_difference: int = whole(
         10, least=1, doc="fewest rows by which two queries may differ, if they are not about the same rows"
     )
@@ -37,6 +37,12 @@ class StatsPolicy:
     )
     max_share: float | None = real(
         None, above=0, below=1, none=True, doc="most of a sum of this party that two of its rows may make up"
+    )
+    rows_per_coefficient: float = real(
+        1.0, least=0, doc="fewest complete rows of this party for each coefficient of a model without an ε"
+    )
+    effective_rows: float = real(
+        2.0, least=0, doc="fewest rows of this party, by weight, in a step of a regression or Cox model"
     )
     only_private: bool = False  # answer only queries with an ε
 
@@ -58,6 +64,7 @@ def admit(
     answers: AnswerFile,
     folder: Path,
     person: str | None = None,
+    lifetime: float | None = None,
 ) -> None:
     """Record a query about these rows before its first answer, or raise what the policy does not allow."""
     import pandas as pd
@@ -65,19 +72,21 @@ def admit(
     from ...errors import BadData, QueryRefused
 
     check_parties(contract.tables["parties"], policy.min_parties)
-    if len(table) < policy.min_rows:
+    private = isinstance(program, Private)
+    if len(table) < policy.min_rows and not private:
         raise QueryRefused(
             f"this party has {len(table)} rows, and its policy requires {policy.min_rows} (min_rows)."
         )
-    private = isinstance(program, Private)
     if policy.only_private and not private:
         raise QueryRefused("the query has no ε, and this party answers only private queries (only_private).")
     if person is not None and person not in table.columns:
         raise BadData(f"the table has no column {person!r}, which identifies its rows (data.person).")
     answers.bind_table(digest_of_table(table))
     if private:  # noise protects each row, also in the difference of two answers
-        _charge(policy, program, answers, folder)
+        _charge(policy, program, answers, folder, lifetime)
         return
+    if isinstance(program, HasParameters):
+        check_own_rows(*program.parameters(table), policy.rows_per_coefficient)
     if policy.max_share is not None and isinstance(program, SumsValues):
         for values in program.summed_values(table):
             check_dominance(values, policy.max_share)
@@ -90,17 +99,24 @@ def admit(
     QueryHistory(folder, policy.min_difference).admit(contract.digest, chosen)
 
 
-def _charge(policy: StatsPolicy, program: Private, answers: AnswerFile, folder: Path) -> None:
-    """Charge the party's account once for the whole query. A repeated answer is the same numbers."""
+def _charge(
+    policy: StatsPolicy, program: Private, answers: AnswerFile, folder: Path, lifetime: float | None
+) -> None:
+    """Charge the party's account once for the whole query. A repeated answer is the same numbers.
+
+    `lifetime` bounds all training runs and statistics about the party's data together.
+    """
     if answers.charged:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    account = Account(program.release, program.delta, policy.epsilon, file=folder / FILE, key="stats")
+    account = Account(
+        program.release, program.delta, policy.epsilon, file=folder / FILE, key="stats", total=lifetime
+    )
     try:
         account.spend(1, program.release)
     except BudgetSpent as error:
         raise BudgetSpent(
             f"{error} The policy of this party allows ε = {policy.epsilon} for all private statistics about "
-            "its data. Nothing was sent."
+            f"its data, and ε = {lifetime} for all training and statistics together. Nothing was sent."
         ) from None
     answers.record_charge()

@@ -16,7 +16,7 @@ Kinds, levels and bounds are declared: nothing about the query is taken from any
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -36,8 +36,13 @@ class StatsVerb:
     """How a job file becomes a program, and its outcome a result."""
 
     options: type  # a dataclass: the keys of [stats]
-    build: Callable[[Any, int], SumProgram[Any, Any]]  # (options, number of parties)
+    build: Callable[[Any, Any], SumProgram[Any, Any]]  # (options, number of parties or their names)
     conclude: Callable[[Any, Any, Any, Ledger], JobResult]  # (options, program, outcome, ledger)
+    by_name: bool = False  # whether `build` takes the parties' names
+    prepare: Callable[[Any, str], Any] = lambda table, name: table  # what a party adds to its table
+
+    def program(self, options: Any, parties: Sequence[str]) -> SumProgram[Any, Any]:
+        return self.build(options, list(parties) if self.by_name else len(parties))
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from ...parties.codec import encode_parts
 from ...parties.forms import ALIGN
 from ...parties.ledger import Ledger
 from ...parties.party import Party
-from ...protocols import secagg, sum_program
+from ...protocols import secagg, sum_of_all, sum_program
 from ...protocols.sum_program import KeptAnswers, SumProgram, SumStep
 from ...protocols.summing import MaskedVector
 from ...runtimes.choose import allowed_runtimes, choose_runtime
@@ -158,7 +158,8 @@ class _Counting:
         self.max_steps, self.bound, self.local = program.max_steps, program.bound, program.local
         self.length = program.length
         self.steps = self.numbers = self.up = self.down = 0
-        self.traffic: dict[int, tuple[int, int]] = {}  # by the length of a vector
+        # by the length of a vector, and whether it is the first
+        self.traffic: dict[tuple[int, bool], tuple[int, int]] = {}
         self.heads: dict[tuple[Any, ...], int] = {}  # bytes of a message besides its vectors
 
     def coordinate(self) -> Generator[sum_program.Down, np.ndarray, Any]:
@@ -184,17 +185,25 @@ class _Counting:
             self.heads[key] = sum(len(part) for part in encode_parts(message)) - body
         return self.heads[key] + body
 
+    def _traffic(self, length: int, begins: bool) -> tuple[int, int]:
+        terms = secagg.SecAggTerms(
+            "", self.parties, length, self.bound, self.stage.threshold, adversary=self.stage.adversary
+        )
+        names = [str(k) for k in range(self.parties)]
+        if self.stage.threshold == 1:
+            return sum_of_all.traffic(names, terms, begins=begins)
+        return secagg.traffic(names, terms)
+
     def _count(self, down: sum_program.Down, length: int) -> None:
-        sent = self._size(SumStep(self.steps, bytes(sum_program.SESSION_BYTES), dict(down)))
+        session = bytes(sum_program.SESSION_BYTES)
+        sent = self._size(SumStep(self.steps, session, session, dict(down)))
         self.steps += 1
         self.numbers += length
         self.down += sent * self.parties
         if self.parties >= 2 and length:
-            if length not in self.traffic:
-                terms = secagg.SecAggTerms(
-                    "", self.parties, length, self.bound, self.stage.threshold, adversary=self.stage.adversary
-                )
-                self.traffic[length] = secagg.traffic([str(k) for k in range(self.parties)], terms)
-            up, received = self.traffic[length]
+            begins = self.steps == 1
+            if (length, begins) not in self.traffic:
+                self.traffic[length, begins] = self._traffic(length, begins)
+            up, received = self.traffic[length, begins]
             self.up += up
             self.down += received

@@ -9,12 +9,28 @@ import numpy as np
 import pandas as pd
 
 from ...parameters import bad
-from ...stats.clustered import GeeProgram, MixedProgram
-from ...stats.meta_analysis import PARTY, MetaProgram, combine
+from ...parties.ledger import Ledger
+from ...stats.meta_analysis import PARTY, combine
+from ...stats.regression import GlmEstimate
 from ...stats.regression_result import Regression
+from ...stats.site_model import SiteModelProgram
 from ...stats.tables import check_frames
-from .glm import add_site, glm
+from .glm import add_site, with_sites
+from .glm import conclude as conclude_glm
+from .glm import make_program as make_glm
 from .run import run_sums
+
+OPENED = {
+    "gee": "gee opened sums of scores, of information, and of products of residuals and of scores of a site.",
+    "mixed": "mixed opened sums of the sites' marginal log-likelihoods, gradients and Hessians.",
+    "meta": "meta opened the coefficients and variances of each site alone.",
+}
+# why there is no ε: documented in docs/how-to-statistics.md
+NO_EPSILON = {
+    "gee": "its errors are products of the scores of whole sites, which one row changes by the site's score",
+    "mixed": "its likelihood is one number per site, which one row changes by no declared amount",
+    "meta": "it opens estimates of each site, whose noise would be that of one party alone",
+}
 
 
 def gee(
@@ -26,6 +42,7 @@ def gee(
     levels: Mapping[str, Sequence[Any]] | None = None,
     missing: str = "drop",
     max_rounds: int = 40,
+    epsilon: None = None,
     runtime: Any = "cohort",
     guard: Any = None,
 ) -> Regression:
@@ -33,31 +50,7 @@ def gee(
 
     Needs at least 3 parties with rows: errors come from the sum of products of the sites' scores.
     """
-    first, frames = _start("gee", fed, formula, family, link, levels, missing, runtime, guard)
-    program = GeeProgram(
-        formula,
-        first.family,
-        link,
-        dict(first.agreement.levels),
-        tuple(first.beta.tolist()),
-        missing,
-        max_rounds,
-    )
-    found, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner="gee")
-    first.ledger.merge(ledger)
-    first.ledger.stamp(
-        "gee opened sums of scores, of information, of products of residuals inside a site, and of scores."
-    )
-    return _conclude(
-        first,
-        found.beta,
-        found.covariance,
-        "GEE, exchangeable inside a site",
-        "robust, clustered by site",
-        found.rounds,
-        found.scale,
-        {"correlation": found.correlation, "sites": found.sites},
-    )
+    return _fit("gee", fed, formula, family, link, levels, missing, max_rounds, epsilon, runtime, guard)
 
 
 def mixed(
@@ -68,6 +61,7 @@ def mixed(
     levels: Mapping[str, Sequence[Any]] | None = None,
     missing: str = "drop",
     max_rounds: int = 40,
+    epsilon: None = None,
     runtime: Any = "cohort",
     guard: Any = None,
 ) -> Regression:
@@ -75,27 +69,7 @@ def mixed(
 
     `family`: "gaussian" (exact), "binomial" or "poisson". The intercept of a site stays with its party.
     """
-    if family not in ("gaussian", "binomial", "poisson"):
-        raise bad("mixed", "family", family, "'gaussian', 'binomial' or 'poisson'")
-    first, frames = _start("mixed", fed, formula, family, None, levels, missing, runtime, guard)
-    program = MixedProgram(
-        formula, family, None, dict(first.agreement.levels), tuple(first.beta.tolist()), missing, max_rounds
-    )
-    found, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner="mixed")
-    first.ledger.merge(ledger)
-    first.ledger.stamp("mixed opened sums of the sites' marginal log-likelihoods, gradients and Hessians.")
-    result = _conclude(
-        first,
-        found.beta,
-        found.covariance,
-        "random intercept by site (Laplace)",
-        "model-based",
-        found.rounds,
-        found.scale,
-        {"site variance": found.site_variance, "sites": found.sites},
-    )
-    result.log_likelihood = found.loglik
-    return result
+    return _fit("mixed", fed, formula, family, None, levels, missing, max_rounds, epsilon, runtime, guard)
 
 
 def meta(
@@ -108,6 +82,7 @@ def meta(
     link: str | None = None,
     levels: Mapping[str, Sequence[Any]] | None = None,
     missing: str = "drop",
+    epsilon: None = None,
     runtime: Any = "cohort",
     guard: Any = None,
 ) -> Regression:
@@ -116,6 +91,11 @@ def meta(
     Each site's coefficients and variances are opened, so `open_sites=True` must be given. `glm` needs no
     such thing, and uses sites that are too small for a model of their own.
     """
+    check_meta(open_sites, effects)
+    return _fit("meta", fed, formula, family, link, levels, missing, 1, epsilon, runtime, guard, effects)
+
+
+def check_meta(open_sites: Any, effects: str) -> None:
     if open_sites is not True:
         raise bad(
             "meta",
@@ -126,53 +106,138 @@ def meta(
         )
     if effects not in ("fixed", "random"):
         raise bad("meta", "effects", effects, "'fixed' or 'random'")
-    first, frames = _start("meta", fed, formula, family, link, levels, missing, runtime, guard)
-    own = {name: frame.assign(**{PARTY: name}) for name, frame in frames.items()}
-    program = MetaProgram(
+
+
+def make_program(
+    kind: str,
+    formula: str,
+    family: str,
+    link: str | None,
+    levels: Mapping[str, Sequence[Any]],
+    missing: str,
+    max_rounds: int,
+    epsilon: Any,
+    parties: Sequence[str],
+) -> SiteModelProgram:
+    """Return the program of both models; raise BadParameter for options that are not allowed."""
+    if epsilon is not None:
+        raise bad(
+            kind,
+            "epsilon",
+            epsilon,
+            f"None: {NO_EPSILON[kind]}",
+            "tacit.stats.glm(…, epsilon=…) has an ε; C(site) is its site effect.",
+        )
+    if kind == "mixed" and family not in ("gaussian", "binomial", "poisson"):
+        raise bad("mixed", "family", family, "'gaussian', 'binomial' or 'poisson'")
+    if type(max_rounds) is not int or not 1 <= max_rounds <= 200:
+        raise bad(kind, "max_rounds", max_rounds, "a whole number from 1 to 200")
+    first = make_glm(
+        formula,
+        family,
+        link,
+        None,
+        None,
+        "variance",
+        None,
+        None,
+        0.0,
+        0.0,
+        False,
+        None,
+        levels,
+        missing,
+        None,
+    )
+    return SiteModelProgram(
+        kind,
         formula,
         first.family,
         link,
-        dict(first.agreement.levels),
-        tuple(first.names),
-        tuple(sorted(own)),
+        levels,
         missing,
+        first.max_rounds,
+        max_rounds,
+        tuple(sorted(parties)) if kind == "meta" else (),
     )
-    found, ledger = run_sums(program, own, runtime=runtime, guard=guard, owner="meta")
-    first.ledger.merge(ledger)
-    first.ledger.stamp("meta opened the coefficients and variances of each site alone.")
-    beta, variances, heterogeneity = combine(found.coefficients, found.variances, effects == "random")
-    table = pd.DataFrame(found.coefficients, index=found.sites, columns=first.names)
-    spread = pd.DataFrame(heterogeneity, index=first.names)
-    result = _conclude(
-        first,
-        beta,
-        np.diag(variances),
-        f"{effects}-effects meta-analysis of {len(found.sites)} sites",
-        "model-based",
-        1,
-        1.0,
-        {"sites": table, "heterogeneity": spread},
-    )
-    if found.left_out:
-        result.notes += (f"Sites without an estimate of their own: {', '.join(found.left_out)}.",)
-    return result
 
 
-def _start(
-    owner: str,
+def _fit(
+    kind: str,
     fed: Any,
     formula: str,
     family: str,
     link: str | None,
     levels: Any,
     missing: str,
+    max_rounds: int,
+    epsilon: Any,
     runtime: Any,
     guard: Any,
-) -> tuple[Regression, dict[str, pd.DataFrame]]:
-    """Fit the model without sites: it agrees on the columns, and its coefficients are the start."""
-    frames = add_site(check_frames(fed, owner))
-    first = glm(fed, formula, family, link=link, levels=levels, missing=missing, runtime=runtime, guard=guard)
-    return first, frames
+    effects: str = "random",
+) -> Regression:
+    given = check_frames(fed, kind)
+    frames = add_site(given)
+    declared = with_sites(levels, frames, given, formula)
+    program = make_program(kind, formula, family, link, declared, missing, max_rounds, epsilon, list(frames))
+    if kind == "meta":
+        frames = {name: frame.assign(**{PARTY: name}) for name, frame in frames.items()}
+    found, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner=kind)
+    return conclude(program, found, ledger, effects)
+
+
+def conclude(
+    program: SiteModelProgram, found: tuple[GlmEstimate, Any], ledger: Ledger, effects: str = "random"
+) -> Regression:
+    """Return the result, and say in the ledger what was opened."""
+    estimate, second = found
+    first = conclude_glm(program.first, estimate, ledger)
+    ledger.stamp(OPENED[program.kind])
+    if program.kind == "gee":
+        result = _conclude(
+            first,
+            second.beta,
+            second.covariance,
+            "GEE, exchangeable inside a site",
+            "robust, clustered by site",
+            second.rounds,
+            second.scale,
+            {"correlation": second.correlation, "sites": second.sites},
+        )
+        if second.correlation < 0:
+            result.notes += (
+                "The correlation inside a site is negative. It is not estimated below −1/(2n), n rows of all "
+                "parties, where large sites have no inverse.",
+            )
+        return result
+    if program.kind == "mixed":
+        result = _conclude(
+            first,
+            second.beta,
+            second.covariance,
+            "random intercept by site (Laplace)",
+            "model-based",
+            second.rounds,
+            second.scale,
+            {"site variance": second.site_variance, "sites": second.sites},
+        )
+        result.log_likelihood = second.loglik
+        return result
+    beta, variances, heterogeneity = combine(second.coefficients, second.variances, effects == "random")
+    table = pd.DataFrame(second.coefficients, index=second.sites, columns=first.names)
+    result = _conclude(
+        first,
+        beta,
+        np.diag(variances),
+        f"{effects}-effects meta-analysis of {len(second.sites)} sites",
+        "model-based",
+        1,
+        1.0,
+        {"sites": table, "heterogeneity": pd.DataFrame(heterogeneity, index=first.names)},
+    )
+    if second.left_out:
+        result.notes += (f"Sites without an estimate of their own: {', '.join(second.left_out)}.",)
+    return result
 
 
 def _conclude(

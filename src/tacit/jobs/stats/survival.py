@@ -19,6 +19,7 @@ from ...stats.lifetimes import LifetimeCounts, LifetimeProgram, check_grid
 from ...stats.site_logrank import SiteLogrank, SiteLogrankProgram
 from ...stats.survival_result import Curves, LogRank
 from ...stats.tables import check_frames
+from . import private_survival
 from .glm import SITE, add_site, with_sites
 from .run import run_sums
 
@@ -50,11 +51,9 @@ def kaplan_meier(
     """
     check_level("kaplan_meier", level)
     if epsilon is not None:
-        from .private_survival import private_kaplan_meier
-
-        return private_kaplan_meier(
-            fed, time, event, by, entry, grid, level, levels, missing, epsilon, delta, runtime, guard
-        )
+        options = _private(time, event, by, entry, grid, levels, missing, epsilon, delta)
+        found = private_survival.count_privately("kaplan_meier", fed, runtime, guard, **options)
+        return private_survival.conclude_curves("survival", "kaplan_meier", *found, level)
     counts, ledger, notes = count_lifetimes(
         "kaplan_meier", fed, time, event, by, (), entry, grid, (1,), levels, missing, runtime, guard
     )
@@ -84,14 +83,29 @@ def nelson_aalen(
     smooth: bool = True,
     levels: Mapping[str, Sequence[Any]] | None = None,
     missing: str = "drop",
+    epsilon: float | None = None,
+    delta: float = 1e-6,
     runtime: Any = "cohort",
     guard: Any = None,
 ) -> Curves:
-    """Estimate the cumulative hazard over time. `smooth`: tied events count one after the other."""
+    """Estimate the cumulative hazard over time. `smooth`: tied events count one after the other.
+
+    `epsilon` is as for `kaplan_meier`; tied events then count together.
+    """
     check_level("nelson_aalen", level)
+    if epsilon is not None:
+        options = _private(time, event, by, entry, grid, levels, missing, epsilon, delta)
+        found = private_survival.count_privately("nelson_aalen", fed, runtime, guard, **options)
+        return private_survival.conclude_curves("hazard", "nelson_aalen", *found, level)
     counts, ledger, notes = count_lifetimes(
         "nelson_aalen", fed, time, event, by, (), entry, grid, (1,), levels, missing, runtime, guard
     )
+    return conclude_hazard(counts, ledger, notes, level, smooth)
+
+
+def conclude_hazard(
+    counts: LifetimeCounts, ledger: Ledger, notes: tuple[str, ...], level: float, smooth: bool
+) -> Curves:
     tables = [
         with_group(
             curves.hazard_table(
@@ -117,21 +131,49 @@ def aalen_johansen(
     level: float = 0.95,
     levels: Mapping[str, Sequence[Any]] | None = None,
     missing: str = "drop",
+    epsilon: float | None = None,
+    delta: float = 1e-6,
     runtime: Any = "cohort",
     guard: Any = None,
 ) -> Curves:
     """Estimate the cumulative incidence of one cause with competing risks.
 
-    `event` has 0 for censored rows and else one of `causes`; `cause` is the one of interest.
+    `event` has 0 for censored rows and else one of `causes`; `cause` is the one of interest. `epsilon` is as
+    for `kaplan_meier`.
     """
     check_level("aalen_johansen", level)
-    plain = [plain_level(c) for c in causes]
-    if plain_level(cause) not in plain or 0 in plain:
-        raise bad("aalen_johansen", "cause", cause, f"one of causes={list(causes)}, none of which is 0")
+    plain = check_causes(cause, causes)
+    if epsilon is not None:
+        options = _private(time, event, by, entry, grid, levels, missing, epsilon, delta)
+        found = private_survival.count_privately("aalen_johansen", fed, runtime, guard, plain, **options)
+        place = plain.index(plain_level(cause))
+        return private_survival.conclude_curves("incidence", "aalen_johansen", *found, level, place)
     counts, ledger, notes = count_lifetimes(
         "aalen_johansen", fed, time, event, by, (), entry, grid, tuple(plain), levels, missing, runtime, guard
     )
-    which = plain.index(plain_level(cause))
+    return conclude_incidence(counts, ledger, notes, level, plain.index(plain_level(cause)))
+
+
+def check_causes(cause: Any, causes: Sequence[Any]) -> list[Any]:
+    plain = [plain_level(c) for c in causes]
+    if plain_level(cause) not in plain or 0 in plain:
+        raise bad("aalen_johansen", "cause", cause, f"one of causes={list(causes)}, none of which is 0")
+    return plain
+
+
+def _private(
+    time: str, event: str, by: str | None, entry: str | None, grid: Any, levels: Any, missing: str,
+    epsilon: float, delta: float,
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "time": time, "event": event, "by": by, "entry": entry, "grid": grid, "levels": levels,
+        "missing": missing, "epsilon": epsilon, "delta": delta,
+    }  # fmt: skip
+
+
+def conclude_incidence(
+    counts: LifetimeCounts, ledger: Ledger, notes: tuple[str, ...], level: float, which: int
+) -> Curves:
     tables = [
         with_group(
             curves.incidence_table(
@@ -156,17 +198,25 @@ def logrank(
     grid: float | Sequence[float] = 1.0,
     levels: Mapping[str, Sequence[Any]] | None = None,
     missing: str = "drop",
+    epsilon: float | None = None,
+    delta: float = 1e-6,
     runtime: Any = "cohort",
     guard: Any = None,
 ) -> LogRank:
     """Test whether groups have the same survival; `strata` are compared within themselves.
 
     `strata="site"`: every party computes its own differences, and only their sum over all parties is opened,
-    no grid. `weighting`: "logrank", "wilcoxon", "tarone-ware" or "peto".
+    no grid. `weighting`: "logrank", "wilcoxon", "tarone-ware" or "peto". `epsilon` is as for
+    `kaplan_meier`: with a declared grid and levels, without strata.
     """
     if weighting not in curves.WEIGHTINGS:
         raise bad("logrank", "weighting", weighting, ", ".join(map(repr, curves.WEIGHTINGS)))
     columns = (strata,) if isinstance(strata, str) else tuple(strata or ())
+    if epsilon is not None:
+        check_no_strata(columns)
+        options = _private(time, event, by, entry, grid, levels, missing, epsilon, delta)
+        private = private_survival.count_privately("logrank", fed, runtime, guard, **options)
+        return private_survival.conclude_logrank(*private, weighting)
     frames = check_frames(fed, "logrank")
     if columns == (SITE,) and not any(SITE in f.columns for f in frames.values()):
         program = SiteLogrankProgram(time, event, by, entry, weighting, dict(levels or {}), missing)
@@ -176,6 +226,13 @@ def logrank(
         "logrank", fed, time, event, by, columns, entry, grid, (1,), levels, missing, runtime, guard
     )
     return conclude_logrank(counts, ledger, notes, weighting)
+
+
+def check_no_strata(strata: Sequence[str]) -> None:
+    if strata:
+        raise bad(
+            "logrank", "strata", strata, "none with epsilon: every stratum would divide the counts again"
+        )
 
 
 def conclude_by_site(found: SiteLogrank, ledger: Ledger, weighting: str) -> LogRank:

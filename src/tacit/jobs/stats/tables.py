@@ -10,26 +10,19 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from ...parameters import bad
 from ...parties.ledger import Ledger
 from ...results import JobResult
-from ...stats.columns import OTHER, is_number
+from ...stats.columns import OTHER
 from ...stats.comparisons import (
     GroupTest,
     chi_square,
-    distributions,
 )
-from ...stats.comparisons import (
-    mann_whitney as rank_test,
-)
-from ...stats.comparisons import (
-    ttest as t_test,
-)
-from ...stats.counts import CorrelationProgram, CrosstabProgram, FrequentProgram, HistogramProgram
+from ...stats.counts import CrosstabProgram, FrequentProgram, HistogramProgram
 from ...stats.description import DescribeProgram, Descriptions
 from ...stats.disclosure import suppress, suppress_table
 from ...stats.noisy import NoisyHistogram, Z, check_privacy
 from ...stats.noisy_crosstab import NoisyCrosstab, independence_test
+from ...stats.noisy_frequent import NoisyFrequentProgram
 from ...stats.table_one import few_rows
 from ...stats.tables import check_frames
 from .describe import (
@@ -39,9 +32,9 @@ from .describe import (
     check_bounds,
     check_count,
     check_quantiles,
-    common_columns,
     levels,
     need_columns,
+    need_levels,
 )
 from .run import run_sums
 
@@ -85,6 +78,7 @@ def quantile(
     q: float | Sequence[float] = 0.5,
     *,
     by: str | None = None,
+    groups: Sequence[Any] | None = None,
     epsilon: float | None = None,
     delta: float = DELTA,
     bounds: tuple[float, float] | None = None,
@@ -95,13 +89,16 @@ def quantile(
 
     `low` and `high` bound the value: the search ends at 0.012% of it, before one person's last digits. With
     `epsilon` and declared `bounds` they come from a noisy histogram of 4096 bins, with 95% intervals.
+    `groups` are the levels of `by`, and must be declared with `epsilon`.
     """
     owner = "stats.quantile"
     wanted = [q] if isinstance(q, int | float) else list(q)
     check_quantiles(owner, wanted)
     frames = check_frames(fed, owner)
     need_columns(frames, [column, *([by] if by else [])], owner)
-    group = None if by is None else levels(frames, by, None, owner)
+    if by is not None and epsilon is not None:
+        need_levels([by], {} if groups is None else {by: groups}, owner)
+    group = None if by is None else levels(frames, by, groups, owner)
     plain = DescribeProgram((column,), (), group, tuple(map(float, wanted)))
     ranges = None if bounds is None else {column: bounds}
     program: Any = (
@@ -154,7 +151,9 @@ def histogram(
     low, high = check_bounds(owner, bounds)
     check_count(owner, "bins", bins)
     if epsilon is not None:
-        return _noisy_histogram(frames, column, (low, high), bins, epsilon, delta, runtime, guard)
+        noisy = noisy_histogram(column, (low, high), bins, len(frames), epsilon, delta)
+        found, ledger = run_sums(noisy, frames, runtime=runtime, guard=guard, owner=owner)
+        return conclude_noisy_histogram(noisy, found, ledger)
     program = HistogramProgram(column, low, high, bins)
     total, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner=owner)
     return conclude_histogram(program, total, ledger, min_count)
@@ -167,33 +166,30 @@ def conclude_histogram(program: HistogramProgram, total: np.ndarray, ledger: Led
     return Statistic(f"histogram of {program.column}", table, ledger, {"n": float(total.sum())})
 
 
-def _noisy_histogram(
-    frames: Any,
-    column: str,
-    bounds: tuple[float, float],
-    bins: int,
-    epsilon: float,
-    delta: float,
-    runtime: Any,
-    guard: Any,
-) -> Statistic:
-    owner = "stats.histogram"
+def noisy_histogram(
+    column: str, bounds: tuple[float, float], bins: int, parties: int, epsilon: float, delta: float
+) -> NoisyHistogram:
     plain = DescribeProgram((column,), (), None, ())
-    noisy = add_noise(plain, len(frames), epsilon, delta, {column: bounds}, ("histogram",), owner, bins)
-    program = NoisyHistogram(**{f.name: getattr(noisy, f.name) for f in fields(noisy)})
-    counts, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner=owner)
-    margin = Z * math.sqrt(program.variance(bins, 1))
-    edges = np.linspace(*bounds, bins + 1)
+    noisy = add_noise(
+        plain, parties, epsilon, delta, {column: bounds}, ("histogram",), "stats.histogram", bins
+    )
+    return NoisyHistogram(**{f.name: getattr(noisy, f.name) for f in fields(noisy)})
+
+
+def conclude_noisy_histogram(program: NoisyHistogram, found: np.ndarray, ledger: Ledger) -> Statistic:
+    (column, low, high), bins, counts = program.numeric[0], program.bins, found[0]
+    deviation = math.sqrt(program.variance(bins, 1))
+    edges = np.linspace(low, high, bins + 1)
     table = pd.DataFrame(
         {
             "low": edges[:-1],
             "high": edges[1:],
             "n": np.maximum(counts, 0),
-            "low_n": np.maximum(counts - margin, 0),
-            "high_n": np.maximum(counts + margin, 0),
+            "low_n": np.maximum(counts - Z * deviation, 0),
+            "high_n": np.maximum(counts + Z * deviation, 0),
         }
     )
-    note = f"counts have noise of standard deviation {math.sqrt(program.variance(bins, 1)):.3g}"
+    note = f"counts have noise of standard deviation {deviation:.3g}"
     return Statistic(f"histogram of {column}", table, ledger, {"n": float(counts.sum())}, (note,))
 
 
@@ -219,15 +215,7 @@ def crosstab(
     frames = check_frames(fed, owner)
     need_columns(frames, [rows, columns], owner)
     if epsilon is not None:
-        missing = [c for c in (rows, columns) if c not in declared]
-        if missing:
-            raise bad(
-                owner,
-                "categories",
-                categories,
-                f"the levels of {' and '.join(map(repr, missing))} with epsilon: taken from rows, they would "
-                "show that a level occurs",
-            )
+        need_levels((rows, columns), declared, owner)
         check_privacy(owner, epsilon, delta)
         pair = tuple(levels(frames, c, declared[c], owner) for c in (rows, columns))
         noisy = NoisyCrosstab(len(frames), float(epsilon), delta, categories=pair)
@@ -275,125 +263,6 @@ def conclude_noisy_crosstab(program: NoisyCrosstab, total: np.ndarray, ledger: L
     return Statistic(f"{rows} by {columns}", table, ledger, statistics, tuple(notes))
 
 
-def correlation(
-    fed: Any,
-    columns: Sequence[str] | None = None,
-    *,
-    runtime: Any = "cohort",
-    guard: Any = None,
-) -> Statistic:
-    """Pearson's correlations of numeric columns, over the rows where both are present."""
-    owner = "stats.correlation"
-    frames = check_frames(fed, owner)
-    names = (
-        list(columns)
-        if columns is not None
-        else [c for c in common_columns(frames, owner) if all(is_number(f[c]) for f in frames.values())]
-    )
-    need_columns(frames, names, owner)
-    if len(set(names)) < 2:
-        raise bad(owner, "columns", names, "at least two numeric columns")
-    program = CorrelationProgram(tuple(names))
-    found, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner=owner)
-    return conclude_correlation(program, found, ledger)
-
-
-def conclude_correlation(
-    program: CorrelationProgram, found: tuple[np.ndarray, np.ndarray], ledger: Ledger
-) -> Statistic:
-    r, n = found
-    names = list(program.columns)
-    few = (n < LEAST) & ~np.eye(len(names), dtype=bool)
-    return Statistic("correlation", pd.DataFrame(np.where(few, math.nan, r), names, names), ledger)
-
-
-def ttest(
-    fed: Any,
-    column: str,
-    by: str,
-    *,
-    equal_var: bool = False,
-    runtime: Any = "cohort",
-    guard: Any = None,
-) -> Statistic:
-    """Welch's t test (Student's with equal_var) of a column between the two groups of `by`."""
-    owner = "stats.ttest"
-    frames, groups = _two_groups(fed, column, by, owner)
-    program = DescribeProgram((column,), (), groups, ())
-    found, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner=owner)
-    parts = [found.numbers[column][g] for g in groups[1]]
-    n, mean, sd = [m.n for m in parts], [m.mean for m in parts], [m.sd for m in parts]
-    _need_rows(n, groups, owner)
-    test = t_test(n, mean, sd, equal_var)
-    table = pd.DataFrame({"n": n, "mean": mean, "sd": sd}, pd.Index(groups[1], name=by))
-    margin = float(distributions().t.ppf(0.975, test.df)) * abs((mean[0] - mean[1]) / test.statistic)
-    difference = mean[0] - mean[1]
-    statistics = {
-        "difference": difference,
-        "low": difference - margin,
-        "high": difference + margin,
-        "t": test.statistic,
-        "df": test.df,
-        "p": test.p,
-    }
-    return Statistic(f"{test.name} test of {column} by {by}", table, ledger, statistics)
-
-
-def mann_whitney(
-    fed: Any,
-    column: str,
-    by: str,
-    bounds: tuple[float, float],
-    bins: int = 1000,
-    *,
-    runtime: Any = "cohort",
-    guard: Any = None,
-) -> Statistic:
-    """The Mann–Whitney U test between the two groups of `by`, by ranks over all parties.
-
-    Ranks come from counts in equal bins of a declared range; values of one bin are ties. With a bin for
-    every value (ages: bounds=(0, 120), bins=120) the test equals that of the pooled rows.
-    """
-    owner = "stats.mann_whitney"
-    frames, groups = _two_groups(fed, column, by, owner)
-    low, high = check_bounds(owner, bounds)
-    program = HistogramProgram(column, low, high, bins, groups)
-    total, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner=owner)
-    return conclude_ranks(program, total, ledger)
-
-
-def conclude_ranks(program: HistogramProgram, total: np.ndarray, ledger: Ledger) -> Statistic:
-    assert program.by is not None
-    n = total.sum(1).tolist()
-    _need_rows(n, program.by, "stats.mann_whitney")
-    test = rank_test(total[0], total[1])
-    table = pd.DataFrame({"n": n}, pd.Index(program.by[1], name=program.by[0]))
-    statistics = {"u": test.statistic, "p": test.p, "auc": test.statistic / (n[0] * n[1])}
-    width = (program.high - program.low) / program.bins
-    note = f"ranks from {program.bins} bins of width {width:g}; values of one bin are ties"
-    title = f"Mann–Whitney test of {program.column} by {program.by[0]}"
-    return Statistic(title, table, ledger, statistics, (note,))
-
-
-def _two_groups(fed: Any, column: str, by: str, owner: str) -> tuple[Any, tuple[str, tuple[str, ...]]]:
-    frames = check_frames(fed, owner)
-    need_columns(frames, [column, by], owner)
-    groups = levels(frames, by, None, owner)
-    if len(groups[1]) != 2:
-        raise bad(owner, f"the levels of {by!r}", list(groups[1]), "two groups")
-    return frames, groups
-
-
-def _need_rows(n: Sequence[int], groups: tuple[str, tuple[str, ...]], owner: str) -> None:
-    if min(n) < LEAST:
-        raise bad(
-            owner,
-            f"the smallest group of {groups[0]!r}",
-            f"below {LEAST} rows",
-            f"at least {LEAST}: its figures would be those of single people",
-        )
-
-
 def heavy_hitters(
     fed: Any,
     column: str,
@@ -401,24 +270,46 @@ def heavy_hitters(
     *,
     longest: int = 32,
     most: int = 64,
+    epsilon: float | None = None,
+    delta: float = DELTA,
     runtime: Any = "cohort",
     guard: Any = None,
 ) -> Statistic:
     """Values of a column with many levels (codes, drugs, places) that occur at least min_count times.
 
     They are found letter by letter, so that no party has to state its values. Values longer than `longest`
-    bytes are cut off there; at most `most` prefixes are followed.
+    bytes are cut off there; at most `most` prefixes are followed. With `epsilon` all counts have noise, of
+    which a smaller `longest` needs less; values within the noise are not found.
     """
     owner = "stats.heavy_hitters"
     frames = check_frames(fed, owner)
     need_columns(frames, [column], owner)
     for name, number in (("min_count", min_count), ("longest", longest), ("most", most)):
         check_count(owner, name, number)
-    program = FrequentProgram(column, min_count, longest, most)
+    program = frequent_program(column, min_count, longest, most, len(frames), epsilon, delta)
     found, ledger = run_sums(program, frames, runtime=runtime, guard=guard, owner=owner)
     return conclude_frequent(program, found, ledger)
 
 
+def frequent_program(
+    column: str, least: int, longest: int, most: int, parties: int, epsilon: float | None, delta: float
+) -> FrequentProgram:
+    if epsilon is None:
+        return FrequentProgram(column, least, longest, most)
+    check_privacy("stats.heavy_hitters", epsilon, delta)
+    return NoisyFrequentProgram(
+        column, least, longest, most, parties=parties, epsilon=float(epsilon), delta=float(delta)
+    )
+
+
 def conclude_frequent(program: FrequentProgram, found: dict[str, int], ledger: Ledger) -> Statistic:
     table = pd.DataFrame({"n": list(found.values())}, pd.Index(list(found), name=program.column))
-    return Statistic(f"values of {program.column} with at least {program.least} rows", table, ledger)
+    title = f"values of {program.column} with at least {program.least} rows"
+    if not isinstance(program, NoisyFrequentProgram):
+        return Statistic(title, table, ledger)
+    deviation = program.deviation(1)
+    note = (
+        f"counts have noise of standard deviation {deviation:.3g}; values of fewer than about "
+        f"{program._threshold(1):.0f} rows are not found"
+    )
+    return Statistic(title, table, ledger, {"margin": Z * deviation}, (note,))

@@ -23,10 +23,10 @@ from ...config.train import BALANCED, SIMULATED
 from ...config.train import SETTINGS as TRAIN_SETTINGS
 from ...errors import BadJob, TacitError
 from ...parameters import from_table, to_table, whole
+from . import preparing
 from .elsewhere import Deployed, Elsewhere
 from .plan import Plan, make_plan
 from .preparing import program_of
-from .preparing import to_table as to_table_of_program
 
 FORMAT = 2
 MOST_BYTES = (
@@ -95,7 +95,7 @@ class Contract:
             "parties": list(p.fed.parties),
             "data": None if layout is None else dict(layout),
             # the steps that a party answers before round 0, of the recipe in `data`
-            "preparation": to_table_of_program(program),
+            "preparation": preparing.to_table(program),
             "features": list(shape),
             "classes": p.fed.classes or 0,
             "model": models.table_of(model) if type(model) in models.ALL.values() else None,
@@ -217,8 +217,11 @@ class Contract:
         )
         unit = "person" if t["data"] and t["data"].get("group") else "row"
         rows = "" if t["private"] is None else f"; {_row_privacy(t['private'], unit)}"
-        if t["data"] and t["data"].get("min_rows"):
-            rows += f"; a party with fewer than {t['data']['min_rows']} rows contributes none"
+        if least := preparing.fewest_rows(t["data"]):
+            what = "contributes none" if t["data"].get("small") == "drop" else "does not take part"
+            rows += f"; a party with fewer than {least} rows {what}"
+        if t["data"] and t["data"].get("test_after"):
+            rows += f"; rows of {t['data']['test_after']} and later are held out"
         if t["preparation"] is not None and "epsilon" in t["preparation"]:
             prepared = t["preparation"]
             rows += (
@@ -339,6 +342,12 @@ class Limits:
                 "job none are sent, because a category that the server names may be a single person. "
                 f"{AGREE}"
             )
+        if (contract.tables["data"] or {}).get("test_after"):
+            raise NotAgreed(
+                "the server's job chooses the held-out rows by their time; without an agreed job it may not, "
+                "because two such choices differ by the rows of a few days. "
+                f"{AGREE}"
+            )
         with torch.device("meta"):  # nothing is allocated
             module = models.build(
                 p.model, tuple(contract.tables["features"]), contract.tables["classes"] or 1, p.seed
@@ -366,6 +375,7 @@ class Agreement:
     agreed: Contract | None = None
     source: str = ""
     limits: Limits = dataclasses.field(default_factory=Limits)
+    lifetime: float | None = None  # most ε of all private releases about the party's data (jobs/lifetime.py)
 
     def check_offer(self, offered: Contract, accepted: Sequence[Mapping[str, Any]] = ()) -> Plan:
         """The plan of an offered contract, or NotAgreed. `accepted` are contracts this party accepted before:

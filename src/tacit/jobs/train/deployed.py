@@ -27,6 +27,7 @@ from ...runtimes.link import Link
 from ...runtimes.preflight import check_admission, reach
 from ..devices import device_for
 from ..ledger_file import record_command
+from ..lifetime import read_lifetime
 from .contract import Agreement, Contract
 from .elsewhere import Deployed, Elsewhere
 from .member import member
@@ -111,7 +112,7 @@ def agreement(kit: Kit, path: str | Path | None) -> Agreement:
     """What a party holds a server's contract against: that of its job file; without one, the default
     limits.
     """
-    ours = Agreement(kit.federation, kit.server, clients_of(kit))
+    ours = Agreement(kit.federation, kit.server, clients_of(kit), lifetime=read_lifetime(kit.directory))
     if path is None:
         return ours
     layout, options = read(path)

@@ -169,19 +169,22 @@ def from_message(message: Any, task: Task, algorithm: Algorithm, seed: int) -> G
     )
 
 
-def own_account(p: Plan, guard: Guard | None, folder: Path, key: str) -> Account | None:
+def own_account(
+    p: Plan, guard: Guard | None, folder: Path, key: str, lifetime: float | None = None
+) -> Account | None:
     """Open the account of a party that adds noise of its own; None where it adds none.
 
     It allows as many releases as there are rounds and evaluations, and no more than its ε. It belongs to the
     party and its data: one file in the party's own folder, whatever the server calls the run; `key` is the
-    contract.
+    contract, and `lifetime` the most ε of all contracts and statistics.
     """
     if guard is None or guard.noise is None or guard.noise.placement == "central":
         return None
     most = p.rounds + p.evaluations
     return Account(
-        release(p, guard), guard.noise.delta, guard.noise.epsilon, most, folder / FILE, limit=most, key=key
-    )
+        release(p, guard), guard.noise.delta, guard.noise.epsilon, most, folder / FILE, limit=most, key=key,
+        total=lifetime,
+    )  # fmt: skip
 
 
 def _clients(p: Plan) -> tuple[int, float]:

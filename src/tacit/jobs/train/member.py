@@ -354,10 +354,11 @@ class ClientWork:
 
         self.state.mkdir(parents=True, exist_ok=True)
         self.record = Record(self.state, self.name, contract.digest)
+        lifetime = None if self.agreement is None else self.agreement.lifetime
         self.rows = (
             None
             if p.private is None
-            else RowPrivacy(p, self.name, fed, self.state, contract.digest, self.record)
+            else RowPrivacy(p, self.name, fed, self.state, contract.digest, self.record, lifetime)
         )
         task = build_task()
         guard = guards.fit(p, task, task.initial())
@@ -383,7 +384,7 @@ class ClientWork:
             )
         self.figures = fit_figures(p, guard)
         self.evaluation_release = None if guard is None else guards.evaluation_release(p, guard)
-        self.account = guards.own_account(p, guard, self.state, contract.digest)
+        self.account = guards.own_account(p, guard, self.state, contract.digest, lifetime)
         self.hidden = self.counted = None
         if guard is not None and guard.hiding is not None:
             self.hidden = HiddenSum(guard, binding)

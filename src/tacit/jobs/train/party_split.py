@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
+from ...data.cells import to_text
 from ...data.people import hold_out_people, is_late
 
 if TYPE_CHECKING:
@@ -50,8 +51,7 @@ def split_rows(
         if persons is None:
             draws = _draw_by_content(frame, agreed.recipe, y, seed)
         else:
-            names = frame[agreed.group].astype(str)
-            draws = [_draw(f"person {text}".encode(), seed) for text in names]
+            draws = [_draw(_identify(text), seed) for text in to_text(frame[agreed.group])]
         held = np.array([draw < agreed.held_fraction * 2**64 for draw in draws], dtype=bool)
         train = ~held
     elif persons is not None:
@@ -77,6 +77,14 @@ def _draw_by_content(frame: DataFrame, recipe: Recipe, y: torch.Tensor, seed: in
     # one bit pattern for each of NaN and 0
     content = np.concatenate([np.where(np.isnan(raw), np.nan, raw) + 0.0, *codes, y.numpy()[:, None]], axis=1)
     return [_draw(row.tobytes(), seed) for row in content]
+
+
+def _identify(person: str) -> bytes:
+    """Return the same for an id whether its column was read as numbers or, because of others, as texts."""
+    try:
+        return f"person {float(person)!r}".encode()
+    except ValueError:
+        return f"person {person}".encode()
 
 
 def _draw(content: bytes, seed: int) -> int:

@@ -82,6 +82,13 @@ def simulated_program(p: Plan) -> PartyPreparation | None:
     return p.fed.source.table.program(p.fed)
 
 
+def fewest_rows(layout: Mapping[str, Any] | None) -> int:
+    """Return the number of rows below which a party is small; 0: none is."""
+    from .party_rows import read_layout
+
+    return read_layout(layout).min_rows if layout else 0
+
+
 def to_table(program: PartyPreparation | None) -> dict[str, Any] | None:
     """Return what a contract says about the preparation."""
     if program is None:

@@ -23,54 +23,31 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...errors import BadRun, ProtocolError
-from ...files import append_line
+from ...errors import ProtocolError
+from ..record_file import RecordFile
 
 STATISTICS = "statistics"  # the key of the one result of the preparation that a party accepts
 
 
-class _NotAllowedError(Exception):
-    """Raised inside the file's lock, so that nothing is written."""
-
-
-class Record:
+class Record(RecordFile):
     def __init__(self, folder: Path, party: str, contract: str):
         name = hashlib.sha256(f"{party} {contract}".encode()).hexdigest()[:16]
-        self.file = folder / f"record-{name}.jsonl"
         self.party = party
+        super().__init__(folder / f"record-{name}.jsonl")
+
+    def reset(self) -> None:
         self.bound: dict[str, str] = {}
         self.uploads: dict[tuple[str, int], str | None] = {}
         self.reveals: set[tuple[str, int]] = set()
         self.figures: dict[int, list[int]] = {}
         self.count: int | None = None
         self.paid: set[str] = set()
-        if self.file.exists():
-            self._load()
 
-    def _load(self) -> None:
-        whole, _, torn = self.file.read_bytes().rpartition(b"\n")
-        if torn:  # cut off by a crash: what it would have allowed was never sent
-            os.truncate(self.file, len(whole) + bool(whole))
-        self._read(whole.decode("utf-8", "replace").splitlines())
-
-    def _read(self, lines: Sequence[str]) -> None:
-        self.bound, self.uploads, self.reveals, self.figures = {}, {}, set(), {}
-        self.count, self.paid = None, set()
-        try:
-            for line in lines:
-                self._apply(json.loads(line))
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadRun(
-                f"{self.file} cannot be read: {error}. It records what this party has answered. Restore it "
-                "from a copy; without it the party cannot know what it may still send."
-            ) from None
-
-    def _apply(self, entry: dict[str, Any]) -> None:
+    def apply(self, entry: dict[str, Any]) -> None:
         match entry["what"]:
             case "bound":
                 self.bound[entry["key"]] = entry["digest"]
@@ -91,24 +68,6 @@ class Record:
             case other:
                 raise ValueError(f"unknown entry {other!r}")
 
-    def _write(self, allowed: Callable[[], bool], **entry: Any) -> bool:
-        """Add an entry if it is `allowed` by what is on disk, which another process of this party may have
-        written. On disk before this returns.
-        """
-
-        def admit(lines: list[str]) -> None:
-            self._read(lines)
-            if not allowed():
-                raise _NotAllowedError
-
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            append_line(self.file, json.dumps(entry), admit)
-        except _NotAllowedError:
-            return False
-        self._apply(entry)
-        return True
-
     @property
     def empty(self) -> bool:
         return not (self.bound or self.uploads or self.reveals)
@@ -119,12 +78,12 @@ class Record:
         Hidden sums and their models stay spent, and the statistics of the preparation stay the same.
         """
         if self.bound and not self.uploads:
-            self._write(lambda: True, what="again")
+            self.write(lambda: True, what="again")
 
     def bind(self, key: str, digest: bytes) -> None:
         """Accept one value for `key` for ever, or raise."""
         if self.bound.get(key) is None:
-            self._write(lambda: key not in self.bound, what="bound", key=key, digest=digest.hex())
+            self.write(lambda: key not in self.bound, what="bound", key=key, digest=digest.hex())
         if self.bound[key] != digest.hex():
             raise ProtocolError(
                 f"the server sends a different {key} than before under the same contract, and party "
@@ -141,18 +100,18 @@ class Record:
 
     def keep_figures(self, r: int, row: list[int]) -> list[int]:
         """Return the figures that answer the test of round r: these, or those recorded for it before."""
-        self._write(lambda: r not in self.figures, what="figures", round=r, row=row)
+        self.write(lambda: r not in self.figures, what="figures", round=r, row=row)
         return self.figures[r]
 
     def keep_count(self, rows: int) -> int:
         """Return the noisy number of rows: this one, or the one recorded before."""
-        self._write(lambda: self.count is None, what="count", rows=rows)
+        self.write(lambda: self.count is None, what="count", rows=rows)
         assert self.count is not None
         return self.count
 
     def keep_paid(self, answer: str) -> None:
         """Record that this update is charged."""
-        self._write(lambda: answer not in self.paid, what="paid", answer=answer)
+        self.write(lambda: answer not in self.paid, what="paid", answer=answer)
 
     def spent(self, kind: str, r: int) -> bool:
         return (kind, r) in self.reveals
@@ -190,7 +149,7 @@ class RecordedSum:
             return False
         if key not in self.record.uploads:
             self.before()
-            return self.record._write(
+            return self.record.write(
                 lambda: key not in self.record.uploads,
                 what="upload",
                 kind=self.kind,
@@ -201,6 +160,6 @@ class RecordedSum:
 
     def reveal(self) -> bool:
         key = self.kind, self.r
-        return self.record._write(
+        return self.record.write(
             lambda: not self.record.spent(*key), what="reveal", kind=self.kind, round=self.r
         )

@@ -38,7 +38,16 @@ ANSWER = "answer.safetensors"  # the last update, in the party's folder
 class RowPrivacy:
     """One party's DP-SGD under one contract."""
 
-    def __init__(self, p: Plan, name: str, fed: Federation, folder: Path, contract: str, record: Record):
+    def __init__(
+        self,
+        p: Plan,
+        name: str,
+        fed: Federation,
+        folder: Path,
+        contract: str,
+        record: Record,
+        lifetime: float | None = None,
+    ):
         self.name, self.folder, self.contract, self.record = name, folder, contract, record
         self.settings = settings_of(p)
         self.rounds = p.rounds
@@ -60,6 +69,7 @@ class RowPrivacy:
             folder / FILE,
             limit=limit,
             key=f"{contract} rows",  # beside the releases of a guard's noise
+            total=lifetime,
         )
         if drawn:
             assert count is not None

@@ -64,10 +64,10 @@ def regress(
     event). Tables are aligned by private set intersection; rows with missing values are left out.
 
     `family`: "gaussian", "binomial", "multinomial", "poisson" or "cox" (`ties`: "efron" or "breslow").
-    `.summary()` equals the pooled fit of statsmodels to about 1e-5 standard errors. Randomness comes from a
-    helper. Each party learns its own coefficients with their covariance, the label holder also the intercept;
-    with `publish` every party learns all estimates. `steps` of Newton's method; `converged` says whether they
-    were enough.
+    `.summary()` equals the pooled fit of statsmodels to 3e-5 standard errors, typically 1e-6. Randomness
+    comes from a helper. Each party learns its own coefficients with their covariance, the label holder also
+    the intercept; with `publish` every party learns all estimates. `steps` of Newton's method; `converged`
+    says whether they were enough.
 
     With `l2`, `epochs`, `momentum`, test rows (`test`, `test_fraction`, `test_scores`), `lr` or `batch_size`
     the solver is "newton" or "descent": "gaussian" and "binomial" only, with 16 fractional bits, test metrics

@@ -31,7 +31,6 @@ from ...parties.message import Message
 from ...parties.party import Party
 from ...protocols.splitnn_terms import Asked, fingerprint
 from .psi import align_rows
-from .query_log import QUERIES, QueryLog
 from .regress_design import Design, take_complete_rows
 from .regress_parts import COLLINEAR, NOT_CONVERGED, make_part
 from .regress_policy import admit_rows, check_settings, read_policy
@@ -121,9 +120,8 @@ async def match_rows(
     kept = [c for c in known if c not in entry.get("drop", ())]
     frame = frame[kept if wanted is None else list(dict.fromkeys([entry["id"], *wanted]))]
     frame, notes = take_complete_rows(frame, me.name, entry["id"], entry.get("duplicates", "refuse"))
-    queries = QueryLog(Path(kit) / QUERIES) if kit else None
     alignment = await align_rows(
-        me, frame[entry["id"]].tolist(), parties=list(holders), policy=policy_in(kit), queries=queries
+        me, frame[entry["id"]].tolist(), parties=list(holders), policy=policy_in(kit)
     )
     frame = frame.iloc[alignment.rows].reset_index(drop=True)
     notes += alignment.notes

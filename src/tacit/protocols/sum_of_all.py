@@ -1,0 +1,178 @@
+"""A sum over all parties or none: pairwise masks under keys that last for a session.
+
+    party u                                              coordinator
+      |--- AdvertisedKeys(X_u [, signed]) --------------->|   only in the first sum of a session
+      |<-- RoundKeys({v: X_v}) ---------------------------|
+      |--- MaskedVector(y_u) ---------------------------->|   in every sum
+      |--- SessionUnknown() ----------------------------->|   instead, if u restarted since: a new session
+
+    s_{u,v} = HKDF(X25519(x_u, X_v); contract, session, both names and keys)        once in a session
+    k_{u,v} = HMAC(s_{u,v}; contract, step, what was sent down, parties, attempt)   once in a sum
+    y_u = x_u + Σ_{v > u} PRG(k_{u,v}) − Σ_{v < u} PRG(k_{u,v})   modulo 2^width
+
+The masks cancel in the sum over all parties and in no other. Nothing is ever revealed to unmask it, so there
+are no shares of secrets, and no self-mask b_u: Bonawitz et al. (secagg.py) need both because they open the
+pairwise masks of clients that dropped out. Where every sum is over all parties, a client that is missing
+means no sum, and its masks are never opened.
+
+Claim: the coordinator and any n − 2 parties together learn of the others' vectors only their sum. Between any
+two honest parties u and v, k_{u,v} is the output of a pseudorandom function under a key that only u and v
+have (Diffie-Hellman over Curve25519, HKDF), so PRG(k_{u,v}) is indistinguishable from uniform, in every sum
+anew. Honest parties are connected by these masks, so all that does not depend on them is the honest sum.
+
+Claim: one mask hides one vector. A mask depends on contract, step and everything sent down, and a party
+answers these with one vector, which it keeps on disk (`sum_program.Answers`). A coordinator that repeats an
+attempt gets the same bytes again, one that changes anything gets another mask. An attempt over other keys is
+another session, for which every party draws a new key pair: a private key meets one set of public keys.
+
+A session's keys are in memory only and are deleted at its end. A process that is broken into during a
+session reveals masks of that session's earlier sums; keys of earlier sessions are gone. Keys are signed
+wherever parties have certificates, and against an active server always: a coordinator that plays a party is
+found out. Parties that disagree about anything that a mask is bound to get noise, not a sum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..crypto import prg, ring
+from ..crypto.agree import PUBLIC, KeyPair, bind
+from ..errors import BadData, ProtocolError
+from ..parameters import bad
+from ..parties.message import Message
+from ..parties.party import Identity, Party
+from .secagg import SecAggTerms, pair, sign
+from .summing import (
+    AdvertisedKeys,
+    MaskedVector,
+    RoundKeys,
+    SumOutcome,
+    SumSteps,
+    advertise,
+    check_keys,
+    message_bytes,
+    receive,
+)
+
+
+class SessionUnknown(Message, reveals="that the party has no keys of this session: it was restarted"):
+    pass
+
+
+class SessionLost(Exception):
+    """A party has no keys of the session: begin the sum again with new ones."""
+
+
+@dataclass
+class Session:
+    """What a party keeps between the sums of a session: the secret that it shares with each other party."""
+
+    name: bytes = b""
+    secrets: dict[str, bytes] = field(default_factory=dict, repr=False)
+
+
+async def client(
+    me: Party,
+    values: Tensor,
+    terms: SecAggTerms,
+    parties: Sequence[str],
+    session: Session,
+    begins: bytes | None,
+    identity: Identity | None = None,
+    server: str = "server",
+) -> None:
+    """Take part in one sum. `begins`: the name of a new session, or None where `session` goes on."""
+    identity = identity or me.identity
+    vector = ring.encode(values.numpy(), terms.width, terms.bound)
+    if len(vector) != terms.length:
+        raise BadData(
+            f"party {me.name!r} has {len(vector)} numbers to add; the terms require {terms.length}."
+        )
+    if terms.adversary == "active" and identity is None:
+        raise bad("SecAgg", "identity", None, "a signing key and all public keys, against an active server")
+    about = terms.context(me)
+    if begins is not None:
+        session.name, session.secrets = b"", {}
+        own = KeyPair(me.secret.bytes(32))
+        mine = await advertise(me, server, about, identity, own)
+        keys = (await receive(me, server, RoundKeys)).keys
+        check_keys(me, keys, mine, len(parties), len(parties), about, identity)
+        if set(keys) != set(parties):
+            raise ProtocolError(
+                f"party {me.name!r} received the keys of {', '.join(sorted(set(keys) - set(parties)))}, "
+                "which the contract does not name. It leaves the sum."
+            )
+        session.secrets = {
+            v: own.agree(entry[0], pair(bind(about, begins), me.name, own.public, v, entry[0]))
+            for v, entry in keys.items()
+            if v != me.name
+        }
+        session.name = begins
+    context = mask_context(about, parties)
+    masks = [
+        (hmac.digest(secret, context, "sha256"), sign(me.name, v)) for v, secret in session.secrets.items()
+    ]
+    prg.mask(vector, masks, terms.width)
+    await me.send(server, MaskedVector(torch.from_numpy(ring.pack(vector, terms.width))))
+
+
+def mask_context(about: bytes, parties: Sequence[str]) -> bytes:
+    """Return what the masks of a sum are bound to, as a digest."""
+    return hashlib.sha256(bind(about, "participants", *sorted(parties))).digest()
+
+
+async def server(
+    me: Party,
+    names: Sequence[str],
+    terms: SecAggTerms,
+    begins: bool,
+    within: float | None = None,
+) -> SumOutcome:
+    """Return the sum over all parties. Raise SessionLost if one has no keys of a session that goes on."""
+    terms.fits(names)
+    steps = SumSteps(me, len(names), within)
+    if begins:
+        keys = await steps.ask(
+            names, AdvertisedKeys, "key exchange", valid=lambda _, m: len(m.channel) == PUBLIC and not m.mask
+        )
+        # one message for all: encoded once
+        await me.send(names, RoundKeys({v: (m.channel, m.mask, m.signature) for v, m in keys.items()}))
+    size = ring.packed_bytes(terms.length, terms.width)
+    uploads = await steps.ask(
+        names,
+        MaskedVector,
+        "upload",
+        lambda _, m: (
+            isinstance(m, SessionUnknown)
+            or (m.packed.dtype == torch.uint8 and tuple(m.packed.shape) == (size,))
+        ),
+        also=() if begins else (SessionUnknown,),
+    )
+    lost = [name for name, m in uploads.items() if isinstance(m, SessionUnknown)]
+    if lost:
+        raise SessionLost(f"party {lost[0]!r} has no keys of this session; the sum begins again")
+    total = np.zeros(terms.length, ring.word(terms.width))
+    for upload in uploads.values():
+        total += ring.unpack(upload.packed.numpy(), terms.length, terms.width)
+    ring.truncate(total, terms.width)
+    return SumOutcome(torch.from_numpy(ring.decode(total, terms.width)), tuple(uploads), steps.dropped)
+
+
+def traffic(names: Sequence[str], terms: SecAggTerms, begins: bool, signature: int = 0) -> tuple[int, int]:
+    """Return (bytes sent, bytes received) by these parties in one sum."""
+    key, signed = bytes(PUBLIC), bytes(signature)
+    up: list[Message] = [
+        MaskedVector(torch.zeros(ring.packed_bytes(terms.length, terms.width), dtype=torch.uint8))
+    ]
+    down: list[Message] = []
+    if begins:
+        up.append(AdvertisedKeys(key, b"", signed))
+        down.append(RoundKeys(dict.fromkeys(names, (key, b"", signed))))
+    return len(names) * message_bytes(up), len(names) * message_bytes(down)
