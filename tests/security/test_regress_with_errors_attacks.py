@@ -266,6 +266,25 @@ def test_parties_with_other_questions_or_bad_group_names_are_refused():
         run(only(joined.FigureShare, lambda m: joined.FigureShare([m.values[0][:1]])))
 
 
+def test_known_limit_a_group_holder_that_deviates_reads_one_person():
+    """Inputs are not verified: the weight 10 for one person passes the minimum. The ledger's stamp says so."""
+    cash = torch.arange(50) * 100
+    query = JoinQuery("total", (("b", "cash", 1),), (), ("a", "region"))
+    terms = JoinTerms(("a", "b"), "h", 50, 10, (query,)).to_dict()
+    weights = torch.zeros(1, 50, dtype=torch.int64)
+    weights[0, 7] = 10
+    programs = {
+        "a": functools.partial(
+            joined.holder, terms=terms, measures=[torch.zeros_like(cash)], groups=[(["x"], weights)]
+        ),
+        "b": functools.partial(joined.holder, terms=terms, measures=[cash], groups=[None]),
+        "h": functools.partial(joined.helper, terms=terms),
+    }
+    result = InProcess().run_sync(programs)["a"][0]
+    assert result["figures"] == [[10 * int(cash[7])]]
+    assert "learn a person's value" in joined.ASSUMES
+
+
 def test_a_policy_counts_models_and_small_differences(tmp_path):
     policy = regress_policy.RegressPolicy(min_rows=20, max_models=2)
     people = [str(k) for k in range(100)]

@@ -108,7 +108,10 @@ class PrivatePreparation:
             return -1.0, 1.0
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             return math.nan, math.nan
-        return float(pair[0]), float(pair[1])
+        try:
+            return float(pair[0]), float(pair[1])
+        except (TypeError, ValueError, OverflowError):  # not numbers
+            return math.nan, math.nan
 
     @property
     def unit(self) -> int:

@@ -47,7 +47,8 @@ MIX = 8  # bits by which a sum is shifted and truncated again: exact, and its sh
 GROUPS = 200
 ASSUMES = (
     "SEMI-HONEST: values of single people stay hidden if every party follows its program and the helper "
-    "colludes with no other party; a party that deviates can corrupt the figures unnoticed."
+    "colludes with no other party. A party that deviates can corrupt the figures unnoticed, and learn a "
+    "person's value: by false inputs a figure about the minimum of people becomes one about a single person."
 )
 
 

@@ -367,8 +367,9 @@ def read_party_table(
 ) -> PartyTable:
     """Read a party's own file: columns, categories and labels are the job's.
 
-    With `one_by_one` each row, or person, is held out by itself, whatever the other rows are: where an ε is
-    claimed for it, its presence must not move others. `subgroups` are those of the job.
+    With `one_by_one`, and with fit_epsilon, each row, or person, is held out by itself, whatever the other
+    rows are: where an ε is claimed for it, its presence must not move others. `subgroups` are those of the
+    job.
     """
     if layout is None:
         raise BadJob(
@@ -422,6 +423,7 @@ def read_party_table(
         except BadData as error:
             raise BadData(f"{file}: {error}", outside="its columns do not fit the agreed subgroups") from None
     persons = people_of(str(file), frame[agreed.group]) if agreed.group else None
+    one_by_one = one_by_one or agreed.private is not None
     train, held = split_rows(str(file), agreed, frame, y, persons, seed, one_by_one)
     if not len(train):
         raise BadData(f"{file}: all of its {len(y)} rows are held out, and there is none to train on.")
