@@ -142,6 +142,22 @@ def test_small_sites_are_left_out_in_a_draft_for_real_parties(folder, capsys):
     assert tiny["treatment"].startswith("They contribute no rows")
 
 
+def test_a_missing_outcome_is_located_in_its_file_and_real_parties_are_told_to_remove_it(folder, capsys):
+    frame = pd.DataFrame({"age": range(20, 60), "ill": ["no", "yes"] * 20})
+    frame.to_csv("a.csv", index=False)
+    frame.assign(ill=frame["ill"].where(frame.index != 4)).to_csv("b.csv", index=False)
+    command = ("job", "new", "a.csv", "b.csv", "--label", "ill")
+    _, shown, _ = run(capsys, *command, "-o", "two.toml")
+    assert (
+        "1 of 80 rows have no 'ill', the first is row 5 (line 6) of b.csv.\n     They are left out." in shown
+    )
+    _, shown, _ = run(capsys, *command, "--parties", "-o", "parties.toml")
+    assert "remove them from every file first" in shown
+    assert "left out" not in shown
+    comments = " ".join(Path("parties.toml").read_text().replace("#", "").split())
+    assert "remove them from every file first" in comments
+
+
 def test_files_of_windows_with_decimal_commas_are_read(folder, capsys):
     frame = pd.DataFrame({"größe": np.linspace(150, 190, 60), "y": ["ja", "nein"] * 30})
     frame.to_csv("alt.csv", index=False, sep=";", decimal=",", encoding="cp1252")

@@ -401,7 +401,8 @@ def read_party_table(
         raise BadData(
             f"{file}: {error}", outside=f"its file has no column {absent[0]!r}" if absent else error.outside
         ) from None
-    values = tables.to_target(str(file), label, frame[label], labels is None)
+    remedy = "Remove them from the file: a party trains and tests on rows with an outcome."
+    values = tables.to_target(str(file), label, frame[label], labels is None, remedy)
     if labels is None:
         y = torch.from_numpy(values.astype(np.float64))
     else:
