@@ -260,3 +260,17 @@ def test_a_person_changes_the_noisy_statistics_by_no_more_than_one_row() -> None
     fitted = ideal(program, {"a": visits(9000)}).recipe
     # σ of the noise is 12·120/9000 years and a little more, that of the mean 0.1: beyond 10 σ
     assert abs(fitted.mean[0] - 50) < 2.0
+
+
+def test_rows_without_an_outcome_are_left_out_where_the_parties_agreed_to_it(tmp_path: Path) -> None:
+    frame = visits()
+    gone = frame.assign(ill=frame["ill"].where(frame.index % 7 != 3))
+    with pytest.raises(BadData, match=r"rows have no 'ill', .* missing_label = \"drop\""):
+        read(tmp_path, gone)
+    kept, alone = read(tmp_path, gone, missing_label="drop"), read(tmp_path, gone.dropna())
+    assert kept.y.tolist() == alone.y.tolist()
+    assert kept.train.tolist() == alone.train.tolist()
+    with pytest.raises(BadData, match="no rows with an outcome"):
+        read(tmp_path, frame.assign(ill=None), missing_label="drop")
+    with pytest.raises(BadJob, match="missing_label is 'skip'"):
+        read(tmp_path, frame, missing_label="skip")

@@ -173,9 +173,6 @@ def _layout(frame: DataFrame, found: Inspection) -> dict[str, Any]:
     """Return [data] of a job for real parties: the columns and categories of each party's file."""
     given = found.settings
     _replace_treatment(
-        found, "missing outcome", "A party refuses a file with such rows: remove them from every file first."
-    )
-    _replace_treatment(
         found, "typos", "Correct them in every file, and remove them below; until then they are own values."
     )
     rows = frame[frame[found.label].notna()]
@@ -199,8 +196,9 @@ def _layout(frame: DataFrame, found: Inspection) -> dict[str, Any]:
         "date_formats": dict(recipe.date_formats),
         "missing_codes": {k: list(v) for k, v in codes.items()},
     }
-    if "group" in given:
-        layout["group"] = given["group"]
+    for key in ("group", "missing_label"):
+        if key in given:
+            layout[key] = given[key]
     if "min_rows" in given:  # nobody has the rows of two parties, so none can be merged
         layout |= {"min_rows": given["min_rows"], "small": "drop"}
         treatment = 'They contribute no rows (small = "drop"), and receive the model.'
