@@ -182,7 +182,7 @@ def client_lines(value: dict[str, Any]) -> list[str]:
         lines.append(f"all parties together: {shown}")
     if value["model"] is not None:
         lines.append(f"the model is in {value['model']}: `tacit predict {value['model']} new.csv` uses it")
-        lines.append(f"its SHA-256 is {value['model_sha256']}; it is the same at every party")
+        lines.append(f"its SHA-256 is {value['model_sha256']}; compare it with the other parties'")
     else:
         lines.append("the server sent no final model")
     return [*lines, f"what {value['party']} saw and remembers is in {value['state']}"]
