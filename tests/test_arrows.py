@@ -159,6 +159,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         (*NUMERIC, "pandas"),
     ),
+    "tacit.boost.compiled": ((), ("numpy", "numba")),  # imported where it is used, with the extra `boost`
     # those that compose
     "tacit.jobs": (ANYTHING, NUMERIC),
     "tacit.jobs.stats": (ANYTHING, (*NUMERIC, "pandas")),

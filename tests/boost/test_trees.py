@@ -8,13 +8,12 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from tacit.boost import kernels, trees
 from tacit.boost.bins import Bins, Feature
 from tacit.boost.cut_search import CutSearch, count_keys
 from tacit.boost.model import leaf_values
-from tacit.boost.splits import SplitRules, find_splits
+from tacit.boost.splits import SplitRules, _search_compiled, find_splits, search_numpy
 from tacit.errors import BadData
 
 BINS = Bins((Feature("a", (0.0, 1.0, 2.0)), Feature("c", levels=("u", "v", "w")), Feature("d", (5.0,))))
@@ -48,20 +47,37 @@ def test_bins_survive_their_plain_form_and_nonsense_is_refused():
         Feature("a", tuple(range(300)))
 
 
+def histogram(codes, g, h, node=None, slots=None, used=None, plain=False):
+    n = len(codes)
+    node = np.zeros(n, np.int32) if node is None else node
+    slots = np.zeros(1, np.int32) if slots is None else slots
+    used = np.ones(n, bool) if used is None else used
+    shape = (int(slots.max()) + 1, BINS.cells)
+    if not plain:
+        return kernels.histograms(codes, node, slots, used, g, h, BINS.offsets, shape)
+    out = np.zeros((*shape, 3), np.int64)
+    kernels.histograms_numpy(codes, node, slots, used, g, h, BINS.offsets, out)
+    return out
+
+
 def test_compiled_histograms_and_paths_equal_those_of_numpy():
     assert kernels.has_numba()  # otherwise both sides would be numpy
     codes, g, h = rows_of(500)
-    slot = np.random.default_rng(1).integers(-1, 3, 500).astype(np.int32)
-    found = kernels.histograms(codes, slot, g, h, BINS.offsets, (3, BINS.cells))
-    plain = np.zeros_like(found)
-    kernels.histograms_numpy(codes, slot, g, h, BINS.offsets, plain)
+    rng = np.random.default_rng(1)
+    node, used = rng.integers(0, 4, 500).astype(np.int32), rng.random(500) < 0.8
+    slots = np.array([1, -1, 0, 2], np.int32)
+    found, plain = (histogram(codes, g, h, node, slots, used, p) for p in (False, True))
     assert np.array_equal(found, plain)
-    by_hand = g[(slot == 1) & (codes[:, 1] == 2)].sum()
+    largest = np.full(500, 2**26)  # the most that fits beside the rows
+    wide = np.zeros_like(found)
+    kernels._compiled()[0](codes, node, slots, used, g, largest, BINS.offsets, wide)
+    assert np.array_equal(histogram(codes, g, largest, node, slots, used), wide)
+    by_hand = g[(node == 0) & used & (codes[:, 1] == 2)].sum()
     assert found[1, BINS.offsets[1] + 2, 0] == by_hand
     tree = small_tree()
     ways = [np.zeros(500, np.int32), np.zeros(500, np.int32)]
     for way, descend in zip(ways, (kernels.descend, kernels.descend_numpy)):
-        descend(codes, np.asarray(tree.feature, np.int32), tree.routes(BINS), way)
+        descend(codes, tree.nodes(), BINS, way)
     assert np.array_equal(*ways)
     assert [walk(tree, row) for row in codes] == ways[0].tolist()
 
@@ -88,9 +104,9 @@ def walk(tree: trees.Tree, row: np.ndarray) -> int:
 
 
 def test_trees_survive_the_wire():
-    back = trees.from_vectors(trees.to_vectors([small_tree(), trees.Tree(), small_tree()]), BINS)
+    back = trees.from_bytes(trees.to_bytes([small_tree(), trees.Tree(), small_tree()]), BINS)
     codes = rows_of(300)[0]
-    assert [len(t) for t in back] == [7, 1, 7]
+    assert [len(t.feature) for t in back] == [7, 1, 7]
     for tree in (back[0], back[2]):
         assert np.array_equal(leaf_values(tree, codes, BINS), leaf_values(small_tree(), codes, BINS))
 
@@ -99,35 +115,39 @@ def test_trees_survive_the_wire():
     ("name", "index", "value"),
     [
         ("feature", 0, 9),  # no such feature
+        ("feature", 1, -5),
         ("left", 0, 0),  # its own child: an endless way
         ("left", 1, 1),
         ("left", 2, 3),  # two parents
         ("left", 2, 900),
+        ("left", 1, -2),
         ("cut", 0, 200),
         ("value", 3, float("nan")),
-        ("sizes", 0, 6),
-        ("default", 0, 2),  # a set for a number
-        ("default", 1, 0),  # a cut for a category
+        ("feature", 0, 1),  # a cut for a category
+        ("feature", 1, 0),  # a set for a number
     ],
 )
 def test_what_is_no_tree_is_refused(name, index, value):
-    vectors = trees.to_vectors([small_tree()])
-    vectors[name][index] = value
+    tree = small_tree()
+    getattr(tree, name)[index] = value
     with pytest.raises(BadData):
-        trees.from_vectors(vectors, BINS)
+        trees.from_bytes(trees.to_bytes([tree]), BINS)
+    with pytest.raises(BadData):
+        tree.check(BINS)
 
 
-def test_vectors_of_another_type_are_refused():
-    vectors = trees.to_vectors([small_tree()])
+def test_bytes_that_are_no_trees_are_refused():
+    data = trees.to_bytes([small_tree()])
     for broken in (
-        {**vectors, "cut": vectors["cut"].to(torch.int64)},
-        {**vectors, "sets": torch.zeros(5, dtype=torch.uint8)},
+        data[:-1],
+        data[:3],
+        data + b"\x01",
+        b"\0" * 8,
+        data[:2] + b"\x09\x00" + data[4:],
+        b"\xff" * 50,
     ):
         with pytest.raises(BadData):
-            trees.from_vectors(broken, BINS)
-    del vectors["value"]
-    with pytest.raises(BadData, match="value"):
-        trees.from_vectors(vectors, BINS)
+            trees.from_bytes(broken, BINS)
 
 
 def brute_force(codes, g, h, rules):
@@ -165,16 +185,36 @@ def brute_force(codes, g, h, rules):
 @pytest.mark.parametrize("seed", range(3))
 def test_the_best_split_is_that_of_all_splits(rules, seed):
     codes, g, h = rows_of(120, seed)
-    hist = kernels.histograms(codes, np.zeros(120, np.int32), g, h, BINS.offsets, (1, BINS.cells))
+    hist = histogram(codes, g, h)
     total = np.array([[g.sum(), h.sum(), 120]])
     found = find_splits(hist, total, BINS, rules, (1.0, 1.0))[0]
     assert found.gain == pytest.approx(brute_force(codes, g.astype(float), h.astype(float), rules), rel=1e-9)
     assert (found.left + found.right == total[0]).all()
 
 
+@pytest.mark.parametrize("monotone", [None, [1, 0, -1]])
+@pytest.mark.parametrize(
+    "rules", [SplitRules(), SplitRules(l1=3.0, max_step=0.4), SplitRules(min_rows=9, min_child_weight=30.0)]
+)
+def test_the_compiled_search_equals_that_of_numpy(rules, monotone):
+    codes, g, h = rows_of(400, 3)
+    node = np.random.default_rng(2).integers(0, 5, 400).astype(np.int32)
+    hist = histogram(codes, g, h, node, np.arange(5, dtype=np.int32))
+    total = hist[:, : int(BINS.widths[0]) + 1].sum(axis=1)
+    usable = np.array([[True] * 3] * 4 + [[False, True, False]])
+    limits = np.array([[-np.inf, np.inf], [-1.0, 1.0], [-0.3, 0.2], [0.0, 2.0], [-np.inf, np.inf]])
+    more = (None, None, None) if monotone is None else (np.array(monotone), limits, limits * 1.5)
+    both = [
+        search(hist, total, BINS, rules, (4.0, 8.0), usable, *more)
+        for search in (_search_compiled, search_numpy)
+    ]
+    for ours, theirs in zip(*both):
+        assert np.array_equal(ours, theirs)
+
+
 def test_a_gain_below_gamma_is_no_split():
     codes, g, h = rows_of(120)
-    hist = kernels.histograms(codes, np.zeros(120, np.int32), g, h, BINS.offsets, (1, BINS.cells))
+    hist = histogram(codes, g, h)
     total = np.array([[g.sum(), h.sum(), 120]])
     most = find_splits(hist, total, BINS, SplitRules(), (1.0, 1.0))[0].gain
     assert find_splits(hist, total, BINS, SplitRules(gamma=most * 1.01), (1.0, 1.0))[0].split is None

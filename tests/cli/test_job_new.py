@@ -15,7 +15,7 @@ from tacit.config import job
 from tacit.data.findings import find_date_format, inspect_table
 from tacit.errors import BadData
 from tacit.jobs.draft import draft_job
-from tacit.jobs.train.party_rows import read_rows
+from tacit.jobs.train.party_rows import read_party_table, read_rows
 
 from .shell import answer, run
 
@@ -140,6 +140,20 @@ def test_small_sites_are_left_out_in_a_draft_for_real_parties(folder, capsys):
     assert (layout["min_rows"], layout["small"]) == (20, "drop")
     (tiny,) = [p for p in value["problems"] if p["problem"] == "tiny parties"]
     assert tiny["treatment"].startswith("They contribute no rows")
+
+
+def test_a_missing_outcome_is_located_in_its_file_and_left_out_also_by_real_parties(folder, capsys):
+    frame = pd.DataFrame({"age": range(20, 60), "ill": ["no", "yes"] * 20})
+    frame.to_csv("a.csv", index=False)
+    frame.assign(ill=frame["ill"].where(frame.index != 4)).to_csv("b.csv", index=False)
+    command = ("job", "new", "a.csv", "b.csv", "--label", "ill")
+    found = "1 of 80 rows have no 'ill', the first is row 5 (line 6) of b.csv.\n     They are left out."
+    for more in ((), ("--parties",)):
+        _, shown, _ = run(capsys, *command, *more, "-o", "job.toml", "--force")
+        assert found in shown
+        drafted = tomllib.loads(Path("job.toml").read_text())["data"]
+        assert drafted["missing_label"] == "drop"
+    assert len(read_party_table("b", "b.csv", drafted, 0).y) == 39
 
 
 def test_files_of_windows_with_decimal_commas_are_read(folder, capsys):

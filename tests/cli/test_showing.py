@@ -9,6 +9,7 @@ import pytest
 
 from tacit import algorithms, data
 from tacit.cli import doctor
+from tacit.cli.progress import client_lines
 
 from ..data.formats import write_shakespeare
 from .shell import EXAMPLES, answer, process, run
@@ -230,3 +231,13 @@ def test_every_shipped_job_runs(file, folder, capsys):
 
 def test_there_is_a_job_of_each_kind_to_start_from():
     assert {"quickstart", "compare", "hospitals"} <= {file.stem for file in EXAMPLES}
+
+
+def test_a_client_states_what_training_and_preparation_cost_together():
+    value = dict.fromkeys(("metric", "model"), None) | dict.fromkeys(("sent", "received", "evaluations"), 0)
+    value |= {"party": "a", "rounds_answered": 5, "rounds": 5, "small": False, "metrics": {}, "state": "s"}
+    both = client_lines({**value, "epsilon": 4.0, "preparation_epsilon": 1.0})[0]
+    assert both.endswith("its account is at ε = 5 (4 for training and 1 for the preparation of the table)")
+    one = client_lines({**value, "epsilon": None, "preparation_epsilon": 1.0})[0]
+    assert one.endswith("its account is at ε = 1 (1 for the preparation of the table)")
+    assert "ε" not in client_lines({**value, "epsilon": None, "preparation_epsilon": None})[0]

@@ -127,6 +127,23 @@ def test_an_epsilon_that_does_not_cover_the_statistics_says_so(fit, is_exact):
     assert any("ε does not cover the statistics" in stamp for stamp in run.ledger.stamps) is is_exact
 
 
+def test_a_variance_below_the_noise_does_not_make_a_column_huge():
+    """n = 500 of which all are 60 in [0, 120]: the sums are exact here, but noise of σ·√parties is expected."""
+    program = replace(PROGRAM, parties=3)
+    steps = program.coordinate()
+    next(steps)
+    total = [500, 500, 250 * SCALE, 125 * SCALE, 0, 250, 250, 0]
+    with pytest.raises(StopIteration) as end:
+        steps.send(np.array(total, dtype=np.int64))
+    noise = program.multiplier * math.sqrt(3 * (1 + 4 * 0.5**2)) / 500  # of E[x²] − E[x]², on [0, 1]
+    assert end.value.value.recipe.std[0] == pytest.approx(120 * math.sqrt(noise))
+
+
+def test_bounds_of_a_column_that_is_no_number_are_refused():
+    with pytest.raises(BadParameter, match=r"bounds has 'aeg', which is not a number.*'age'"):
+        replace(PROGRAM, bounds={"age": (0, 120), "aeg": (0, 1)}).check()
+
+
 def test_bounds_must_be_declared_and_all_problems_are_named():
     made = data.from_frame(people(100), label="ill", groups=["site"], fit_epsilon=1.0)
     with pytest.raises(BadParameter, match=r"every number needs declared bounds, and 'age' has none"):

@@ -15,6 +15,7 @@ from typing import Any
 import tacit
 from tacit import aggregate, algorithms, data, errors, guard, models, pace, speeds
 from tacit.audit import poisoning
+from tacit.config.boost import BoostConfig
 from tacit.config.compare import CompareConfig
 from tacit.config.pate import PateSettings
 from tacit.config.private import PrivateConfig
@@ -154,6 +155,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "train": lambda: options(tacit.train, OPTIONS),
     "compare": lambda: options(tacit.compare, CompareConfig.options() | OPTIONS),
     "private": lambda: keys(PrivateConfig),
+    "boost": lambda: keys(BoostConfig),
     "pate": lambda: keys(PateSettings),
     "split-job": lambda: keys(SplitSettings),
     "split-party": lambda: keys(SplitParty),

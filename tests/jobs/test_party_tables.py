@@ -131,11 +131,14 @@ def test_a_small_site_is_refused_or_contributes_nothing(tmp_path: Path) -> None:
         ({"fit_epsilon": 1.0}, "every number needs declared bounds, and 'age' has none"),
         ({"fit_epsilon": 1.0, "bounds": {"age": [120, 0]}}, "every number needs declared bounds"),
         ({"fit_epsilon": 1.0, "bounds": {"age": "0"}}, "every number needs declared bounds"),
+        ({"fit_epsilon": 1.0, "bounds": {"age": ["low", 1]}}, "every number needs declared bounds"),
+        ({"fit_epsilon": 1.0, "bounds": {"age": [0, 10**400]}}, "every number needs declared bounds"),
+        ({"fit_epsilon": 1.0, "bounds": {"age": [[0], 1]}}, "every number needs declared bounds"),
         ({"fit_epsilon": 0.0, "bounds": {"age": [0, 120]}}, "fit_epsilon is 0"),
         ({"fit_epsilon": 1.0, "fit": "party", "bounds": {"age": [0, 1]}}, "here fit is 'party'"),
         ({"fit_epsilon": 1.0, "mean": [1.0], "std": [1.0]}, "here mean and std are declared"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:60],
 )
 def test_bad_layouts_are_refused_before_any_row_is_read(layout: dict[str, Any], why: str) -> None:
     with pytest.raises(BadJob) as caught:
@@ -177,6 +180,32 @@ def test_a_noisy_preparation_is_one_sum_of_the_program_that_simulations_use(part
     assert program_of(plan(NOISY, private={"name": "DPSGD", "epsilon": 2.0}), NOISY) is not None
 
 
+@pytest.mark.parametrize("group", ["", "patient"], ids=["row", "person"])
+def test_one_row_or_person_changes_the_statistics_of_a_file_by_no_more_than_epsilon_covers(
+    group: str, tmp_path: Path
+) -> None:
+    """From the file to the sum, without [private]: nobody else becomes a held-out row or a training row."""
+    frame = visits()
+    layout = {"fit_epsilon": 1.0, "bounds": {"age": [0, 120]}} | ({"group": group} if group else {})
+    program = read_layout({**LAYOUT, **layout}).private_preparation(3)
+
+    def count(part: pd.DataFrame) -> np.ndarray:
+        table = read(tmp_path, part, **layout)
+        assert len(table.held)
+        return program.count(table.training_rows)
+
+    whole = count(frame)
+    changed = 0
+    for gone in (0, 100, len(frame) - 1):
+        mine = frame["patient"] == frame["patient"][gone] if group else frame.index == gone
+        change, at = np.abs(whole - count(frame[~mine])).astype(float), 0
+        for n, most in program.blocks:
+            assert np.linalg.norm(change[at : at + n]) <= most
+            at += n
+        changed += bool(change.any())
+    assert changed  # at least one of them was a training row
+
+
 def test_the_contract_and_the_plan_say_what_becomes_of_small_sites_and_later_rows() -> None:
     timed = {k: v for k, v in LAYOUT.items() if k != "held_fraction"}
     timed |= {"small": "drop", "time": "day", "test_after": "2016-01-01", "fit": "party"}
@@ -201,9 +230,11 @@ def test_the_contract_and_the_plan_say_what_becomes_of_small_sites_and_later_row
             {"private": {"name": "DPSGD", "epsilon": 2.0}},
             "shows whether a party has so many rows, which ε does not cover",
         ),
+        ({**NOISY, "min_rows": 20}, {}, "shows whether a party has so many rows, which ε does not cover"),
+        ({**NOISY, "small": "drop"}, {}, "shows whether a party has so many rows, which ε does not cover"),
         ({**LAYOUT, "small": "drop"}, {"pace": "FedAsync"}, "small parties (small = 'drop') do not answer"),
     ],
-    ids=["balanced", "min_rows", "pace"],
+    ids=["balanced", "min_rows", "min_rows of statistics", "small of statistics", "pace"],
 )
 def test_what_does_not_go_together_is_refused(layout: Any, options: Any, why: str) -> None:
     with pytest.raises(BadParameter) as caught:
@@ -229,3 +260,17 @@ def test_a_person_changes_the_noisy_statistics_by_no_more_than_one_row() -> None
     fitted = ideal(program, {"a": visits(9000)}).recipe
     # σ of the noise is 12·120/9000 years and a little more, that of the mean 0.1: beyond 10 σ
     assert abs(fitted.mean[0] - 50) < 2.0
+
+
+def test_rows_without_an_outcome_are_left_out_where_the_parties_agreed_to_it(tmp_path: Path) -> None:
+    frame = visits()
+    gone = frame.assign(ill=frame["ill"].where(frame.index % 7 != 3))
+    with pytest.raises(BadData, match=r"rows have no 'ill', .* missing_label = \"drop\""):
+        read(tmp_path, gone)
+    kept, alone = read(tmp_path, gone, missing_label="drop"), read(tmp_path, gone.dropna())
+    assert kept.y.tolist() == alone.y.tolist()
+    assert kept.train.tolist() == alone.train.tolist()
+    with pytest.raises(BadData, match="no rows with an outcome"):
+        read(tmp_path, frame.assign(ill=None), missing_label="drop")
+    with pytest.raises(BadJob, match="missing_label is 'skip'"):
+        read(tmp_path, frame, missing_label="skip")

@@ -24,6 +24,7 @@ from tacit import data
 from tacit.errors import BadData, BadParameter, BadRun, MissingExtra
 from tacit.release import onnx_file
 from tacit.release.release import FILE, Release, read_release, write_release
+from tacit.release.score_file import score_file
 
 NAMES = ["p(ALIVE)", "p(DEAD)"]
 WARDS = ("north", "south", "west")
@@ -233,6 +234,7 @@ def test_bad_rows_are_refused_by_name(trained):
 
 def test_other_columns_are_ignored_with_a_note(trained):
     run, new = trained
+    new = new[new["ward"].isin(WARDS)]
     labeled = new.assign(outcome="DEAD")
     scored = run.predict(labeled)
     pd.testing.assert_frame_equal(scored, run.predict(new))
@@ -240,6 +242,38 @@ def test_other_columns_are_ignored_with_a_note(trained):
         "columns that the model does not use were ignored: 'patient', 'site'.",
         "'outcome' is the label: its values were not used.",
     ]
+
+
+def test_values_that_are_no_categories_are_noted_in_python_and_from_a_file(trained, tmp_path):
+    run, new = trained
+    rows = new.dropna(subset=["ward"]).head(4).assign(ward=["north", "Nord", "south", "Ost"], grade=1.0)
+    expected = (
+        "'ward' has values that are not among its categories, in 2 rows, like 'Nord': they count as 'other'."
+    )
+    assert run.predict(rows).attrs["notes"][-1] == expected
+    assert not any("categories" in note for note in run.predict(rows.assign(ward="north")).attrs["notes"])
+    rows.to_csv(tmp_path / "new.csv", index=False)
+    scored = score_file(run.release, run.model, tmp_path / "new.csv", tmp_path / "scored.csv")
+    assert scored.notes[-1] == expected
+
+
+def test_numbers_are_refused_where_the_categories_are_codes_with_leading_zeros():
+    """pandas reads 01067 as 1067, which is another code: every such row would be scored as 'other'."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "zip": rng.choice(["01067", "80331"], 200),
+            "age": rng.normal(50, 9, 200).round(),
+            "site": rng.choice(["a", "b", "c"], 200),
+            "ill": rng.choice(["no", "yes"], 200),
+        }
+    )
+    run = tacit.train(data.from_frame(frame, label="ill").by("site"), model="logistic", rounds=1)
+    new = frame.drop(columns=["site", "ill"]).head(3)
+    run.predict(new)
+    with pytest.raises(BadData, match=r"categories of 'zip' are codes.*dtype=\{'zip': str\}"):
+        run.predict(new.assign(zip=new["zip"].astype(int)))
+    assert len(run.predict(new.assign(zip=np.nan))) == 3  # all missing is no number
 
 
 def test_a_loaded_run_is_the_run(trained):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tacit.errors import BadRun
-from tacit.report import RunRecord, figures, read, read_run, render, write
+from tacit.report import RunRecord, figures, read, read_run, render, sections, write
 
 from . import made
 
@@ -410,3 +410,15 @@ def test_the_room_imports_the_standard_library_alone() -> None:
         ).stdout.strip()
         == "[]"
     )
+
+
+def test_the_budget_of_a_person_is_preparation_and_training_together():
+    lines = [
+        {"mechanism": "preparation: discrete Gaussian noise in 38 statistics", "epsilon": 1.0, "delta": 1e-6},
+        {"mechanism": "DP-SGD of 5 rounds", "epsilon": 4.0, "delta": 1e-4},
+        {"mechanism": "DP-SGD of 5 rounds", "epsilon": 3.5, "delta": 1e-4},
+    ]
+    assert "ε = 5" in sections._budget(lines)
+    assert "1 + 4 for preparation and training" in sections._budget(lines)
+    assert "ε = 4" in sections._budget(lines[1:])
+    assert "ε = 1" in sections._budget(lines[:1])

@@ -13,7 +13,7 @@ import pytest
 
 from tacit.errors import SealBroken
 from tacit.runtimes import hub as hubs
-from tacit.runtimes.envelope import MAIL, METHOD, pack
+from tacit.runtimes.envelope import FAILED, MAIL, METHOD, pack
 from tacit.runtimes.hub import Hub
 from tacit.runtimes.kits import Kit, load
 from tacit.runtimes.link import CLIENT_OPTIONS
@@ -117,6 +117,23 @@ def test_notes_about_parties_that_do_not_exist_count_against_whoever_asked(
             ] == list(range(5))
             assert net.hub.held["mallory"] <= hubs.QUOTA + hubs.ENTRY + 250
             assert len(net.hub.connections["mallory"].waiting) <= hubs.QUOTA // (hubs.ENTRY + 250) + 1
+
+    asyncio.run(play())
+
+
+def test_receipts_of_failures_count_against_whoever_reports_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A party that reports its failure again and again, and does not read the receipts, is not read from."""
+    monkeypatch.setattr(hubs, "QUOTA", 64 << 10)
+
+    async def play() -> None:
+        async with Net.of("mallory", "b", "c") as net, deaf(net.kits["mallory"]) as call:
+            for _ in range(2000):  # 8 quotas of receipts
+                await call.write(pack(FAILED, "mallory", "", b"error"))
+            await until(lambda: net.hub.held.get("mallory", 0) > hubs.QUOTA)
+            assert (await net.run(b=lambda me: throw(me, "c", 5), c=lambda me: catch(me, "b", 5)))[
+                "b"
+            ] == list(range(5))
+            assert net.hub.held["mallory"] <= hubs.QUOTA + hubs.ENTRY + 250
 
     asyncio.run(play())
 

@@ -126,6 +126,15 @@ def test_1_a_party_that_hides_its_updates_is_not_asked_for_them_in_the_clear(tmp
             },
             "chooses the held-out rows by their time; without an agreed job it may not",
         ),
+        (
+            {
+                "data": {
+                    **{"label": "sick", "labels": ["no", "yes"], "numbers": ["age", "chol"]},
+                    **{"fit": "party", "group": "hiv"},
+                }
+            },
+            "chooses the held-out rows by the column 'hiv'; without an agreed job it may not",
+        ),
         ({"parties": ["a", "evil"]}, "names another parties than this party's kit"),
         (
             {"pace": {"name": "FedBuff", "buffer": 2, "staleness": {"name": "Polynomial", "a": 0.5}}},

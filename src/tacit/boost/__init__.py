@@ -27,7 +27,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_HOME: dict[str, str] = {"load": "tacit.boost.xgboost_json"}
+_HOME: dict[str, str] = {"load": "tacit.boost.xgboost_json", "train": "tacit.jobs.boost.train"}
 
 __all__ = list(_HOME)
 

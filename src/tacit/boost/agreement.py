@@ -30,6 +30,7 @@ from .cut_search import CELLS, CutSearch, Place, count_keys, value_of
 from .rows import UNITS, RowState, draw, hash_rows, read_label
 
 if TYPE_CHECKING:
+    from .private_program import PrivateBoostProgram
     from .program import BoostProgram
 
 CLASSES = ("binary", "multiclass")  # objectives whose label has classes
@@ -174,7 +175,7 @@ class OwnRows:
         return self._state[1]
 
 
-def prepare(program: BoostProgram, table: pd.DataFrame) -> OwnRows:
+def prepare(program: BoostProgram | PrivateBoostProgram, table: pd.DataFrame) -> OwnRows:
     return recall(table, ("boost", program.token), lambda: OwnRows(program.about, table))
 
 
@@ -185,7 +186,7 @@ def length(terms: Terms, stage: str, down: Down) -> int:
         labels = read_levels(terms, down)[1]
         about_label = len(labels) if terms.has_classes else 2 * exact.LIMBS + CELLS
         return 1 + about_label + CELLS * len(terms.searched)
-    return CELLS * len(_read_places(terms, down))
+    return 1 + CELLS * len(_read_places(terms, down))  # rows, so that a sum is never empty
 
 
 def local(
@@ -210,7 +211,8 @@ def local(
         parts.append(count_keys(values, 0, [(k, 0) for k in range(len(values))]))
         return np.concatenate(parts)
     places = _read_places(terms, down)
-    return count_keys([v[train] for v in own.values(terms.searched)], 1 + (stage == "cells2"), places)
+    cells = count_keys([v[train] for v in own.values(terms.searched)], 1 + (stage == "cells2"), places)
+    return np.concatenate([[int(train.sum())], cells])
 
 
 def read_levels(terms: Terms, down: Down) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
@@ -253,7 +255,7 @@ def _json(down: Down, key: str) -> Any:
         raise BadData(f"boost: {key!r} of this step cannot be read.") from None
 
 
-def read_agreed(program: BoostProgram, down: Down) -> Agreed:
+def read_agreed(program: BoostProgram | PrivateBoostProgram, down: Down) -> Agreed:
     """Return what was agreed; raise BadData where it is not about the declared columns."""
     tensor = down.get("agreed")
     if tensor is None or tensor.dtype != torch.uint8 or tensor.ndim != 1:
@@ -334,7 +336,7 @@ def coordinate(program: BoostProgram) -> Generator[Down, np.ndarray, tuple[Agree
             flat = torch.tensor([v for place in search.places for v in place], dtype=torch.int32)
             total = yield {**down, "places": flat}
             steps += 1
-            search.narrow(total)
+            search.narrow(total[1:])
     cuts = dict(zip(terms.searched, search.cuts())) | {
         k: tuple(float(np.float32(c)) for c in v) for k, v in terms.cuts.items()
     }

@@ -21,8 +21,7 @@ import numpy as np
 import pandas as pd
 
 from ..errors import BadData
-from ..stats.columns import codes as level_codes
-from ..stats.columns import numbers
+from ..stats.columns import numbers, text_of
 from ..stats.tables import check_columns
 
 MOST_CELLS = 256  # of a feature, the missing one included: a cell is one byte
@@ -44,8 +43,8 @@ class Feature:
         if len(self.cuts or self.levels or ()) > MOST_CUTS:
             kind = "cuts" if self.levels is None else "levels"
             raise BadData(
-                f"feature {self.name!r} has {len(self.cuts or self.levels or ())} {kind}; at most {MOST_CUTS} "
-                "are possible. Declare fewer; other levels share a cell."
+                f"feature {self.name!r} has {len(self.cuts or self.levels or ())} {kind}; at most "
+                f"{MOST_CUTS} are possible. Declare fewer; other levels share a cell."
             )
         if self.cuts is not None:
             cuts = np.asarray(self.cuts, dtype=np.float32)
@@ -61,10 +60,18 @@ class Feature:
         """The number of cells without that of missing values."""
         return len(self.levels) + 1 if self.levels is not None else len(self.cuts or ()) + 1
 
+    def _places(self, frame: pd.DataFrame) -> np.ndarray:
+        """Return the place of each row's level; other levels and missing values come after the last."""
+        assert self.levels is not None
+        place = {level: k for k, level in enumerate(self.levels)}
+        codes, values = pd.factorize(frame[self.name])
+        places = [place.get(text_of(v), len(self.levels)) for v in values]
+        return np.asarray(np.array([*places, self.width])[codes])  # the code of a missing value is −1
+
     def encode(self, frame: pd.DataFrame) -> np.ndarray:
         """Return the cell of each row (uint8)."""
         if self.levels is not None:
-            return level_codes(frame, self.name, self.levels).astype(np.uint8)
+            return self._places(frame).astype(np.uint8)
         with np.errstate(over="ignore"):
             values = numbers(frame, self.name).astype(np.float32)
         cuts = np.asarray(self.cuts, dtype=np.float32)
@@ -117,7 +124,7 @@ class Bins:
                 with np.errstate(over="ignore"):
                     out[:, k] = numbers(frame, feature.name).astype(np.float32)
             else:
-                codes = level_codes(frame, feature.name, feature.levels)
+                codes = feature._places(frame)
                 out[:, k] = np.where(codes == feature.width, np.nan, codes)
         return out
 

@@ -117,10 +117,10 @@ class _Round:
 
     def set_leaf(self, tree: Tree, node: int, total: np.ndarray, limits: np.ndarray) -> None:
         """Give a leaf its value by its sums."""
-        g, h = total[0] / self.scale[0], total[1] / self.scale[1]
-        w = float(np.clip(self.rules.split.weight(np.asarray(g), np.asarray(h)), *limits))
+        g, h = int(total[0]) / self.scale[0], int(total[1]) / self.scale[1]
+        w = min(max(self.rules.split.leaf(g, h), float(limits[0])), float(limits[1]))
         tree.value[node] = tree.weight[node] = float(np.float32(self.rules.learning_rate * w))
-        tree.cover[node], tree.rows[node] = float(h), int(total[2])
+        tree.cover[node], tree.rows[node] = h, int(total[2])
 
     def divide(self, tree: Tree, parent: _Node) -> tuple[_Node, _Node]:
         """Split a node; return its children without histograms."""

@@ -1,9 +1,8 @@
-"""The two loops over rows: histograms of nodes, and the way of rows down a tree.
+"""The loops over rows and over cells: histograms, the way of rows down a tree, the best split.
 
 With numba (the extra `boost`) they are compiled when they are first used; without it numpy computes the same
-integers, several times slower. Sums are of integers, so they do not depend on the order of rows.
-
-    `python benchmarks/boost.py --kernels` measures both
+numbers, several times slower (`python benchmarks/boost.py --kernels` measures both). Histograms are sums of
+integers, so they do not depend on the order of rows.
 """
 
 from __future__ import annotations
@@ -11,20 +10,28 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from .bins import Bins
+    from .trees import Nodes
+
 CHANNELS = 3  # gradient, Hessian, rows
+PACKED_ROWS = 1 << 17  # up to this many rows, Hessians and rows are added as one integer of 64 bits
 
 
+@cache
 def has_numba() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
 def histograms(
     codes: np.ndarray,
-    slot: np.ndarray,
+    node: np.ndarray,
+    slots: np.ndarray,
+    used: np.ndarray,
     g: np.ndarray,
     h: np.ndarray,
     offsets: np.ndarray,
@@ -33,23 +40,33 @@ def histograms(
     """Return the sums of g, h and 1 over the rows of each slot in each cell: int64, slots × cells × 3.
 
     codes     rows × features, uint8
-    slot      for each row the histogram it is added to, int32; −1: to none
-    g, h      integers (int64)
+    node      of each row, int32;  slots: of each node the histogram its rows are added to, int32; −1: none
+    used      rows that are added (bool)
+    g, h      integers (int64); h in 0 … 2^26
     """
     out = np.zeros((*shape, CHANNELS), dtype=np.int64)
-    if not len(codes) or not shape[0]:
-        return out
-    kernel = _compiled()[0] if has_numba() else histograms_numpy
-    kernel(codes, slot, g, h, offsets, out)
+    if len(codes) and shape[0]:
+        kernel = histograms_numpy
+        if has_numba():
+            kernel = _compiled()[3 if len(codes) < PACKED_ROWS else 0]
+        kernel(codes, node, slots, used, g, h, offsets, out)
     return out
 
 
 def histograms_numpy(
-    codes: np.ndarray, slot: np.ndarray, g: np.ndarray, h: np.ndarray, offsets: np.ndarray, out: np.ndarray
+    codes: np.ndarray,
+    node: np.ndarray,
+    slots: np.ndarray,
+    used: np.ndarray,
+    g: np.ndarray,
+    h: np.ndarray,
+    offsets: np.ndarray,
+    out: np.ndarray,
 ) -> None:
-    rows = np.flatnonzero(slot >= 0)
-    slots, cells, _ = out.shape
-    flat = out.reshape(slots * cells, CHANNELS)
+    slot = slots[node]
+    rows = np.flatnonzero(used & (slot >= 0))
+    count, cells, _ = out.shape
+    flat = out.reshape(count * cells, CHANNELS)
     where, gs, hs = (
         slot[rows].astype(np.int64) * cells,
         g[rows].astype(np.float64),
@@ -58,21 +75,22 @@ def histograms_numpy(
     for f in range(codes.shape[1]):  # float64 sums of integers below 2^53 are exact
         keys = where + offsets[f] + codes[rows, f]
         for channel, weights in enumerate((gs, hs, None)):
-            flat[:, channel] += np.bincount(keys, weights, minlength=slots * cells).astype(np.int64)
+            flat[:, channel] += np.bincount(keys, weights, minlength=count * cells).astype(np.int64)
 
 
-def descend(codes: np.ndarray, feature: np.ndarray, routes: np.ndarray, node: np.ndarray) -> None:
-    """Move each row from its node down to a leaf, in place.
-
-    feature   of each node, −1: a leaf;  routes: nodes × 256, the child for each cell
-    """
+def descend(codes: np.ndarray, tree: Nodes, bins: Bins, node: np.ndarray) -> None:
+    """Move each row from its node (int32) down to a leaf, in place."""
     if not len(codes):
         return
-    kernel = _compiled()[1] if has_numba() else descend_numpy
-    kernel(codes, feature, routes, node)
+    if has_numba():
+        t = tree
+        _compiled()[1](codes, t.feature, t.left, t.cut, t.flags, t.set_of, t.sets, bins.widths, node)
+    else:
+        descend_numpy(codes, tree, bins, node)
 
 
-def descend_numpy(codes: np.ndarray, feature: np.ndarray, routes: np.ndarray, node: np.ndarray) -> None:
+def descend_numpy(codes: np.ndarray, tree: Nodes, bins: Bins, node: np.ndarray) -> None:
+    feature, routes = tree.feature, tree.routes(bins)
     rows = np.flatnonzero(feature[node] >= 0)
     while len(rows):
         at = node[rows]
@@ -80,29 +98,13 @@ def descend_numpy(codes: np.ndarray, feature: np.ndarray, routes: np.ndarray, no
         rows = rows[feature[node[rows]] >= 0]
 
 
+def compiled_search() -> Callable[..., Any]:
+    """Return the compiled search for the best split (splits.py)."""
+    return _compiled()[2]
+
+
 @cache
-def _compiled() -> tuple[Callable[..., Any], Callable[..., Any]]:
-    from numba import njit
+def _compiled() -> tuple[Callable[..., Any], ...]:
+    from . import compiled as c
 
-    @njit(cache=True, nogil=True)
-    def histogram_loop(codes, slot, g, h, offsets, out):  # type: ignore[no-untyped-def]
-        for i in range(codes.shape[0]):
-            s = slot[i]
-            if s < 0:
-                continue
-            gi, hi = g[i], h[i]
-            for f in range(codes.shape[1]):
-                cell = offsets[f] + codes[i, f]
-                out[s, cell, 0] += gi
-                out[s, cell, 1] += hi
-                out[s, cell, 2] += 1
-
-    @njit(cache=True, nogil=True)
-    def descend_loop(codes, feature, routes, node):  # type: ignore[no-untyped-def]
-        for i in range(codes.shape[0]):
-            at = node[i]
-            while feature[at] >= 0:
-                at = routes[at, codes[i, feature[at]]]
-            node[i] = at
-
-    return histogram_loop, descend_loop
+    return c.histogram_loop, c.descend_loop, c.search_loop, c.packed_histogram_loop

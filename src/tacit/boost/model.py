@@ -12,7 +12,7 @@ from ..parameters import bad
 from . import kernels
 from .bins import Bins
 from .objectives import Objective
-from .trees import LEAF, Tree
+from .trees import LEAF, Nodes, Tree
 
 KINDS = ("gain", "total_gain", "weight", "cover", "total_cover")
 
@@ -77,11 +77,14 @@ class Booster:
         )
 
 
-def leaf_values(tree: Tree, codes: np.ndarray, bins: Bins, node: np.ndarray | None = None) -> np.ndarray:
+def leaf_values(
+    tree: Tree | Nodes, codes: np.ndarray, bins: Bins, node: np.ndarray | None = None
+) -> np.ndarray:
     """Return the value of each row's leaf; `node`, if given, is where each row is, and is moved down."""
     node = np.zeros(len(codes), dtype=np.int32) if node is None else node
-    kernels.descend(codes, np.asarray(tree.feature, dtype=np.int32), tree.routes(bins), node)
-    return np.asarray(np.asarray(tree.value)[node])
+    nodes = tree.nodes() if isinstance(tree, Tree) else tree
+    kernels.descend(codes, nodes, bins, node)
+    return np.asarray(nodes.value[node].astype(np.float64))
 
 
 def thresholds(tree: Tree, bins: Bins) -> Sequence[float | None]:

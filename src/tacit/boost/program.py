@@ -40,7 +40,6 @@ from .splits import SplitRules
 
 HELD_OUT, SAMPLED = 1, 2  # what rows are drawn for
 MOST_ROWS = 1 << 24  # of one party
-OPEN = "open_"  # prefix of the vectors of growing trees
 
 
 @dataclass
@@ -141,11 +140,12 @@ class BoostProgram:
             return agreement.local(self.about, self.about.stages[step], table, own, train, down)
         work = self._read(down)
         state = own.state(work.agreed.key, lambda: self._start(table, work.agreed))
-        state.finish({name: down[name] for name in trees.NAMES})
+        state.finish(work.finished)
+        if state.rounds != work.round:
+            raise BadData("boost: the round of this step is not that of the trees that were sent.")
         parts = []
         if work.asks:
-            open_trees = trees.from_vectors({n: down[OPEN + n] for n in trees.NAMES}, work.agreed.bins)
-            state.grow(open_trees)
+            state.grow(work.growing)
             sampled = train
             if self.rows < 1:
                 sampled = train & draw(own.hashes, self.seed, SAMPLED + work.round, self.rows)
@@ -174,13 +174,14 @@ class BoostProgram:
             nodes = [node for tree, node in work.asks if tree == k]
             if not nodes:
                 continue
-            slots = np.full(work.sizes[k], -1, dtype=np.int32)
+            slots = np.full(len(work.growing[k].feature), -1, dtype=np.int32)
             slots[nodes] = np.arange(len(nodes))
-            slot = np.where(sampled, slots[state.node[k]], -1).astype(np.int32)
-            if self.min_party_rows > 1:  # a node with fewer rows of this party gets nothing of it
-                count = np.bincount(slot[slot >= 0], minlength=len(nodes))
-                slot[(slot >= 0) & (count < self.min_party_rows)[slot]] = -1
-            out.append(histograms(codes, slot, g[k], h[k], bins.offsets, (len(nodes), bins.cells)))
+            if self.min_party_rows > 1:
+                slots[few_rows(work.growing[k], state.node[k][sampled], self.min_party_rows)] = -1
+            found = histograms(
+                codes, state.node[k], slots, sampled, g[k], h[k], bins.offsets, (len(nodes), bins.cells)
+            )
+            out.append(found)
         return np.concatenate(out)
 
     def _read(self, down: Down) -> _Work:
@@ -190,25 +191,24 @@ class BoostProgram:
         asks_vector = down.get("ask")
         if asks_vector is None or asks_vector.dtype != torch.int32 or asks_vector.ndim != 1:
             raise BadData("boost: the nodes of this step are missing.")
-        sizes_vector, finished = down.get(OPEN + "sizes"), down.get("sizes")
-        if sizes_vector is None or finished is None:
-            raise BadData("boost: the trees of this step are missing.")
         flat = asks_vector.tolist()
         asks = [(flat[i], flat[i + 1]) for i in range(0, len(flat) - 1, 2)]
-        sizes, most = sizes_vector.tolist(), self._most_nodes
-        if len(flat) % 2 or asks != sorted(set(asks)) or len(sizes) != (outputs if asks else 0):
+        growing = trees.from_bytes(from_down(down, "growing"), agreed.bins)
+        if len(flat) % 2 or asks != sorted(set(asks)) or len(growing) != (outputs if asks else 0):
             raise BadData("boost: the nodes of this step are not a list of nodes of growing trees.")
-        if (
-            any(not 0 <= k < outputs or not 0 <= n < sizes[k] for k, n in asks)
-            or max(sizes, default=1) > most
-        ):
-            raise BadData(
-                "boost: the nodes of this step are not in the growing trees, or these are too large."
-            )
-        if len(finished) % outputs or len(finished) // outputs > self.trees - bool(asks):
-            raise BadData("boost: more trees were sent than the agreed program has.")
+        sizes = [len(tree.feature) for tree in growing]
+        if any(not 0 <= k < outputs or not 0 <= n < sizes[k] for k, n in asks):
+            raise BadData("boost: the nodes of this step are not in the growing trees.")
+        if max(sizes, default=1) > self._most_nodes:
+            raise BadData("boost: the growing trees are larger than agreed.")
+        numbers = down.get("round")
+        if numbers is None or numbers.dtype != torch.int32 or numbers.shape != (1,):
+            raise BadData("boost: the round of this step is missing.")
+        round_ = int(numbers)
+        if not 0 <= round_ <= self.trees - bool(asks):
+            raise BadData("boost: more rounds were asked for than the agreed program has.")
         is_first = not asks or max(sizes) == 1
-        return _Work(agreed, len(finished) // outputs, asks, sizes, is_first)
+        return _Work(agreed, round_, from_down(down, "trees"), growing, asks, is_first)
 
     @property
     def _most_nodes(self) -> int:
@@ -221,7 +221,7 @@ class BoostProgram:
         agreed, rows, steps = yield from agreement.coordinate(self)
         objective = self.objective(agreed.labels)
         model = Booster(agreed.bins, objective, agreed.base, agreed.labels)
-        down, finished = agreed.to_down(), trees.to_vectors([])
+        down, finished = agreed.to_down(), b""
         losses: list[float] = []
         for round_ in range(self.trees):
             used = self._features(round_)
@@ -231,7 +231,7 @@ class BoostProgram:
             )
             growing, asks = next(growth)
             while True:
-                total = yield _ask(down, finished, growing, asks)
+                total = yield to_down(down, round_, finished, growing, asks)
                 steps += 1
                 if self._judges and max(map(len, growing)) == 1:
                     losses.append(_mean_loss(total[-1 - exact.LIMBS :]))
@@ -242,10 +242,10 @@ class BoostProgram:
                     growing, asks = growth.send(hists)
                 except StopIteration as end:
                     model.trees += end.value
-                    finished = trees.join(finished, trees.to_vectors(end.value))
+                    finished += trees.to_bytes(end.value)
                     break
         if self._judges:
-            total = yield _ask(down, finished, [], [])
+            total = yield to_down(down, self.trees, finished, [], [])
             steps += 1
             losses.append(_mean_loss(total))
         return self._finish(model, rows, losses, steps)
@@ -261,27 +261,61 @@ class BoostProgram:
         return Boosted(model, rows, losses, best, steps)
 
 
+def few_rows(tree: trees.Nodes, node: np.ndarray, least: int) -> np.ndarray:
+    """Return the nodes to which a party adds nothing (bool): those with 1 to `least` − 1 of its rows, their
+    siblings, which the parent's sums would turn into them, and all that is below.
+    """
+    rows = np.bincount(node, minlength=len(tree.feature))
+    splits = np.flatnonzero(tree.feature != trees.LEAF).tolist()
+    for n in reversed(splits):  # children come after their parents
+        left = int(tree.left[n])
+        rows[n] = rows[left] + rows[left + 1]
+    few = (rows > 0) & (rows < least)
+    for n in splits:
+        pair = slice(int(tree.left[n]), int(tree.left[n]) + 2)
+        few[pair] = few[n] or few[pair].any()
+    return few
+
+
 @dataclass(frozen=True)
 class _Work:
     """A tree step, read and checked."""
 
     agreed: Agreed
     round: int
+    finished: bytes
+    growing: list[trees.Nodes]
     asks: list[Ask]
-    sizes: list[int]
     is_first: bool
 
 
-def _ask(
-    down: Mapping[str, Tensor], finished: Mapping[str, Tensor], growing: Sequence[trees.Tree], asks: list[Ask]
+def to_down(
+    down: Mapping[str, Tensor],
+    round_: int,
+    finished: bytes,
+    growing: Sequence[trees.Tree],
+    asks: list[Ask],
 ) -> dict[str, Tensor]:
-    vectors = trees.to_vectors(growing)
+    """Return what a tree step sends."""
     return {
         **down,
-        **finished,
-        **{OPEN + name: vector for name, vector in vectors.items()},
-        "ask": torch.tensor([v for ask in asks for v in ask], dtype=torch.int32),
+        "round": torch.from_numpy(np.array([round_], dtype=np.int32)),
+        "trees": _tensor(finished),
+        "growing": _tensor(trees.to_bytes(growing)),
+        "ask": torch.from_numpy(np.array([v for ask in asks for v in ask], dtype=np.int32)),
     }
+
+
+def _tensor(data: bytes) -> Tensor:
+    return torch.from_numpy(np.frombuffer(bytearray(data), dtype=np.uint8))
+
+
+def from_down(down: Down, name: str) -> bytes:
+    """Return the bytes that were sent under this name."""
+    tensor = down.get(name)
+    if tensor is None or tensor.dtype != torch.uint8 or tensor.ndim != 1:
+        raise BadData(f"boost: {name!r} of this step is missing.")
+    return tensor.numpy().tobytes()
 
 
 def _mean_loss(total: np.ndarray) -> float:

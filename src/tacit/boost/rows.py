@@ -6,11 +6,10 @@ does not depend on how rows are partitioned, and equal rows are always on the sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from torch import Tensor
 
 from ..errors import BadData
 from ..stats.columns import numbers, text_of
@@ -96,40 +95,39 @@ class RowState:
         self._restart()
 
     def _restart(self) -> None:
-        self.margin = np.full((len(self.codes), self.objective.outputs), self.base)
-        self.finished = trees.to_vectors([])
         self.rounds = 0
-        self._open: list[trees.Tree] = []
+        self.margin = np.full((len(self.codes), self.objective.outputs), self.base)
+        self.finished = b""
+        self._open: list[trees.Nodes] = []
         self.node = np.zeros((self.objective.outputs, len(self.codes)), dtype=np.int32)
         self._gradients: tuple[np.ndarray, np.ndarray] | None = None
 
-    def finish(self, vectors: Mapping[str, Tensor]) -> None:
+    def finish(self, data: bytes) -> None:
         """Bring the margins to what the finished trees give."""
-        trees.check_vectors(vectors)
-        if not trees.begins_with(vectors, self.finished):
-            self._restart()
-        new = trees.from_vectors(trees.after(vectors, self.finished), self.bins)
-        if not new:
+        if data == self.finished:
             return
+        if not data.startswith(self.finished):
+            self._restart()
+        new = trees.from_bytes(data[len(self.finished) :], self.bins)
         outputs = self.objective.outputs
+        if len(new) % outputs:
+            raise BadData("boost: the trees of a round are incomplete.")
+        self.rounds += len(new) // outputs
         for t, tree in enumerate(new):
             k = t % outputs
-            first = t < outputs and k < len(self._open) and _extends(tree, self._open[k])
+            first = t < outputs and k < len(self._open) and tree.extends(self._open[k])
             node = self.node[k] if first else np.zeros(len(self.codes), dtype=np.int32)
             self.margin[:, k] += leaf_values(tree, self.codes, self.bins, node)
-        self.finished, self._open, self._gradients = dict(vectors), [], None
-        self.rounds += len(new) // outputs
+        self.finished, self._open, self._gradients = data, [], None
         self.node[:] = 0
 
-    def grow(self, open_trees: Sequence[trees.Tree]) -> None:
+    def grow(self, open_trees: Sequence[trees.Nodes]) -> None:
         """Move every row to its leaf of the growing trees."""
         for k, tree in enumerate(open_trees):
-            if k >= len(self._open) or not _extends(tree, self._open[k]):
+            if k >= len(self._open) or not tree.extends(self._open[k]):
                 self.node[k] = 0
-            if len(tree) > 1:
-                kernels.descend(
-                    self.codes, np.asarray(tree.feature, np.int32), tree.routes(self.bins), self.node[k]
-                )
+            if len(tree.feature) > 1:
+                kernels.descend(self.codes, tree, self.bins, self.node[k])
         self._open = list(open_trees)
 
     def gradients(self, scale: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
@@ -152,19 +150,3 @@ UNITS = 1 << 26  # a gradient has 26 bits beside its sign, more than a float32
 def _to_integers(values: np.ndarray, scale: float) -> np.ndarray:
     whole = np.rint(np.clip(values * scale, -UNITS, UNITS)).astype(np.int64)
     return np.ascontiguousarray(whole.T)
-
-
-def _extends(tree: trees.Tree, earlier: trees.Tree) -> bool:
-    """Whether every split of the earlier tree is one of this tree, so that rows only move further down."""
-    n = len(earlier)
-    return len(tree) >= n and all(
-        earlier.feature[k] == trees.LEAF
-        or (
-            earlier.feature[k] == tree.feature[k]
-            and earlier.cut[k] == tree.cut[k]
-            and earlier.left[k] == tree.left[k]
-            and earlier.default_left[k] == tree.default_left[k]
-            and np.array_equal(earlier.sets.get(k, ()), tree.sets.get(k, ()))
-        )
-        for k in range(n)
-    )

@@ -12,12 +12,14 @@ With monotone constraints w is clipped to the bounds of its node, and the gain i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from .bins import Bins
+from . import kernels
+from .bins import MOST_CELLS, Bins
 from .trees import Split
 
 EPS = 1e-6  # XGBoost's kRtEps: a smaller gain is none
@@ -38,6 +40,12 @@ class SplitRules:
         """Return w of nodes with these sums."""
         w = -self._shrink(g) / np.maximum(h + self.l2, 1e-300)
         return np.clip(w, -self.max_step, self.max_step) if self.max_step else w
+
+    def leaf(self, g: float, h: float) -> float:
+        """Return w of one node: as `weight`, in plain numbers."""
+        shrunk = math.copysign(max(abs(g) - self.l1, 0.0), g) if self.l1 else g
+        w = -shrunk / max(h + self.l2, 1e-300)
+        return min(max(w, -self.max_step), self.max_step) if self.max_step else w
 
     def gain(self, g: np.ndarray, h: np.ndarray, w: np.ndarray | None = None) -> np.ndarray:
         """Return twice the decrease of the loss by a node with value w (None: the best)."""
@@ -80,6 +88,85 @@ def find_splits(
     monotone  of each feature −1, 0 or 1;  limits: nodes × 2, the range of w of each node
     outer     the range of w of each node's parent: XGBoost takes the node's own gain within it
     """
+    search = _search_compiled if kernels.has_numba() else search_numpy
+    gains, cells, lefts, sums, chosen = search(
+        hist, total, bins, rules, scale, usable, monotone, limits, outer
+    )
+    found = []
+    for k in range(len(hist)):
+        gain, cell = float(gains[k]), int(cells[k])
+        if not gain > EPS or gain < rules.gamma:
+            found.append(Found(None, 0.0, sums[k], total[k] - sums[k]))
+            continue
+        f = int(np.searchsorted(bins.offsets, cell, side="right")) - 1
+        is_set = bool(bins.is_category[f])
+        members = chosen[k, : int(bins.widths[f])].copy() if is_set else None
+        split = Split(f, 0 if is_set else cell - int(bins.offsets[f]), bool(lefts[k]), gain, members)
+        found.append(Found(split, gain, sums[k], total[k] - sums[k]))
+    return found
+
+
+Searched = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # gain, cell, default, sums, set
+
+
+def _search_compiled(
+    hist: np.ndarray,
+    total: np.ndarray,
+    bins: Bins,
+    rules: SplitRules,
+    scale: tuple[float, float],
+    usable: np.ndarray | None,
+    monotone: np.ndarray | None,
+    limits: np.ndarray | None,
+    outer: np.ndarray | None,
+) -> Searched:
+    nodes, features = len(hist), len(bins.features)
+    clipped = monotone is not None and limits is not None and outer is not None
+    free = np.zeros((nodes, 2))
+    out = (
+        np.empty(nodes),
+        np.empty(nodes, dtype=np.int64),
+        np.empty(nodes, dtype=bool),
+        np.empty((nodes, 3), dtype=np.int64),
+        np.zeros((nodes, MOST_CELLS), dtype=bool),
+    )
+    kernels.compiled_search()(
+        hist,
+        total,
+        bins.offsets,
+        bins.widths,
+        bins.is_category,
+        np.ones((nodes, features), dtype=bool)
+        if usable is None
+        else np.ascontiguousarray(np.broadcast_to(np.atleast_2d(usable), (nodes, features))),
+        1 / scale[0],
+        1 / scale[1],
+        float(rules.l2),
+        float(rules.l1),
+        float(rules.min_child_weight),
+        max(rules.min_rows, 1),
+        float(rules.max_step),
+        np.zeros(features, dtype=np.int64) if monotone is None else monotone.astype(np.int64),
+        limits if clipped else free,
+        outer if clipped else free,
+        clipped,
+        *out,
+    )
+    return out
+
+
+def search_numpy(
+    hist: np.ndarray,
+    total: np.ndarray,
+    bins: Bins,
+    rules: SplitRules,
+    scale: tuple[float, float],
+    usable: np.ndarray | None,
+    monotone: np.ndarray | None,
+    limits: np.ndarray | None,
+    outer: np.ndarray | None,
+) -> Searched:
+    """The same search without numba, over all nodes and cells at once."""
     nodes, unit = len(hist), np.array([1 / scale[0], 1 / scale[1], 1.0])
     layout = _Layout.of(bins)
     values = hist.copy()
@@ -108,25 +195,15 @@ def find_splits(
         stacked = np.concatenate(gains, axis=1)
     else:
         stacked = gains[0]
-    best, cells = np.argmax(stacked, axis=1), prefix.shape[1]
-    found = []
-    for k in range(nodes):
-        cell, default_left = int(best[k]) % cells, bool(best[k] >= cells)
-        most = float(stacked[k, best[k]])
-        left = sides[int(default_left)][k, cell]
-        if not most > EPS or most < rules.gamma:
-            found.append(Found(None, 0.0, left, total[k] - left))
-            continue
-        f = int(layout.feature[cell])
-        cut, chosen = cell - int(bins.offsets[f]), None
-        if bins.is_category[f]:
-            assert order is not None
-            start = int(bins.offsets[f])
-            chosen = np.zeros(int(bins.widths[f]), dtype=bool)
-            chosen[order[k, start : cell + 1] - start] = True
-            cut = 0
-        found.append(Found(Split(f, cut, default_left, most, chosen), most, left, total[k] - left))
-    return found
+    best, count = np.argmax(stacked, axis=1), prefix.shape[1]
+    every, cell, default_left = np.arange(nodes), best % count, best >= count
+    chosen = np.zeros((nodes, MOST_CELLS), dtype=bool)
+    for k in every.tolist():
+        start = int(bins.offsets[layout.feature[cell[k]]])
+        if order is not None and bins.is_category[layout.feature[cell[k]]]:
+            chosen[k, order[k, start : cell[k] + 1] - start] = True
+    sums = np.where(default_left[:, None], sides[1][every, cell], sides[0][every, cell])
+    return stacked[every, best], cell, default_left, sums, chosen
 
 
 @dataclass(frozen=True)

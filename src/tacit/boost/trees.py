@@ -7,19 +7,17 @@ set. Rows without a value go where `default_left` says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ..errors import BadData
 from .bins import MOST_CELLS, Bins
 
 LEAF = -1
 SET_BYTES = MOST_CELLS // 8
-NAMES = ("sizes", "feature", "cut", "default", "left", "value", "sets")
 
 
 @dataclass
@@ -78,125 +76,135 @@ class Tree:
                 deep[self.left[node]] = deep[self.left[node] + 1] = deep[node] + 1
         return max(deep)
 
-    def routes(self, bins: Bins) -> np.ndarray:
-        """Return for each node and cell the child that a row goes to; of a leaf, the leaf itself (int32)."""
-        n = len(self)
-        feature, left = np.asarray(self.feature), np.asarray(self.left, dtype=np.int32)
-        goes_left = np.arange(MOST_CELLS) <= np.asarray(self.cut)[:, None]
-        for node, chosen in self.sets.items():
-            goes_left[node] = False
-            goes_left[node, : len(chosen)] = chosen
-        places = np.flatnonzero(feature != LEAF)
-        goes_left[places, bins.widths[feature[places]]] = np.asarray(self.default_left)[places]
-        table = np.where(goes_left, left[:, None], left[:, None] + 1).astype(np.int32)
-        leaves = np.flatnonzero(feature == LEAF)
-        table[leaves] = np.arange(n, dtype=np.int32)[leaves, None]
-        return table
+    def nodes(self) -> Nodes:
+        """Return what predictions need, as arrays."""
+        sets = np.zeros((len(self.sets), MOST_CELLS), dtype=bool)
+        flags = np.array(self.default_left, dtype=np.uint8)
+        for k, node in enumerate(sorted(self.sets)):
+            flags[node] += 2
+            sets[k, : len(self.sets[node])] = self.sets[node]
+        return Nodes(
+            np.array(self.feature, dtype=np.int16),
+            np.array(self.left, dtype=np.int16),
+            np.array(self.cut, dtype=np.uint8),
+            flags,
+            np.array(self.value, dtype=np.float32),
+            sets,
+            _number_sets(flags),
+        )
 
     def check(self, bins: Bins) -> None:
-        """Raise BadData unless this is a tree over these bins: what another party sent is not trusted."""
-        n, seen = len(self), np.zeros(len(self), dtype=np.int64)
-        for node in range(n):
-            f = self.feature[node]
-            if f == LEAF:
-                continue
-            if not 0 <= f < len(bins.features):
-                raise BadData(f"node {node} of a tree splits feature {f}; there are {len(bins.features)}.")
-            if not node < self.left[node] < n - 1:
-                raise BadData(f"node {node} of a tree has no valid children.")
-            if bins.is_category[f] != (node in self.sets):
-                raise BadData(f"node {node} of a tree has a split of another kind than its feature.")
-            if not 0 <= self.cut[node] < int(bins.widths[f]):
-                raise BadData(f"node {node} of a tree has a cut outside its feature's cells.")
-            seen[self.left[node] : self.left[node] + 2] += 1
-        if (seen[1:] != 1).any() or not np.isfinite(self.value).all():
-            raise BadData("the nodes of a tree do not form one tree with finite leaves.")
+        """Raise BadData unless this is a tree over these bins."""
+        try:
+            nodes = self.nodes()
+        except (OverflowError, IndexError, ValueError):
+            raise BadData("a tree has numbers that no tree over bins has.") from None
+        check_nodes(nodes, bins)
 
 
-def to_vectors(trees: Sequence[Tree]) -> dict[str, Tensor]:
-    """Return what predictions of these trees need, as small vectors."""
-    sets = [
-        np.packbits(np.pad(t.sets[node], (0, MOST_CELLS - len(t.sets[node]))))
-        for t in trees
-        for node in sorted(t.sets)
-    ]
-    default = [2 * (n in t.sets) + int(d) for t in trees for n, d in enumerate(t.default_left)]
-    return {
-        "sizes": torch.tensor([len(t) for t in trees], dtype=torch.int32),
-        "feature": torch.tensor([v for t in trees for v in t.feature], dtype=torch.int16),
-        "cut": torch.tensor([v for t in trees for v in t.cut], dtype=torch.uint8),
-        "default": torch.tensor(default, dtype=torch.uint8),
-        "left": torch.tensor([v for t in trees for v in t.left], dtype=torch.int16),
-        "value": torch.tensor([v for t in trees for v in t.value], dtype=torch.float32),
-        "sets": torch.from_numpy(np.concatenate(sets) if sets else np.zeros(0, dtype=np.uint8)),
-    }
+class Nodes(NamedTuple):
+    """A tree as arrays over its nodes; the flags are 1: missing values go left, 2: a set decides."""
+
+    feature: np.ndarray
+    left: np.ndarray
+    cut: np.ndarray
+    flags: np.ndarray
+    value: np.ndarray
+    sets: np.ndarray  # sets × 256 cells, bool: those that go left
+    set_of: np.ndarray  # of each node, the place of its set; −1: none
+
+    def extends(self, earlier: Nodes) -> bool:
+        """Whether every split of the earlier tree is one of this one: rows then only move further down."""
+        n = len(earlier.feature)
+        if len(self.feature) < n:
+            return False
+        at = np.flatnonzero(earlier.feature != LEAF)
+        if not all(np.array_equal(mine[at], theirs[at]) for mine, theirs in zip(self[:4], earlier[:4])):
+            return False
+        sets = earlier.set_of[at] >= 0
+        return np.array_equal(self.sets[self.set_of[at][sets]], earlier.sets[earlier.set_of[at][sets]])
+
+    def routes(self, bins: Bins) -> np.ndarray:
+        """Return for each node and cell the child that a row goes to; of a leaf, the leaf itself (int32)."""
+        left = self.left.astype(np.int32)
+        goes_left = np.arange(MOST_CELLS) <= self.cut[:, None]
+        with_set = self.set_of >= 0
+        goes_left[with_set] = self.sets[self.set_of[with_set]]
+        places = np.flatnonzero(self.feature != LEAF)
+        goes_left[places, bins.widths[self.feature[places]]] = (self.flags[places] & 1).astype(bool)
+        table = np.where(goes_left, left[:, None], left[:, None] + 1).astype(np.int32)
+        leaves = np.flatnonzero(self.feature == LEAF)
+        table[leaves] = leaves[:, None]
+        return table
 
 
-def join(first: Mapping[str, Tensor], then: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the vectors of the trees of both, in order."""
-    return {name: torch.cat([first[name], then[name]]) for name in NAMES}
+def _number_sets(flags: np.ndarray) -> np.ndarray:
+    has_set = flags >> 1
+    if not has_set.any():
+        return np.full(len(flags), -1, dtype=np.int16)
+    return np.where(has_set, np.cumsum(has_set, dtype=np.int16) - 1, -1).astype(np.int16)
 
 
-def begins_with(vectors: Mapping[str, Tensor], start: Mapping[str, Tensor]) -> bool:
-    """Whether the trees of `vectors` begin with those of `start`, to the last bit."""
-    return all(
-        len(start[name]) <= len(vectors[name]) and torch.equal(vectors[name][: len(start[name])], start[name])
-        for name in NAMES
-    )
-
-
-def after(vectors: Mapping[str, Tensor], start: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the vectors of the trees that follow `start`."""
-    return {name: vectors[name][len(start[name]) :] for name in NAMES}
-
-
-def check_vectors(vectors: Mapping[str, Tensor]) -> None:
-    """Raise BadData unless these are the vectors of trees, by their names, types and lengths."""
-    kinds = (torch.int32, torch.int16, torch.uint8, torch.uint8, torch.int16, torch.float32, torch.uint8)
-    for name, kind in zip(NAMES, kinds):
-        if name not in vectors or vectors[name].dtype != kind or vectors[name].ndim != 1:
-            raise BadData(f"trees: {name!r} is missing, or of another type.")
-    sizes, default = vectors["sizes"], vectors["default"]
-    nodes = int(sizes.sum())
+def check_nodes(nodes: Nodes, bins: Bins) -> None:
+    """Raise BadData unless this is a tree over these bins: what another party sent is not trusted."""
+    n, features = len(nodes.feature), len(bins.features)
+    at = np.flatnonzero(nodes.feature != LEAF)
+    f, first = nodes.feature[at], nodes.left[at].astype(np.int64)
+    if len(at) and (f.min() < 0 or f.max() >= features):
+        raise BadData(f"a node of a tree splits a feature that is not one of the {features}.")
+    if len(at) and ((first <= at).any() or first.max() >= n - 1):
+        raise BadData("a node of a tree has no valid children.")
+    with_set = (nodes.flags[at] >> 1).astype(bool)
     if (
-        bool((sizes < 1).any())
-        or any(len(vectors[name]) != nodes for name in NAMES[1:-1])
-        or bool((default > 3).any())
-        or len(vectors["sets"]) != int((default >> 1).sum()) * SET_BYTES
+        nodes.flags.max() > 3
+        or len(nodes.sets) != int(with_set.sum())
+        or (bins.is_category[f] != with_set).any()
     ):
-        raise BadData("trees: vectors of different lengths.")
+        raise BadData("a node of a tree has a split of another kind than its feature.")
+    if (nodes.cut[at] >= bins.widths[f]).any():
+        raise BadData("a node of a tree has a cut outside its feature's cells.")
+    if (np.bincount(np.concatenate([first, first + 1]), minlength=n)[1:] != 1).any() or not np.isfinite(
+        nodes.value
+    ).all():
+        raise BadData("the nodes of a tree do not form one tree with finite leaves.")
 
 
-def from_vectors(vectors: Mapping[str, Tensor], bins: Bins) -> list[Tree]:
-    """Return the trees that `to_vectors` described; raise BadData for anything else."""
-    check_vectors(vectors)
-    sizes, feature, cut, default, left, value, packed = (vectors[name].numpy() for name in NAMES)
-    marked = int((default >> 1).sum())
-    sets = np.unpackbits(packed).reshape(marked, MOST_CELLS).astype(bool)
-    trees, start, used = [], 0, 0
-    for size in sizes.tolist():
-        part = slice(start, start + size)
-        flags, places = default[part], np.flatnonzero(default[part] >> 1).tolist()
-        features = feature[part].tolist()
-        own = {}
-        for node in places:
-            f = features[node]
-            width = int(bins.widths[f]) if 0 <= f < len(bins.features) else 0
-            own[node], used = sets[used, :width].copy(), used + 1
-        zeros = [0.0] * size
-        tree = Tree(
-            features,
-            cut[part].tolist(),
-            (flags & 1).astype(bool).tolist(),
-            left[part].tolist(),
-            value[part].astype(np.float64).tolist(),
-            own,
-            list(zeros),
-            list(zeros),
-            [0] * size,
-            list(zeros),
-        )
-        tree.check(bins)
-        trees.append(tree)
-        start += size
+_HEAD = np.dtype("<u2")  # nodes, sets
+_PARTS = (("<i2", "feature"), ("<i2", "left"), ("u1", "cut"), ("u1", "flags"), ("<f4", "value"))
+_NODE = sum(np.dtype(kind).itemsize for kind, _ in _PARTS)
+
+
+def to_bytes(trees: Sequence[Tree]) -> bytes:
+    """Return what predictions of these trees need: 10 bytes a node, and 32 for the set of a category."""
+    out = []
+    for tree in trees:
+        nodes = tree.nodes()
+        out.append(np.array([len(tree), len(nodes.sets)], dtype=_HEAD).tobytes())
+        out += [column.astype(kind, copy=False).tobytes() for (kind, _), column in zip(_PARTS, nodes)]
+        out.append(np.packbits(nodes.sets).tobytes())
+    return b"".join(out)
+
+
+def from_bytes(data: bytes, bins: Bins) -> list[Nodes]:
+    """Return the trees that `to_bytes` described; raise BadData for anything else."""
+    trees, at = [], 0
+    while at < len(data):
+        if len(data) < at + 4:
+            raise BadData("trees: the last one is cut off.")
+        n, marked = np.frombuffer(data, _HEAD, 2, at).tolist()
+        end = at + 4 + n * _NODE + marked * SET_BYTES
+        if not n or end > len(data):
+            raise BadData("trees: one is empty or cut off.")
+        at += 4
+        columns: list[np.ndarray] = []
+        for kind, _ in _PARTS:
+            columns.append(np.frombuffer(data, kind, n, at))
+            at += columns[-1].nbytes
+        packed = np.frombuffer(data, np.uint8, marked * SET_BYTES, at)
+        at = end
+        sets = np.unpackbits(packed).reshape(marked, MOST_CELLS).astype(bool)
+        feature, left, cut, flags, value = columns
+        nodes = Nodes(feature, left, cut, flags, value, sets, _number_sets(flags))
+        check_nodes(nodes, bins)
+        trees.append(nodes)
     return trees

@@ -167,7 +167,11 @@ class ClientWatch:
 
 def client_lines(value: dict[str, Any]) -> list[str]:
     """Say at the end what a client contributed and saw, from what `deployed.take_part` returns."""
-    epsilon = "" if value["epsilon"] is None else f"; its account is at ε = {value['epsilon']:.4g}"
+    parts = {"training": value["epsilon"], "the preparation of the table": value["preparation_epsilon"]}
+    spent = {what: cost for what, cost in parts.items() if cost is not None}
+    epsilon = f"; its account is at ε = {sum(spent.values()):.4g}" if spent else ""
+    if value["preparation_epsilon"] is not None:
+        epsilon += f" ({' and '.join(f'{cost:.4g} for {what}' for what, cost in spent.items())})"
     few = "; it has fewer rows than agreed (min_rows) and contributed none" if value["small"] else ""
     lines = [
         f"the run is over: {value['party']} answered {value['rounds_answered']} of {value['rounds']} rounds "
@@ -178,7 +182,7 @@ def client_lines(value: dict[str, Any]) -> list[str]:
         lines.append(f"all parties together: {shown}")
     if value["model"] is not None:
         lines.append(f"the model is in {value['model']}: `tacit predict {value['model']} new.csv` uses it")
-        lines.append(f"its SHA-256 is {value['model_sha256']}; it is the same at every party")
+        lines.append(f"its SHA-256 is {value['model_sha256']}; compare it with the other parties'")
     else:
         lines.append("the server sent no final model")
     return [*lines, f"what {value['party']} saw and remembers is in {value['state']}"]

@@ -28,6 +28,7 @@ MODULES: tuple[str, ...] = (
     "join",
     "predict",
     "stats",
+    "boost",
     "export",
     "ledger",
     "provision",

@@ -580,7 +580,7 @@ def _layout(p: Plan) -> Mapping[str, Any]:
 def _preparation(p: Plan) -> Iterator[Conflict]:
     layout = _layout(p)
     is_small_known = layout.get("min_rows") is not None or layout.get("small", "refuse") != "refuse"
-    if is_small_known and (_has_noise(p) or p.private is not None):
+    if is_small_known and (_has_noise(p) or p.private is not None or layout.get("fit_epsilon")):
         yield Conflict(
             "min_rows",
             "in [data] it shows whether a party has so many rows, which ε does not cover",

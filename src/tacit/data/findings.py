@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -98,11 +98,15 @@ class Inspection:
 
 
 def inspect_table(
-    frame: DataFrame, label: str | None = None, by: str | None = None, categories: Sequence[str] = ()
+    frame: DataFrame,
+    label: str | None = None,
+    by: str | None = None,
+    categories: Sequence[str] = (),
+    locate: Callable[[int], str] = show_row,
 ) -> Inspection:
     """Return everything about a table that a job for it must decide, with a proposal for each.
 
-    `categories` are columns that the user knows to be codes.
+    `categories` are columns that the user knows to be codes; `locate` names a row by its position.
     """
     frame = frame.rename(columns=str).reset_index(drop=True)
     names = list(frame.columns)
@@ -126,7 +130,7 @@ def inspect_table(
                 f"No column of parties was given; {sites[0]!r} looks like one.",
                 "One party for each value; change `by` if it is another.",
             )
-    _inspect_label(frame, found)
+    _inspect_label(frame, found, locate)
     rows = frame[frame[found.label].notna()]
     for name in names:
         if name in (found.label, found.by):
@@ -164,7 +168,7 @@ def guess_label(frame: DataFrame) -> str:
     return next(iter([*both, *named, *two, names[-1]]))
 
 
-def _inspect_label(frame: DataFrame, found: Inspection) -> None:
+def _inspect_label(frame: DataFrame, found: Inspection, locate: Callable[[int], str]) -> None:
     import pandas as pd
 
     name, column = found.label, frame[found.label]
@@ -180,7 +184,7 @@ def _inspect_label(frame: DataFrame, found: Inspection) -> None:
     gaps = int(column.isna().sum())
     if gaps:
         found.settings["missing_label"] = "drop"
-        first = show_row(int(column.isna().to_numpy().argmax()))
+        first = locate(int(column.isna().to_numpy().argmax()))
         found.note(
             *("missing outcome", name),
             f"{gaps} of {len(frame)} rows have no {name!r}, the first is {first}.",

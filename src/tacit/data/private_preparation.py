@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ..accounting import discrete
 from ..errors import BadData, BadParameter
-from ..parameters import bad
+from ..parameters import bad, nearest
 from .cells import CYCLES
 from .people import people_of
 from .pipeline import Pipeline
@@ -80,15 +80,26 @@ class PrivatePreparation:
                 problems.append(str(bad("preparation", key, value, must_be)))
         if self.recipe.scaling != "standard" or self.recipe.impute != "mean":
             problems.append("preparation: with fit_epsilon, scaling is 'standard' and impute is 'mean'.")
-        for name in self.recipe.numeric:
-            low, high = self.range_of(name)
-            if not (math.isfinite(low) and math.isfinite(high) and low < high):
-                problems.append(
-                    f"preparation: with fit_epsilon, every number needs declared bounds, and {name!r} has "
-                    f"none. Declare what is known without looking at the rows: bounds={{{name!r}: (0, 120)}}."
-                )
+        unbounded = [name for name in self.recipe.numeric if not self._is_bounded(name)]
+        if unbounded:
+            names = ", ".join(map(repr, unbounded))
+            problems.append(
+                f"preparation: with fit_epsilon, every number needs declared bounds, and {names} "
+                f"{'has' if len(unbounded) == 1 else 'have'} none. Declare the lowest and the highest value "
+                f'known without looking at the rows: bounds = {{ "{unbounded[0]}" = [low, high] }}.'
+                + (" Days count from 1970-01-01." if any(n.endswith(" days") for n in unbounded) else "")
+            )
+        for name in (n for n in self.bounds if n not in self.recipe.numeric):
+            problems.append(
+                f"preparation: bounds has {name!r}, which is not a number of the table. "
+                f"{nearest(name, list(self.recipe.numeric))}".rstrip()
+            )
         if problems:
             raise BadParameter("\n".join(problems))
+
+    def _is_bounded(self, name: str) -> bool:
+        low, high = self.range_of(name)
+        return math.isfinite(low) and math.isfinite(high) and low < high
 
     def range_of(self, name: str) -> tuple[float, float]:
         """Return the declared bounds of a number; NaN if it has none."""
@@ -97,7 +108,10 @@ class PrivatePreparation:
             return -1.0, 1.0
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             return math.nan, math.nan
-        return float(pair[0]), float(pair[1])
+        try:
+            return float(pair[0]), float(pair[1])
+        except (TypeError, ValueError, OverflowError):  # not numbers
+            return math.nan, math.nan
 
     @property
     def unit(self) -> int:
@@ -201,7 +215,10 @@ class PrivatePreparation:
             low, high = self.range_of(name)
             n = max(float(total[0]) / self.unit, 1.0)
             center = min(max(float(total[1]) / SCALE / n, 0.0), 1.0)
-            wide = math.sqrt(max(float(total[2]) / SCALE / n - center**2, LEAST_DEVIATION**2))
+            # a variance below its noise is not known, and a deviation near 0 would make the column huge
+            noise = self.multiplier * math.sqrt(self.parties * (1 + 4 * center**2)) / n
+            least = max(LEAST_DEVIATION**2, min(noise, 0.25))  # no variance on [0, 1] exceeds 1/4
+            wide = math.sqrt(max(float(total[2]) / SCALE / n - center**2, least))
             mean.append(low + center * (high - low))
             std.append(wide * (high - low))
             total = total[3:]

@@ -626,15 +626,23 @@ def is_regression(name: str, label: str, column: Series, regression: bool | None
     return bool(number and column.nunique() > 2)
 
 
-def to_target(name: str, label: str, column: Series, regression: bool) -> np.ndarray:
-    """Return the labels: integers or text for classes, float64 for a regression."""
+DROP_LABEL = "Fill or drop them first, or leave them out with missing_label='drop'."
+
+
+def to_target(
+    name: str, label: str, column: Series, regression: bool, remedy: str = DROP_LABEL
+) -> np.ndarray:
+    """Return the labels: integers or text for classes, float64 for a regression.
+
+    `remedy` says what to do about missing labels.
+    """
     import pandas as pd
 
     if column.isna().any():
         first = int(column.isna().to_numpy().argmax())
         raise BadData(
             f"{name}: {int(column.isna().sum())} rows have no {label!r}, the first is {show_row(first)}. "
-            "Fill or drop them first, or leave them out with missing_label='drop'."
+            f"{remedy}"
         )
     number = pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
     if regression:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import toml
+from ..data.cells import show_row
 from ..data.findings import Finding, Inspection, inspect_table
 from ..data.recipe import Recipe
 from ..data.table_files import read_header, read_table
@@ -89,7 +90,14 @@ def draft_job(
         frame, by = _join(dict(zip(names, frames)), notes), PARTY
     else:
         frame = frames[0].rename(columns=str)
-    found = inspect_table(frame, label, by, categories)
+
+    def locate(place: int) -> str:
+        k = 0
+        while place >= len(frames[k]):
+            place, k = place - len(frames[k]), k + 1
+        return show_row(place) if len(frames) == 1 else f"row {place + 1} (line {place + 2}) of {paths[k]}"
+
+    found = inspect_table(frame, label, by, categories, locate)
     found.findings[:0] = notes
     for key, value in reading.items():
         what = {"encoding": "Not UTF-8; read as", "decimal": "Numbers have a decimal comma; decimal sign"}[
@@ -164,12 +172,9 @@ def _simulated(paths: list[str], found: Inspection) -> dict[str, Any]:
 def _layout(frame: DataFrame, found: Inspection) -> dict[str, Any]:
     """Return [data] of a job for real parties: the columns and categories of each party's file."""
     given = found.settings
-    if found.label in given.get("missing_codes", {}) or "missing_label" in given:
-        found.note(
-            *("missing outcome", found.label),
-            "A party refuses its file if rows have no outcome.",
-            "Remove those rows from the files first.",
-        )
+    _replace_treatment(
+        found, "typos", "Correct them in every file, and remove them below; until then they are own values."
+    )
     rows = frame[frame[found.label].notna()]
     hidden = {found.label, found.by, PARTY, given.get("group"), *given.get("drop", ())}
     names = [c for c in map(str, frame.columns) if c not in hidden]
@@ -191,24 +196,29 @@ def _layout(frame: DataFrame, found: Inspection) -> dict[str, Any]:
         "date_formats": dict(recipe.date_formats),
         "missing_codes": {k: list(v) for k, v in codes.items()},
     }
-    if "group" in given:
-        layout["group"] = given["group"]
+    for key in ("group", "missing_label"):
+        if key in given:
+            layout[key] = given[key]
     if "min_rows" in given:  # nobody has the rows of two parties, so none can be merged
         layout |= {"min_rows": given["min_rows"], "small": "drop"}
-        found.findings[:] = [
-            replace(f, treatment='They contribute no rows (small = "drop"), and receive the model.')
-            if f.problem == "tiny parties"
-            else f
-            for f in found.findings
-        ]
+        treatment = 'They contribute no rows (small = "drop"), and receive the model.'
+        _replace_treatment(found, "tiny parties", treatment)
     return {k: v for k, v in layout.items() if v not in (None, [], {})}
+
+
+def _replace_treatment(found: Inspection, problem: str, treatment: str) -> None:
+    """State what becomes of a problem between real parties."""
+    found.findings[:] = [
+        replace(f, treatment=treatment) if f.problem == problem else f for f in found.findings
+    ]
 
 
 def _write(settings: Mapping[str, Any], found: Inspection, paths: list[str], real: bool, name: str) -> str:
     """Return the text of the job file."""
     verb = f"tacit party --kit KIT {name} (each party adds --data FILE)" if real else f"tacit run {name}"
     lines = [f"# Drafted by `tacit job new {' '.join(paths)}`. Check every comment, then: {verb}", ""]
-    lines += _comments([f for f in found.findings if not any(f.problem in p for p in EXPLAINS.values())])
+    beside = [f for key, value in settings.items() for f in _about(key, value, found)]
+    lines += _comments([f for f in found.findings if f not in beside])
     lines.append("[data]")
     inline = {k: v for k, v in settings.items() if not isinstance(v, dict)}
     for key, value in inline.items():

@@ -241,6 +241,8 @@ def _held_out(p: Plan) -> str:
     if isinstance(p.fed, Elsewhere):
         return f"of each party with at least {p.min_rows} of them (min_rows); a party with fewer reports none"
     fewer = int((p.fed.held.sizes < p.min_rows).sum())
+    if not fewer:
+        return f"of each party: all {len(p.fed)} have at least {p.min_rows} of them (min_rows)"
     return (
         f"of each party with at least {p.min_rows} of them (min_rows); {fewer} of {len(p.fed)} parties "
         "hold back fewer and report none"

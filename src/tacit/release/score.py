@@ -8,13 +8,16 @@ it, nor on the machine, beyond the last digits.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..data.cells import float_texts, to_text
+from ..data.recipe import OTHER
 from ..data.table_files import NULLS
 from ..errors import BadData, BadRun
 from ..parameters import bad, nearest
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from .release import Release
 
 TRUE, FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")  # as `read_table` reads them
+CODE = r"0\d+"  # a number with leading zeros is a code
 ROWS = 8192  # evaluated at a time, which bounds memory
 
 
@@ -40,7 +44,10 @@ def score(release: Release, module: nn.Module, rows: Any, threshold: float | Non
         x, index = _encoded(release, rows), pd.RangeIndex(len(rows))
     else:
         frame, notes = select_columns(release.pipeline, rows)
-        x, index = release.pipeline.encode(interpret(frame, release.pipeline.recipe)), frame.index
+        recipe = release.pipeline.recipe
+        frame = interpret(frame, recipe)
+        x, index = release.pipeline.encode(frame), frame.index
+        notes += note_unseen(count_unseen(frame, recipe), recipe)
     columns = decode(release, evaluate(release, module, x), threshold)
     scored = pd.DataFrame(columns, index=index)
     scored.attrs["notes"] = notes
@@ -89,10 +96,19 @@ def interpret(frame: pandas.DataFrame, recipe: Recipe, decimal: str = ".") -> pa
     """Return the cells of text columns as the recipe's columns have them; typed columns stay as they are.
 
     A cell means the same whatever the other rows are: a column of text is read as the training table was,
-    cell by cell.
+    cell by cell. Numbers are refused where the categories are codes with leading zeros: 1067 is not 01067.
     """
     import pandas as pd
 
+    coded = [name for name in frame.columns if _has_lost_zeros(frame[name], recipe.categories.get(name, ()))]
+    if coded:
+        kinds = ", ".join(f"{name!r}: str" for name in coded)
+        example = next(v for v in recipe.categories[coded[0]] if re.fullmatch(CODE, v))
+        raise BadData(
+            f"predict: the categories of {', '.join(map(repr, coded))} are codes with leading zeros, like "
+            f"{example!r}, and the table has numbers there. Read them as text: "
+            f"pandas.read_csv(…, dtype={{{kinds}}})."
+        )
     out = {}
     for name in frame.columns:
         column = frame[name]
@@ -108,6 +124,38 @@ def interpret(frame: pandas.DataFrame, recipe: Recipe, decimal: str = ".") -> pa
             column = column.map(lambda v, known=known: v if v in known else _as_category(v, known))
         out[name] = column
     return pd.DataFrame(out, index=frame.index)
+
+
+def count_unseen(frame: pandas.DataFrame, recipe: Recipe) -> dict[str, tuple[int, str]]:
+    """Return, by column, how many cells are not among its categories, and the first of them."""
+    unseen = {}
+    for name, values in recipe.categories.items():
+        texts = to_text(recipe.column_of(frame, name).dropna())
+        foreign = ~np.isin(texts, [*values, *float_texts(values).values()])
+        if foreign.any():
+            unseen[name] = (int(foreign.sum()), str(texts[foreign][0]))
+    return unseen
+
+
+def note_unseen(unseen: Mapping[str, tuple[int, str]], recipe: Recipe) -> list[str]:
+    """Return one note for each column with cells that are not among its categories."""
+    notes = []
+    for name, (count, example) in unseen.items():
+        as_what = f"as {OTHER!r}" if OTHER in recipe.categories[name] else "as no category"
+        rows = "1 row" if count == 1 else f"{count:,} rows"
+        notes.append(
+            f"{name!r} has values that are not among its categories, in {rows}, like {example!r}: they count "
+            f"{as_what}."
+        )
+    return notes
+
+
+def _has_lost_zeros(column: Any, categories: Sequence[str]) -> bool:
+    """Whether a column has numbers where the categories are codes like 01067."""
+    import pandas as pd
+
+    is_number = pd.api.types.is_numeric_dtype(column) and bool(column.notna().any())
+    return is_number and any(re.fullmatch(CODE, value) for value in categories)
 
 
 def _as_number(text: str, decimal: str) -> str:

@@ -17,7 +17,15 @@ from ..errors import BadData, BadParameter
 from ..files import check_free
 from ..parameters import bad, nearest
 from .release import Release
-from .score import check_threshold, decode, evaluate, interpret, select_columns
+from .score import (
+    check_threshold,
+    count_unseen,
+    decode,
+    evaluate,
+    interpret,
+    note_unseen,
+    select_columns,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -67,6 +75,7 @@ def score_file(
                 f"predict: --keep {column}: the output has a column of this name. Rename yours."
             )
     notes: list[str] = []
+    unseen: dict[str, tuple[int, str]] = {}
     count = 0
 
     def parts() -> Iterator[pandas.DataFrame]:
@@ -75,11 +84,15 @@ def score_file(
         for chunk in read_chunks(path, separator=separator):
             frame, notes = select_columns(release.pipeline, chunk, keep)
             try:
-                x = release.pipeline.encode(interpret(frame, release.pipeline.recipe, decimal))
+                frame = interpret(frame, release.pipeline.recipe, decimal)
+                x = release.pipeline.encode(frame)
                 columns = decode(release, evaluate(release, module, x), threshold)
             except BadData as error:
                 place = f", in rows from {count + 1:,} on" if count else ""
                 raise BadData(f"{path}{place}: {error}") from None
+            for name, (cells, example) in count_unseen(frame, release.pipeline.recipe).items():
+                before, first = unseen.get(name, (0, example))
+                unseen[name] = (before + cells, first)
             scores = chunk[list(keep)].assign(**columns)
             count += len(scores)
             yield scores
@@ -87,4 +100,4 @@ def score_file(
             raise BadData(f"{path} has column names and no rows. Give at least one row.")
 
     write_table(parts(), file, text_columns=keep)
-    return Scored(count, file, notes)
+    return Scored(count, file, [*notes, *note_unseen(unseen, release.pipeline.recipe)])

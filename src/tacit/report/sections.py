@@ -116,8 +116,7 @@ def _run_tiles(run: RunRecord) -> list[Safe]:
     # an infinite ε gives no privacy
     spent = [s for s in (run.ledger or {}).get("spent") or [] if is_finite(s.get("epsilon"))]
     if spent:
-        epsilon, delta = (significant(spent[-1].get(k)) for k in ("epsilon", "delta"))
-        budget = tile("Privacy budget spent", f"ε = {epsilon}", f"δ = {delta}")
+        budget = _budget(spent)
     elif run.ledger is None:
         budget = tile("Differential privacy", "not known yet")
     else:
@@ -128,6 +127,18 @@ def _run_tiles(run: RunRecord) -> list[Safe]:
         tile("Parties", count(len(fed.get("parties") or [])), rows),
         budget,
     ]
+
+
+def _budget(spent: Sequence[Mapping[str, Any]]) -> Safe:
+    """What one person has spent: the preparation of the tables, and the largest of the other lines."""
+    before = [s for s in spent if str(s.get("mechanism", "")).startswith("preparation:")]
+    others = [s for s in spent if s not in before]
+    most = max(others, key=lambda s: float(s["epsilon"]), default=None)
+    lines = [*before[-1:], *([most] if most else [])]
+    epsilon, delta = (sum(float(s.get(k) or 0) for s in lines) for k in ("epsilon", "delta"))
+    parts = " + ".join(significant(s["epsilon"]) for s in lines)
+    how = f", {parts} for preparation and training" if len(lines) > 1 else ""
+    return tile("Privacy budget spent", f"ε = {significant(epsilon)}", f"δ = {significant(delta)}{how}")
 
 
 def results(page: Page) -> Section | None:

@@ -261,9 +261,9 @@ class Hub:
                     self.failures[name] = stopping.to_reason(bytes(envelope.payload)), time.monotonic()
                     receipt = pack(FAILED, name, name)
                     self._enter(connection, QueuedFrame(name, ENTRY + len(receipt), receipt))
-                    continue
-                for each in (data,) if self.tap is None else self.tap(name, envelope.to, data):
-                    self._pass_on(connection, envelope.to, each)
+                else:
+                    for each in (data,) if self.tap is None else self.tap(name, envelope.to, data):
+                        self._pass_on(connection, envelope.to, each)
                 while self.held.get(name, 0) > QUOTA:
                     room.clear()
                     await room.wait()

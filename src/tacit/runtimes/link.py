@@ -50,6 +50,7 @@ RESTART = 2.0  # seconds that a restart of the hub may take; after them, the rea
 LINGER = 10.0  # seconds a finished party waits for others to receive its messages
 ABSENT_SHARE = 0.1  # the fraction of this time that it waits where no receiver is connected
 AGAIN = "Start this party again when it runs."
+MOST_SECONDS = 1e9  # since a failure that a hub may tell; an integer beyond floats cannot be shown
 CLIENT_OPTIONS = [
     *OPTIONS,
     ("grpc.ssl_target_name_override", HUB_NAME),
@@ -427,6 +428,8 @@ class Link:
             if name == self.kit.name or name not in self.kit.parties or name in self.earlier:
                 continue
             if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[1], int | float):
+                continue
+            if not 0 <= entry[1] < MOST_SECONDS:
                 continue
             text = stopping.describe_earlier(name, str(entry[0]), entry[1])
             self.earlier[name] = text, time.monotonic()

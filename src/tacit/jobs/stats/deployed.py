@@ -123,7 +123,7 @@ def coordinate(
         )
 
     with record_command(kit.directory, ledger, f"stats {word}", kit.name):
-        found = _connect(kit, server, ledger, patience, _peers(query, contract))
+        found = connect(kit, server, ledger, patience, peers_of(query, contract))
     return query.verb.conclude(query.options, program, found, ledger)
 
 
@@ -170,7 +170,7 @@ def take_part(
         record_command(kit.directory, ledger, f"stats {word}", kit.name),
         require_effective_rows(policy.effective_rows),
     ):
-        _connect(kit, client, ledger, patience, _peers(query, contract))
+        connect(kit, client, ledger, patience, peers_of(query, contract))
     return {
         "party": kit.name,
         "contract": contract.digest,
@@ -207,13 +207,13 @@ def run_here(
     return query.verb.conclude(query.options, program, found, ledger)
 
 
-def _peers(query: Query, contract: SumContract) -> list[str]:
+def peers_of(query: Query, contract: SumContract) -> list[str]:
     """The parties whose failure ends the query for all; with a threshold below 1, only the coordinator's."""
     server = contract.tables["server"]
     return [server, *contract.tables["parties"]] if query.sums.threshold == 1 else [server]
 
 
-def _connect(
+def connect(
     kit: Kit, program: Callable[[Party], Any], ledger: Ledger, patience: float, peers: list[str]
 ) -> Any:
     from ...runtimes.link import Link

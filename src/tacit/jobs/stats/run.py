@@ -27,6 +27,7 @@ from ...crypto.agree import Identity
 from ...guard.secagg import SecAgg
 from ...parameters import bad, check
 from ...parties.codec import encode_parts
+from ...parties.forms import ALIGN
 from ...parties.ledger import Ledger
 from ...parties.party import Party
 from ...protocols import secagg, sum_of_all, sum_program
@@ -51,17 +52,19 @@ def run_sums(
     runtime: Any = "cohort",
     guard: Any = None,
     owner: str = "stats",
+    pooled: pd.DataFrame | None = None,
 ) -> tuple[R, Ledger]:
     """Return what the program's coordinator returns, and who saw what.
 
     `guard`: `tacit.guard.SecAgg(…)`; its default here has threshold 1, so that every sum is over all parties.
-    `owner` is the function named in error messages.
+    `owner` is the function named in error messages. `pooled` are the rows of all parties in one table, for a
+    program whose sums do not depend on the partition: a simulation computes them in one pass.
     """
     frames, ledger, stage = check_frames(fed, owner), Ledger(), check_guard(guard, owner)
     if isinstance(program, Private):
         ledger.spend(program.spend)
     if runtime == "cohort":
-        return _simulate(program, frames, stage, ledger), ledger
+        return _simulate(program, frames, stage, ledger, pooled), ledger
     check_frames(fed, owner, least=2)
     if SERVER in frames:
         raise bad(owner, "the name of a party", SERVER, "another name: the coordinator has this name")
@@ -115,11 +118,15 @@ def _local(contract: SumContract, frame: pd.DataFrame, identity: Any) -> Any:
 
 
 def _simulate(
-    program: SumProgram[pd.DataFrame, R], frames: dict[str, pd.DataFrame], stage: SecAgg, ledger: Ledger
+    program: SumProgram[pd.DataFrame, R],
+    frames: dict[str, pd.DataFrame],
+    stage: SecAgg,
+    ledger: Ledger,
+    pooled: pd.DataFrame | None,
 ) -> R:
     """Compute the ideal function, and record the messages that parties would have exchanged."""
     counting = _Counting(program, len(frames), stage)
-    value: R = sum_program.ideal(counting, frames)
+    value: R = sum_program.ideal(counting, frames if pooled is None else {"all": pooled})
     everyone = f"each of {len(frames)} parties"
     ledger.record(
         SERVER, everyone, MaskedVector, count=counting.steps * len(frames), bytes=counting.up, how="ideal"
@@ -138,6 +145,11 @@ def _simulate(
     return value
 
 
+def _digits(n: int) -> int:
+    """The bytes of a whole number in msgpack."""
+    return 1 if n < 1 << 7 else 2 if n < 1 << 8 else 3 if n < 1 << 16 else 5
+
+
 class _Counting:
     """A program that counts the bytes its messages would have."""
 
@@ -146,6 +158,9 @@ class _Counting:
         self.max_steps, self.bound, self.local = program.max_steps, program.bound, program.local
         self.length = program.length
         self.steps = self.numbers = self.up = self.down = 0
+        # by the length of a vector, and whether it is the first
+        self.traffic: dict[tuple[int, bool], tuple[int, int]] = {}
+        self.heads: dict[tuple[Any, ...], int] = {}  # bytes of a message besides its vectors
 
     def coordinate(self) -> Generator[sum_program.Down, np.ndarray, Any]:
         steps = self.program.coordinate()
@@ -158,21 +173,37 @@ class _Counting:
             except StopIteration as end:
                 return end.value
 
+    def _size(self, message: SumStep) -> int:
+        """Return the bytes of a message; equal shapes, up to the width of their numbers, have equal heads."""
+        vectors = message.vectors
+        key = (
+            _digits(message.step),
+            *((name, v.dtype, tuple(map(_digits, v.shape))) for name, v in vectors.items()),
+        )
+        body = sum(-(-v.nbytes // ALIGN) * ALIGN for v in vectors.values())
+        if key not in self.heads:
+            self.heads[key] = sum(len(part) for part in encode_parts(message)) - body
+        return self.heads[key] + body
+
+    def _traffic(self, length: int, begins: bool) -> tuple[int, int]:
+        terms = secagg.SecAggTerms(
+            "", self.parties, length, self.bound, self.stage.threshold, adversary=self.stage.adversary
+        )
+        names = [str(k) for k in range(self.parties)]
+        if self.stage.threshold == 1:
+            return sum_of_all.traffic(names, terms, begins=begins)
+        return secagg.traffic(names, terms)
+
     def _count(self, down: sum_program.Down, length: int) -> None:
         session = bytes(sum_program.SESSION_BYTES)
-        message = SumStep(self.steps, session, session, dict(down))
-        sent = sum(len(part) for part in encode_parts(message))
+        sent = self._size(SumStep(self.steps, session, session, dict(down)))
         self.steps += 1
         self.numbers += length
         self.down += sent * self.parties
         if self.parties >= 2 and length:
-            terms = secagg.SecAggTerms(
-                "", self.parties, length, self.bound, self.stage.threshold, adversary=self.stage.adversary
-            )
-            names = [str(k) for k in range(self.parties)]
-            if self.stage.threshold == 1:
-                up, received = sum_of_all.traffic(names, terms, begins=self.steps == 1)
-            else:
-                up, received = secagg.traffic(names, terms)
+            begins = self.steps == 1
+            if (length, begins) not in self.traffic:
+                self.traffic[length, begins] = self._traffic(length, begins)
+            up, received = self.traffic[length, begins]
             self.up += up
             self.down += received

@@ -348,6 +348,12 @@ class Limits:
                 "because two such choices differ by the rows of a few days. "
                 f"{AGREE}"
             )
+        if group := (contract.tables["data"] or {}).get("group"):
+            raise NotAgreed(
+                f"the server's job chooses the held-out rows by the column {group!r:.60}; without an agreed "
+                "job it may not, because training rows and held-out rows would be those of values that the "
+                f"server is curious about. {AGREE}"
+            )
         with torch.device("meta"):  # nothing is allocated
             module = models.build(
                 p.model, tuple(contract.tables["features"]), contract.tables["classes"] or 1, p.seed

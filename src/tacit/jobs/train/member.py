@@ -482,6 +482,7 @@ class ClientWork:
                 "small": False,
                 "evaluations": 0,
                 "epsilon": None,
+                "preparation_epsilon": None,
                 "metric": None,
                 "metrics": {},
                 "model": None,
@@ -492,6 +493,9 @@ class ClientWork:
             "small": self.is_small,
             "evaluations": self.evaluations,
             "epsilon": None if account is None else account.epsilon(),
+            "preparation_epsilon": self.answers.account.epsilon()
+            if isinstance(self.answers, PaidAnswers) and self.answers.account.spent
+            else None,
             "metric": self.plan.metric,
             "metrics": self.metrics,
             "model": None if self.folder is None else str(self.folder),

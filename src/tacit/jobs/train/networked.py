@@ -96,7 +96,8 @@ class NetworkedTrainer(MessageTrainer):
         self.client_ledger = Ledger()  # of clients on this machine
         self.rows: dict[str, int] = {}  # how many each party trains on, as it stated when it joined
         self.small: set[str] = set()  # parties with fewer rows than agreed: no round asks them
-        agreed = read_layout(self.through.layout) if isinstance(self.through, Deployed) else None
+        layout = self.through.layout if isinstance(self.through, Deployed) else {}
+        agreed = read_layout(layout) if layout else None  # rows that are not from a table have no layout
         self.min_rows = 0 if agreed is None or agreed.small != "drop" else agreed.min_rows
         self.shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] | None = None
         if isinstance(self.through, Deployed):

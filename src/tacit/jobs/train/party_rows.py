@@ -22,6 +22,7 @@ from ...data.recipe import Recipe
 from ...data.skews import USUAL_ROWS
 from ...data.subgroups import Subgroups
 from ...data.table_files import check_encoding, read_table
+from ...data.table_options import MISSING_LABEL
 from ...errors import BadData, BadJob, BadParameter
 from ...files import write_atomic
 from ...parameters import bad, from_fields, from_table, nearest, real, to_table, whole
@@ -43,6 +44,7 @@ class TableLayout:
     numbers: list[str] = field(default_factory=list)
     categories: dict = field(default_factory=dict)  # type: ignore[type-arg]  # column: its values
     missing: list[str] = field(default_factory=list)  # columns that may have missing values
+    missing_label: str = "refuse"  # "refuse" or "drop": what becomes of rows without an outcome
     fit: str = ""  # "federated", "party" or "none": whose statistics; empty: see preparing.py
     dates: dict = field(default_factory=dict)  # type: ignore[type-arg]  # column: the parts that are used
     date_formats: dict = field(default_factory=dict)  # type: ignore[type-arg]  # column: such as "%d/%m/%Y"
@@ -97,6 +99,8 @@ class TableLayout:
                 "rows of two of them, so none can be merged. Use small = 'drop', or let small sites join "
                 "their files before they become a party."
             )
+        if self.missing_label not in MISSING_LABEL:
+            raise bad("[data]", "missing_label", self.missing_label, " or ".join(map(repr, MISSING_LABEL)))
         if self.small not in SMALL:
             raise bad("[data]", "small", self.small, " or ".join(map(repr, SMALL)))
 
@@ -129,6 +133,7 @@ class AgreedTable(NamedTuple):
     min_rows: int  # a party with fewer rows is small; 0: none is
     small: str
     private: tuple[float, float, dict[str, tuple[float, float]]] | None  # fit_epsilon, fit_delta and bounds
+    drops_unlabeled: bool  # whether rows without an outcome are left out
 
     @property
     def inputs(self) -> list[str]:
@@ -204,6 +209,7 @@ def read_layout(table: Mapping[str, Any]) -> AgreedTable:
         layout.min_rows or (0 if layout.small == "refuse" else USUAL_ROWS),
         layout.small,
         _read_private(table, layout, recipe),
+        layout.missing_label == "drop",
     )
     if agreed.private is not None:
         try:
@@ -367,8 +373,9 @@ def read_party_table(
 ) -> PartyTable:
     """Read a party's own file: columns, categories and labels are the job's.
 
-    With `one_by_one` each row, or person, is held out by itself, whatever the other rows are: where an ε is
-    claimed for it, its presence must not move others. `subgroups` are those of the job.
+    With `one_by_one`, and with fit_epsilon, each row, or person, is held out by itself, whatever the other
+    rows are: where an ε is claimed for it, its presence must not move others. `subgroups` are those of the
+    job.
     """
     if layout is None:
         raise BadJob(
@@ -385,8 +392,10 @@ def read_party_table(
             f"{file}: there is no column {label!r}, the label of this job. {nearest(label, known)}",
             outside=f"its file has no column {label!r}",
         )
+    if agreed.drops_unlabeled:
+        frame = frame[frame[label].notna()].reset_index(drop=True)
     if not len(frame):
-        raise BadData(f"{file}: the table has no rows.")
+        raise BadData(f"{file}: the table has no rows{' with an outcome' * agreed.drops_unlabeled}.")
     for key, column in (("group", agreed.group), ("time", agreed.time)):
         if column and column not in known:
             raise BadData(
@@ -400,7 +409,8 @@ def read_party_table(
         raise BadData(
             f"{file}: {error}", outside=f"its file has no column {absent[0]!r}" if absent else error.outside
         ) from None
-    values = tables.to_target(str(file), label, frame[label], labels is None)
+    remedy = 'Remove them from the file, or agree on missing_label = "drop" in [data].'
+    values = tables.to_target(str(file), label, frame[label], labels is None, remedy)
     if labels is None:
         y = torch.from_numpy(values.astype(np.float64))
     else:
@@ -421,6 +431,7 @@ def read_party_table(
         except BadData as error:
             raise BadData(f"{file}: {error}", outside="its columns do not fit the agreed subgroups") from None
     persons = people_of(str(file), frame[agreed.group]) if agreed.group else None
+    one_by_one = one_by_one or agreed.private is not None
     train, held = split_rows(str(file), agreed, frame, y, persons, seed, one_by_one)
     if not len(train):
         raise BadData(f"{file}: all of its {len(y)} rows are held out, and there is none to train on.")

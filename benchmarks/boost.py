@@ -1,0 +1,308 @@
+"""Boosted trees over parties beside pooled XGBoost (hist) and bagging-style federated XGBoost.
+
+    python benchmarks/boost.py                  AUC on six tables, IID and label-skewed parties
+    python benchmarks/boost.py --speed          CPU seconds of 100 trees of depth 6, Adult over 10 parties
+    python benchmarks/boost.py --private        AUC by ε on Adult
+    python benchmarks/boost.py --kernels        histograms: numba and numpy
+
+Adult, default_credit and heart_disease are read from TACIT_DATA (default: ../shared/data); breast_cancer comes
+with scikit-learn, fair and randhie with statsmodels. All methods have the same rows; AUC is on test rows that
+no party has. Bagging is what Flower's example with XGBoost does (FedXgbBagging): in each round every party
+grows one tree on its own rows from the shared model, and all of these trees join it, each with its learning
+rate divided by the number of parties.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xgboost
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import train_test_split
+
+import tacit
+
+ROOT = Path(os.environ.get("TACIT_DATA") or Path(__file__).parents[2] / "shared" / "data")
+TREES, DEPTH, PARTIES = 100, 6, 10
+Table = tuple[pd.DataFrame, pd.DataFrame, str]  # training rows, test rows, label
+
+
+# --- tables ------------------------------------------------------------------------------------------------
+
+
+def adult(seed: int = 0) -> Table:
+    table = tacit.data.adult(data_dir=ROOT).table
+    label = table.label
+    test = table.test.assign(**{label: table.test[label].str.rstrip(".")})
+    return table.frame.drop(columns="fnlwgt"), test.drop(columns="fnlwgt"), label
+
+
+def default_credit(seed: int = 0) -> Table:
+    frame = pd.read_csv(ROOT / "fate_vfl" / "UCI_Credit_Card.csv.gz")
+    label = next(c for c in frame.columns if "default" in c.lower())
+    frame = frame.drop(columns=[c for c in frame.columns if c.lower() == "id"])
+    return _split(frame, label, seed)
+
+
+def breast(seed: int = 0) -> Table:
+    from sklearn.datasets import load_breast_cancer
+
+    return _split(load_breast_cancer(as_frame=True).frame, "target", seed)
+
+
+def heart_disease(seed: int = 0) -> Table:
+    columns = [
+        "age",
+        "sex",
+        "cp",
+        "trestbps",
+        "chol",
+        "fbs",
+        "restecg",
+        "thalach",
+        "exang",
+        "oldpeak",
+        "slope",
+        "ca",
+        "thal",
+        "num",
+    ]
+    parts = [
+        pd.read_csv(ROOT / "heart_disease" / f"processed.{site}.data", names=columns, na_values="?")
+        for site in ("cleveland", "hungarian", "switzerland", "va")
+    ]
+    frame = pd.concat(parts, ignore_index=True)
+    return _split(frame.assign(num=(frame["num"] > 0).astype(int)), "num", seed)
+
+
+def fair(seed: int = 0) -> Table:
+    """R. Fair 1978, a survey of 6,366 women (statsmodels): whether there was an affair."""
+    import statsmodels.api as sm
+
+    frame = sm.datasets.fair.load_pandas().data
+    return _split(frame.assign(affairs=(frame["affairs"] > 0).astype(int)), "affairs", seed)
+
+
+def rand_hie(seed: int = 0) -> Table:
+    """The RAND health insurance experiment, 20,190 rows (statsmodels): whether there was any visit."""
+    import statsmodels.api as sm
+
+    frame = sm.datasets.randhie.load_pandas().data
+    return _split(frame.assign(mdvis=(frame["mdvis"] > 0).astype(int)), "mdvis", seed)
+
+
+TABLES = {
+    "adult": adult,
+    "default_credit": default_credit,
+    "breast": breast,
+    "heart_disease": heart_disease,
+    "fair": fair,
+    "randhie": rand_hie,
+}
+
+
+SMALL = ("breast", "heart_disease")  # one split would decide more than the method
+
+
+def _split(frame: pd.DataFrame, label: str, seed: int) -> Table:
+    train, test = train_test_split(frame, test_size=0.3, stratify=frame[label], random_state=seed)
+    return train.reset_index(drop=True), test.reset_index(drop=True), label
+
+
+def partition(frame: pd.DataFrame, label: str, skew: str, seed: int = 0) -> dict[str, pd.DataFrame]:
+    """Return ten parties: IID, or with shares of the classes drawn from a Dirichlet(0.5) distribution."""
+    rng = np.random.default_rng(seed)
+    owner = np.zeros(len(frame), dtype=int)
+    if skew == "iid":
+        owner = rng.permutation(np.arange(len(frame)) % PARTIES)
+    else:
+        for value in frame[label].unique():
+            rows = np.flatnonzero(frame[label] == value)
+            owner[rows] = rng.choice(PARTIES, len(rows), p=rng.dirichlet([0.5] * PARTIES))
+    parts = {f"p{k}": frame[owner == k].reset_index(drop=True) for k in range(PARTIES)}
+    return {name: part for name, part in parts.items() if len(part)}
+
+
+# --- methods -----------------------------------------------------------------------------------------------
+
+
+def matrices(train: pd.DataFrame, test: pd.DataFrame, label: str) -> tuple[Any, Any, np.ndarray, np.ndarray]:
+    both = pd.concat([train, test], ignore_index=True)
+    top = sorted(both[label].astype(str).unique())[-1]
+    y = (both[label].astype(str) == top).to_numpy(float)
+    x = both.drop(columns=label)
+    for c in x.columns:
+        if not pd.api.types.is_numeric_dtype(x[c]):
+            x[c] = x[c].astype("category")
+    n = len(train)
+    return x[:n], x[n:], y[:n], y[n:]
+
+
+PARAMETERS = {"objective": "binary:logistic", "tree_method": "hist", "max_depth": DEPTH, "eta": 0.3}
+
+
+def pooled(train: pd.DataFrame, test: pd.DataFrame, label: str) -> float:
+    x, xt, y, yt = matrices(train, test, label)
+    model = xgboost.train(PARAMETERS, xgboost.DMatrix(x, y, enable_categorical=True), TREES)
+    return float(roc_auc_score(yt, model.predict(xgboost.DMatrix(xt, enable_categorical=True))))
+
+
+def bagging(parts: dict[str, pd.DataFrame], test: pd.DataFrame, label: str, rounds: int) -> float:
+    """Flower's FedXgbBagging: each round every party adds a tree to the model of the round before."""
+    train = pd.concat(parts.values(), ignore_index=True)
+    x, xt, y, yt = matrices(train, test, label)
+    ends = np.cumsum([0, *(len(p) for p in parts.values())])
+    slices = [slice(a, b) for a, b in itertools.pairwise(ends)]
+    local = [xgboost.DMatrix(x[part], y[part], enable_categorical=True) for part in slices]
+    rows = [xgboost.DMatrix(part, enable_categorical=True) for part in (x, xt)]
+    parameters = {**PARAMETERS, "eta": 0.3 / len(local), "base_score": 0.5}
+    margins = [np.zeros(len(y)), np.zeros(len(yt))]
+    for _ in range(rounds):
+        steps = [np.zeros(len(y)), np.zeros(len(yt))]
+        for part, own in zip(slices, local):
+            own.set_base_margin(margins[0][part])
+            tree = xgboost.train(parameters, own, 1)
+            for step, matrix in zip(steps, rows):
+                step += tree.predict(matrix, output_margin=True)
+        for margin, step in zip(margins, steps):
+            margin += step
+    return float(roc_auc_score(yt, margins[1]))
+
+
+def ours(parts: dict[str, pd.DataFrame], test: pd.DataFrame, label: str, **options: Any) -> float:
+    model = tacit.boost.train(parts, label=label, trees=TREES, depth=DEPTH, **options)
+    top = sorted(test[label].astype(str).unique())[-1]
+    return float(roc_auc_score(test[label].astype(str) == top, model.predict(test)))
+
+
+# --- what is measured --------------------------------------------------------------------------------------
+
+
+def accuracy(names: list[str], rounds: int) -> None:
+    """Print mean AUCs over splits into training and test rows: five of small tables, one of others."""
+    print(f"{'table':16} {'parties':8} {'pooled':>8} {'tacit':>8} {'diff':>8} {'bagging':>8}")
+    for name in names:
+        for skew in ("iid", "skewed"):
+            found = []
+            for seed in range(5 if name in SMALL else 1):
+                train, test, label = TABLES[name](seed)
+                parts = partition(train, label, skew, seed)
+                found.append(
+                    (
+                        pooled(train, test, label),
+                        ours(parts, test, label),
+                        bagging(parts, test, label, rounds),
+                    )
+                )
+            whole, federated, bagged = np.mean(found, axis=0)
+            print(
+                f"{name:16} {skew:8} {whole:8.4f} {federated:8.4f} {federated - whole:+8.4f} {bagged:8.4f}",
+                flush=True,
+            )
+
+
+def speed(repeats: int = 3) -> None:
+    """CPU seconds (of all threads), the least of a few repeats; the first call compiles and is not counted."""
+    train, test, label = adult()
+    parts = partition(train, label, "iid")
+    x, _, y, _ = matrices(train, test, label)
+    tacit.boost.train(parts, label=label, trees=2, depth=DEPTH)
+
+    def central() -> None:
+        xgboost.train(PARAMETERS, xgboost.DMatrix(x, y, enable_categorical=True), TREES)
+
+    def simulation() -> None:
+        tacit.boost.train(parts, label=label, trees=TREES, depth=DEPTH)
+
+    seconds = {"xgboost, pooled": central, "tacit, simulation": simulation}
+    found = {}
+    for name, run in seconds.items():
+        found[name] = min(_cpu(run) for _ in range(repeats))
+        print(
+            f"{name:30} {found[name]:7.2f} CPU s  {found[name] / found['xgboost, pooled']:5.2f} ×", flush=True
+        )
+    real = _cpu(lambda: tacit.boost.train(parts, label=label, trees=TREES, depth=DEPTH, runtime="inprocess"))
+    print(
+        f"{'tacit, secure sums executed':30} {real:7.2f} CPU s  {real / found['xgboost, pooled']:5.2f} ×",
+        flush=True,
+    )
+
+
+def _cpu(run: Any) -> float:
+    start = time.process_time()
+    run()
+    return time.process_time() - start
+
+
+def private() -> None:
+    train, test, label = adult()
+    parts = partition(train, label, "iid")
+    numbers = [c for c in train.columns if c != label and pd.api.types.is_numeric_dtype(train[c])]
+    declared = {
+        "age": (17, 90), "education-num": (0, 16), "capital-gain": (0, 20_000), "capital-loss": (0, 5_000),
+        "hours-per-week": (0, 100),
+    }  # fmt: skip
+    levels = {c: sorted(train[c].dropna().unique()) for c in train.columns if c not in (*numbers, label)}
+    labels = sorted(train[label].unique())
+    for epsilon in (0.5, 1.0, 2.0, 4.0, 8.0):
+        found = [
+            ours(
+                parts,
+                test,
+                label,
+                epsilon=epsilon,
+                bounds=declared,
+                categories=levels,
+                labels=labels,
+                learning_rate=0.5,
+            )
+            for _ in range(3)
+        ]
+        print(f"ε = {epsilon:3}  AUC {np.mean(found):.4f} ± {np.std(found):.4f}", flush=True)
+
+
+def kernels() -> None:
+    from tacit.boost import kernels as k
+
+    rng, n, features = np.random.default_rng(0), 100_000, 14
+    codes = rng.integers(0, 64, (n, features)).astype(np.uint8)
+    offsets = np.arange(features) * 65
+    g, h = rng.integers(-(2**25), 2**25, n), rng.integers(0, 2**24, n)
+    node, slots, used = (
+        rng.integers(0, 16, n).astype(np.int32),
+        np.arange(16, dtype=np.int32),
+        np.ones(n, bool),
+    )
+    arguments = (codes, node, slots, used, g, h, offsets)
+    out = np.zeros((16, features * 65, 3), np.int64)
+    k.histograms(*arguments, (16, features * 65))
+    for name, run in (
+        ("numba", lambda: k.histograms(*arguments, (16, features * 65))),
+        ("numpy", lambda: k.histograms_numpy(*arguments, out)),
+    ):
+        best = min(_cpu(run) for _ in range(5))
+        print(f"{name}: {best / (n * features) * 1e9:5.1f} ns for a row and column", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    for flag in ("speed", "private", "kernels"):
+        parser.add_argument(f"--{flag}", action="store_true")
+    parser.add_argument("--tables", nargs="*", default=list(TABLES))
+    parser.add_argument("--rounds", type=int, default=TREES, help="rounds of bagging")
+    args = parser.parse_args()
+    if args.speed:
+        speed()
+    elif args.private:
+        private()
+    elif args.kernels:
+        kernels()
+    else:
+        accuracy(args.tables, args.rounds)

@@ -1,0 +1,164 @@
+"""The loops of kernels.py and splits.py, compiled by numba. Importing this module needs the extra `boost`."""
+
+# mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, disallow-incomplete-defs=False
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit  # type: ignore[import-untyped,unused-ignore]
+
+
+@njit(cache=True, nogil=True)
+def histogram_loop(codes, node, slots, used, g, h, offsets, out):
+    for i in range(codes.shape[0]):
+        s = slots[node[i]]
+        if s < 0 or not used[i]:
+            continue
+        gi, hi = g[i], h[i]
+        for f in range(codes.shape[1]):
+            cell = offsets[f] + codes[i, f]
+            out[s, cell, 0] += gi
+            out[s, cell, 1] += hi
+            out[s, cell, 2] += 1
+
+
+@njit(cache=True, nogil=True)
+def packed_histogram_loop(codes, node, slots, used, g, h, offsets, out):
+    """As histogram_loop; Hessians (up to 2^26) and rows (below 2^17) are added as one integer."""
+    count, cells = out.shape[0], out.shape[1]
+    packed = np.zeros(count * cells * 2, dtype=np.int64)
+    one = np.int64(1) << 44
+    for i in range(codes.shape[0]):
+        s = slots[node[i]]
+        if s < 0 or not used[i]:
+            continue
+        gi, hi = g[i], h[i] + one
+        start = np.uint64(s * cells)
+        for f in range(codes.shape[1]):
+            at = np.uint64(2) * (start + np.uint64(offsets[f] + codes[i, f]))
+            packed[at] += gi
+            packed[at + np.uint64(1)] += hi
+    for s in range(count):
+        for c in range(cells):
+            both = packed[2 * (s * cells + c) + 1]
+            out[s, c, 0] = packed[2 * (s * cells + c)]
+            out[s, c, 1] = both & (one - 1)
+            out[s, c, 2] = both >> 44
+
+
+@njit(cache=True, nogil=True)
+def descend_loop(codes, feature, left, cut, flags, set_of, sets, widths, node):
+    table = np.empty((feature.shape[0], 256), dtype=np.int16)  # the child for each cell: no branch for rows
+    for n in range(feature.shape[0]):
+        f = feature[n]
+        if f < 0:
+            continue
+        for cell in range(widths[f]):
+            goes_left = sets[set_of[n], cell] if set_of[n] >= 0 else cell <= cut[n]
+            table[n, cell] = left[n] if goes_left else left[n] + 1
+        table[n, widths[f]] = left[n] if flags[n] & 1 else left[n] + 1
+    for i in range(codes.shape[0]):
+        at = node[i]
+        f = feature[at]
+        while f >= 0:
+            at = table[at, codes[i, f]]
+            f = feature[at]
+        node[i] = at
+
+
+@njit(cache=True, nogil=True)
+def _shrink(g, l1):
+    if l1 == 0.0:
+        return g
+    return np.sign(g) * max(abs(g) - l1, 0.0)
+
+
+@njit(cache=True, nogil=True)
+def _gain(g, h, l2, l1, step, clipped, low, high):
+    if not clipped and step == 0.0:
+        t = _shrink(g, l1)
+        return t * t / max(h + l2, 1e-300)
+    w = _weight(g, h, l2, l1, step, clipped, low, high)
+    return -(2.0 * g * w + (h + l2) * w * w + 2.0 * l1 * abs(w))
+
+
+@njit(cache=True, nogil=True)
+def _weight(g, h, l2, l1, step, clipped, low, high):
+    w = -_shrink(g, l1) / max(h + l2, 1e-300)
+    if step != 0.0:
+        w = min(max(w, -step), step)
+    if clipped:
+        w = min(max(w, low), high)
+    return w
+
+
+@njit(cache=True, nogil=True)
+def search_loop(
+    hist, total, offsets, widths, is_category, usable, unit_g, unit_h, l2, l1, least_h, least_n, step,
+    monotone, limits, outer, clipped, gains, cells, lefts, sums, chosen,
+):  # fmt: skip
+    """Write the best split of each node to the last five arrays; the order of candidates is that of numpy."""
+    nodes, count = hist.shape[0], offsets.shape[0]
+    order = np.empty(hist.shape[1], dtype=np.int64)
+    ratio = np.empty(256)
+    for k in range(nodes):
+        tg, th = total[k, 0] * unit_g, total[k, 1] * unit_h
+        own = _gain(tg, th, l2, l1, step, clipped, outer[k, 0], outer[k, 1])
+        low, high = limits[k, 0], limits[k, 1]
+        for f in range(count):
+            start = offsets[f]
+            width = widths[f]
+            for j in range(width):
+                order[start + j] = start + j
+            if is_category[f] and usable[k, f]:
+                for j in range(width):
+                    c = hist[k, start + j]
+                    ratio[j] = c[0] * unit_g / (c[1] * unit_h + l2 + 1e-16) if c[2] != 0 else np.inf
+                by_ratio = np.argsort(ratio[:width], kind="mergesort")
+                for j in range(width):
+                    order[start + j] = start + by_ratio[j]
+        best, best_cell, best_left = -np.inf, -1, False
+        best_g, best_h, best_n = np.int64(0), np.int64(0), np.int64(0)
+        for direction in range(2):  # missing values go right, or left
+            for f in range(count):
+                start, width = offsets[f], widths[f]
+                blank = hist[k, start + width]
+                if not usable[k, f] or (direction == 1 and blank[2] == 0):
+                    continue
+                lg, lh, ln = np.int64(0), np.int64(0), np.int64(0)
+                if direction == 1:
+                    lg, lh, ln = blank[0], blank[1], blank[2]
+                for j in range(width):
+                    c = hist[k, order[start + j]]
+                    lg += c[0]
+                    lh += c[1]
+                    ln += c[2]
+                    rn = total[k, 2] - ln
+                    if ln < least_n or rn < least_n:
+                        continue
+                    gl, hl = lg * unit_g, lh * unit_h
+                    gr, hr = tg - gl, th - hl
+                    if hl < least_h or hr < least_h:
+                        continue
+                    if clipped and monotone[f] != 0:
+                        wl = _weight(gl, hl, l2, l1, step, True, low, high)
+                        wr = _weight(gr, hr, l2, l1, step, True, low, high)
+                        if monotone[f] * (wr - wl) < 0:
+                            continue
+                    gain = (
+                        _gain(gl, hl, l2, l1, step, clipped, low, high)
+                        + _gain(gr, hr, l2, l1, step, clipped, low, high)
+                        - own
+                    )
+                    if gain > best:
+                        best, best_cell, best_left = gain, start + j, direction == 1
+                        best_g, best_h, best_n = lg, lh, ln
+        gains[k], cells[k], lefts[k] = best, best_cell, best_left
+        sums[k, 0], sums[k, 1], sums[k, 2] = best_g, best_h, best_n
+        if best_cell >= 0:
+            f = 0
+            while f + 1 < count and offsets[f + 1] <= best_cell:
+                f += 1
+            if is_category[f]:
+                for j in range(best_cell - offsets[f] + 1):
+                    chosen[k, order[offsets[f] + j] - offsets[f]] = True

@@ -1,0 +1,123 @@
+"""tacit boost as users type it: real parties through a hub, killed and restarted, and all files at hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import tacit
+from tests.boost.tables import COLUMNS, divide, make_table
+from tests.cli.shell import Role, answer, provision, refused, run
+
+CLIENTS = ("p0", "p1", "p2")
+JOB = """
+[boost]
+label = "yes"
+features = ["a", "b", "c", "d"]
+categories = ["c"]
+trees = 3
+depth = 2
+bins = 16
+min_rows = 5
+"""
+PARTIES = "[parties]\n" + "".join(f'{n} = "{n}.csv"\n' for n in CLIENTS)
+
+
+def frames() -> dict[str, pd.DataFrame]:
+    return divide(make_table(600)[[*COLUMNS, "yes"]], 3)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, frame in frames().items():
+        frame.to_csv(f"{name}.csv", index=False)
+    (tmp_path / "job.toml").write_text(JOB)
+    (tmp_path / "here.toml").write_text(JOB + PARTIES)
+    return tmp_path
+
+
+def start(place: Path, name: str, job: str, *more: str) -> Role:
+    data = () if name == "server" else ("--data", f"{name}.csv")
+    return Role(place, name, "boost", job, "--kit", f"kits/{name}", *data, *more)
+
+
+def expected(file: Path) -> dict:
+    model = tacit.boost.train(
+        frames(), label="yes", features=list(COLUMNS), categories=["c"], trees=3, depth=2, bins=16, min_rows=5
+    )
+    return json.loads(model.save(file).read_text())
+
+
+def test_killed_parties_go_on_and_all_get_the_model_of_the_pooled_rows(place: Path) -> None:
+    provision(*CLIENTS)
+    hub = Role(place, "hub", "hub", "--kit", "kits/hub")
+    try:
+        roles = {n: start(place, n, "job.toml", "--out", f"{n}.json") for n in ("server", *CLIENTS)}
+        for name, step in (("p1", 3), ("server", 6)):
+            roles[name].wait_for(f"step {step} of")
+            os.kill(roles[name].process.pid, signal.SIGKILL)
+            assert roles[name].wait() == -signal.SIGKILL
+            roles[name] = start(place, name, "job.toml", "--out", f"{name}.json")
+        assert [r.wait() for r in roles.values()] == [0] * 4, [r.log.read_text() for r in roles.values()]
+        model = expected(place / "twin.json")
+        for name in roles:
+            assert json.loads((place / f"{name}.json").read_text()) == model
+        assert "opened sums over all parties" in roles["server"].log.read_text()
+    finally:
+        hub.process.terminate()
+        hub.wait()
+
+
+def test_a_party_answers_only_the_job_and_the_policy_of_its_owner(place: Path) -> None:
+    provision(*CLIENTS)
+    (place / "kits" / "p2" / "policy.toml").write_text("[boost]\nmin_party_rows = 5\n")
+    role = start(place, "p2", "job.toml")
+    assert role.wait() == 2
+    assert "min_party_rows is 1, and this party requires 5" in role.log.read_text()
+    (place / "kits" / "p2" / "policy.toml").unlink()
+    (place / "other.toml").write_text(JOB.replace("min_rows = 5", "min_rows = 1"))
+    hub = Role(place, "hub", "hub", "--kit", "kits/hub")
+    try:
+        roles = [start(place, "server", "other.toml")] + [start(place, n, "job.toml") for n in CLIENTS]
+        assert [role.wait() for role in roles] == [2] * 4
+        logs = [role.log.read_text() for role in roles[1:]]  # the first to refuse ends it for all
+        assert any("not the agreed one" in log and "min_rows" in log for log in logs)
+        assert not any("step 1 of" in log for log in logs)
+    finally:
+        hub.process.terminate()
+        hub.wait()
+
+
+def test_all_files_here(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    value = answer(capsys, "boost", "here.toml", "--out", "m.json", "--report", "report.html")
+    assert value["trees"] == 3
+    assert json.loads((place / "m.json").read_text()) == expected(place / "twin.json")
+    assert "Boosted trees across parties" in (place / "report.html").read_text()
+    assert "already exists" in refused(capsys, "boost", "here.toml", "--out", "m.json")
+    code, out, _ = run(capsys, "boost", "here.toml", "--set", "boost.trees=1")
+    assert code == 0
+    assert "objective        binary" in out
+
+
+@pytest.mark.parametrize(
+    ("job", "message"),
+    [
+        ("", "there is no [boost] table"),
+        ('[boost]\nlabel = "yes"\n', "features must be given"),
+        ('[boost]\nlabel = "yes"\nfeatures = ["a"]\ntree = 3\n', "has no key 'tree'"),
+        ('[boost]\nlabel = "yes"\nfeatures = ["a"]\ntrees = 0\ndepth = 77\n', "depth is 77"),
+        ('[boost]\nlabel = "yes"\nfeatures = ["a"]\nepsilon = 1.0\n', "the range of 'a' too"),
+        ('[boost]\nlabel = "yes"\nfeatures = ["z"]\n', "no column 'z'"),
+    ],
+)
+def test_bad_job_files_are_refused(
+    place: Path, capsys: pytest.CaptureFixture[str], job: str, message: str
+) -> None:
+    (place / "bad.toml").write_text(job + PARTIES)
+    assert message in refused(capsys, "boost", "bad.toml")
