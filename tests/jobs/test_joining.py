@@ -111,6 +111,9 @@ def test_bad_tables():
         tacit.join(frames, on="customer", decimals=9)
     with pytest.raises(BadParameter, match="a DataFrame with a column 'id'"):
         tacit.join(frames, on="id")
+    for columns in (["cash"], {"nroth": ["cash"]}):
+        with pytest.raises(BadParameter, match=r"join: columns is .*; it must be the columns of each party"):
+            tacit.join(frames, on="customer", columns=columns)
     with pytest.raises(BadData, match="has no column 'cahs'"):
         tacit.join(frames, on="customer", columns={"north": ["cahs"]})
     with pytest.raises(BadData, match="rows have the id of an earlier row and other values"):

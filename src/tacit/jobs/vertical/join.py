@@ -130,6 +130,8 @@ def join(
         given = list(parties) if isinstance(parties, Mapping) else type(parties).__name__
         raise bad("join", "parties", given, f"tables of at least two parties, none called {HELPER!r}")
     check_decimals(decimals)
+    if columns is not None and (not isinstance(columns, Mapping) or set(columns) - set(parties)):
+        raise bad("join", "columns", columns, 'the columns of each party, like {"bank_a": ["cash"]}')
     tables, notes = {}, list[str]()
     for who, frame in parties.items():
         if not isinstance(frame, pd.DataFrame) or on not in frame.columns:
