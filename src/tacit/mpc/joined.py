@@ -80,9 +80,9 @@ class JoinQuery:
     @property
     def measure(self) -> tuple[Any, ...]:
         """What thresholds are about. Groups do not matter: a count of all, less those of shown groups, would
-        be about the others.
+        be about the others. Nor does the sign: people above t of −v are those below −t of v.
         """
-        return tuple(sorted(self.of))
+        return min(tuple(sorted((who, c, s * sign) for who, c, s in self.of)) for sign in (1, -1))
 
 
 @dataclass(frozen=True)
