@@ -186,7 +186,6 @@ def test_each_with_its_kit_over_a_hub_then_new_people(
     assert not Path("second-lab/part.json").exists()
 
 
-@pytest.mark.slow  # known bug: the helper sometimes waits on if the party dies while it connects
 def test_a_killed_party_stops_the_others_and_all_can_start_again(place: Path) -> None:
     provision("clinic", "lab", "notary")
     Path("job.toml").write_text(JOB.replace("steps = 6", "steps = 15"))  # it does not end before the kill
@@ -201,7 +200,7 @@ def test_a_killed_party_stops_the_others_and_all_can_start_again(place: Path) ->
         for process in (waiting, helper):
             _, text = process.communicate(timeout=120)
             assert process.returncode != 0
-            assert "lab" in text
+            assert "lab" in text or (process is helper and "clinic" in text)  # whoever it heard of first
             assert "Traceback" not in text
         assert not Path("kits/clinic/part").exists()
         Path("job.toml").write_text(JOB)

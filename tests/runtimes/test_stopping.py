@@ -72,6 +72,25 @@ def test_a_chain_of_waiting_parties_ends_from_its_failed_end() -> None:
     assert "'a' stopped, because of a message, or a missing message, of a party" in str(ends["c"])
 
 
+def test_who_waits_for_a_party_that_never_came_is_told_that_another_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a run whose third party was killed while it connected: the run cannot start any more."""
+    monkeypatch.setitem(OPTIONS, "start_wait", 0.0)  # nobody waits for c in order to tell it
+
+    async def wait(me: Party) -> None:
+        await me.send("c", NetBall(1))
+        await me.recv("c", NetBall)
+
+    async def main() -> dict[str, Any]:
+        async with Net.of("a", "b", "c") as net:
+            return await play(net, ("a", "b", "c"), a=wait, b=fail)
+
+    ends = asyncio.run(main())
+    assert isinstance(ends["a"], PartyStopped)
+    assert "party 'b' stopped" in str(ends["a"])
+
+
 def test_messages_before_the_failure_are_read_first() -> None:
     """b sends an answer and fails: a, which needs no more, ends well, and c gets the reason b sent it."""
 

@@ -504,11 +504,17 @@ class Link:
     def _check_stopped(self) -> None:
         """Fail if the program waits for a peer that stopped; messages that it sent before are read first.
 
-        Other parties cannot end this run.
+        Also if it waits for a peer that never answered, while another one stopped: the run cannot start any
+        more. Other parties cannot end this run.
         """
+        stopped = [name for name in self._stopped if name in self.peers]
+        if not stopped:
+            return
         for name in (*self.mailbox.awaited(endless=False), *self._crowded):
-            if name in self._stopped and name in self.peers:
+            if name in stopped:
                 self._fail(self._stopped[name])
+            elif name in self.peers and name in self.channels and not self.channels[name].their_life:
+                self._fail(self._stopped[stopped[0]])
 
     def _check_held(self) -> None:
         """Fail if the awaited message cannot arrive because other messages of that party are unread."""
