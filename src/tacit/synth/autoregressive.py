@@ -25,11 +25,14 @@ from .encode import uniforms_within
 WEIGHTS = 2_000_000  # of all first layers together: beyond, wide tables get narrower layers
 LEAST_WIDTH = 16
 BLOCK = 16_384  # rows computed at a time
+ORDERS = 4  # random orders in which held-out rows are evaluated
 STRATUM = 64  # rows of similar distributions that share stratified random numbers
 
 
 class ColumnNetwork(nn.Module):
     """Logits of every column's cells, given the visible columns."""
+
+    offsets: Tensor
 
     def __init__(self, sizes: Sequence[int], embedding: int, width: int, dropout: float = 0.0):
         super().__init__()
@@ -39,16 +42,17 @@ class ColumnNetwork(nn.Module):
         self.register_buffer("offsets", torch.tensor(np.r_[0, np.cumsum(sizes)[:-1]]), persistent=False)
         self.embedding = nn.Embedding(sum(sizes), embedding)
         self.first = nn.ModuleList(nn.Linear(d * embedding, width) for _ in sizes)
-        self.last = nn.ModuleList(nn.Linear(width, size) for size in sizes)
-        for layer in self.last:  # a new network predicts its bias: the frequencies of each column
+        outputs = [nn.Linear(width, size) for size in sizes]
+        for layer in outputs:  # a new network predicts its bias: the frequencies of each column
             nn.init.normal_(layer.weight, std=0.01)
+        self.last = nn.ModuleList(outputs)
 
     def set_frequencies(self, counts: Sequence[np.ndarray]) -> None:
         """Start from independent columns with these counts of cells."""
         with torch.no_grad():
             for layer, count in zip(self.last, counts):
                 share = (np.asarray(count, dtype=np.float64) + 0.5) / (np.sum(count) + 0.5 * len(count))
-                layer.bias.copy_(torch.from_numpy(np.log(share)))
+                cast(nn.Linear, layer).bias.copy_(torch.from_numpy(np.log(share)))
 
     def embed(self, codes: Tensor) -> Tensor:
         """Embed cells [rows, columns] as [rows, columns, embedding]."""
@@ -108,7 +112,10 @@ class NetworkTrainer:
     ):
         self.network, self.codes, self.batch, self.rng = network, codes, batch, rng
         self.optimizer = torch.optim.AdamW(network.parameters(), lr=lr, weight_decay=decay, fused=True)
-        self.table_order = self._visible(np.zeros(codes.shape[1], dtype=bool))
+        d = codes.shape[1]
+        self.table_order = self._visible(np.zeros(d, dtype=bool))
+        fixed = np.random.default_rng(0)  # the same orders for every evaluation
+        self.other_orders = [self._visible(draw_first(d, fixed)) for _ in range(ORDERS)]
 
     def _visible(self, first: np.ndarray) -> Tensor:
         return torch.from_numpy(visible_columns(first)).to(self.codes.device)
@@ -132,11 +139,13 @@ class NetworkTrainer:
 
     @torch.no_grad()
     def evaluate(self, codes: Tensor) -> float:
-        """Return the mean −log p of rows in the order of the table."""
+        """Return the mean −log p of rows: half in the order of the table, half in a few other orders."""
         self.network.eval()
-        return float(sum(self.network(part, self.table_order).sum() for part in codes.split(BLOCK))) / len(
-            codes
-        )
+        total = 0.0
+        for part in codes.split(BLOCK):
+            total += float(self.network(part, self.table_order).sum())
+            total += sum(float(self.network(part, o).sum()) for o in self.other_orders) / ORDERS
+        return total / (2 * len(codes))
 
     def scale_rate(self, factor: float) -> None:
         """Multiply the learning rate."""
@@ -216,7 +225,8 @@ def resample(log_weight: np.ndarray, n: int, rng: np.random.Generator) -> np.nda
     """Draw `n` row numbers by weight (systematic resampling)."""
     weight = np.exp(log_weight - log_weight.max())
     total = np.cumsum(weight)
-    return np.minimum(np.searchsorted(total, (np.arange(n) + rng.random()) / n * total[-1]), len(total) - 1)
+    at = np.searchsorted(total, (np.arange(n) + rng.random()) / n * total[-1])
+    return np.asarray(np.minimum(at, len(total) - 1))
 
 
 def equalize(log_p: np.ndarray, groups: np.ndarray, steps: int = 200) -> np.ndarray:
