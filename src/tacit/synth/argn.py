@@ -54,6 +54,7 @@ class Autoregressive(Generator):
 
     embedding: int
     width: int
+    dropout: float
     even: bool
     device: str
 
@@ -146,11 +147,18 @@ class Autoregressive(Generator):
         rng = np.random.default_rng([int(seed), 3])
         return impute_frame(frame, layout, cells, network, self.protection, rng, self.even)
 
+    def build_network(self, cells: Discretizer) -> ColumnNetwork:
+        """Return a new network for these cells."""
+        ordered = [
+            size - var.missing if var.ordered else 0 for var, size in zip(cells.variables, cells.sizes)
+        ]
+        return ColumnNetwork(cells.sizes, self.embedding, self.width, self.dropout, ordered)
+
     def load_network(self, state: GeneratorState, layout: Layout) -> ColumnNetwork:
         """Return the fitted network, on its device."""
         device = choose_device(self.device)
         with torch_seed(0, device):
-            network = ColumnNetwork(self.get_cells(state, layout).sizes, self.embedding, self.width)
+            network = self.build_network(self.get_cells(state, layout))
         weights = {
             k.removeprefix("network."): t for k, t in state.tensors.items() if k.startswith("network.")
         }
@@ -175,33 +183,44 @@ class ARGN(Autoregressive):
         "training ends",
     )
     holdout: float = real(0.1, above=0, below=1, doc="share of the rows held out to decide when to stop")
-    batch: int = whole(256, least=2, doc="batch size")
+    batch: int | None = whole(
+        None, least=2, none=True, doc="batch size; None: a hundredth of the rows, from 32 to 256"
+    )
     lr: float = real(2e-3, above=0, doc="initial learning rate (AdamW)")
     decay: float = real(1e-3, least=0, doc="weight decay")
     embedding: int = whole(16, least=1, doc="width of a cell's embedding")
     width: int = whole(64, least=1, doc="width of a column's hidden layer; less if the table is wide")
     dropout: float = real(0.1, least=0, below=1, doc="dropout of the hidden layers")
-    bins: int = whole(100, least=2, doc="cells of a numeric column")
+    bins: int | None = whole(
+        None, least=2, none=True, doc="cells of a numeric column; None: one for 50 rows, from 20 to 100"
+    )
     even: bool = flag(True, doc=EVEN)
     device: str = choice("auto", ("auto", "cpu", "cuda"), doc="device for training and sampling")
     seed: int = whole(0, least=0, doc="random seed of the fit")
 
     def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> GeneratorState:
         device = choose_device(self.device)
-        cells = Discretizer.from_data(layout.variables, v, self.bins)
+        bins = self.bins or min(max(len(v) // 50, 20), 100)
+        cells = Discretizer.from_data(layout.variables, v, bins)
         codes = cells.encode(v)
         used, held_out = (
             torch.from_numpy(codes[part]).to(device)
             for part in split_network_rows(len(codes), self.holdout, rng)
         )
         with torch_seed(self.seed, device):
-            network = ColumnNetwork(cells.sizes, self.embedding, self.width, self.dropout)
+            network = self.build_network(cells)
             network.set_frequencies(
                 [np.bincount(codes[:, i], minlength=s) for i, s in enumerate(cells.sizes)]
             )
-            trainer = NetworkTrainer(network.to(device), used, self.lr, self.decay, self.batch, rng)
+            trainer = NetworkTrainer(
+                network.to(device), used, self.lr, self.decay, self.batch_size(len(used)), rng
+            )
             history = train_until_best(trainer, held_out, self.epochs, self.patience, watch)
         return GeneratorState({**cells.tensors(), **pack_network(network)}, history=history)
+
+    def batch_size(self, rows: int) -> int:
+        """Return the batch size for this number of rows: a small table needs small batches for enough steps."""
+        return self.batch or min(max(rows // 100, 32), 256)
 
     def get_cells(self, state: GeneratorState, layout: Layout) -> Discretizer:
         return Discretizer.from_tensors(layout.variables, state.tensors)

@@ -25,6 +25,7 @@ from .encode import uniforms_within
 WEIGHTS = 2_000_000  # of all first layers together: beyond, wide tables get narrower layers
 LEAST_WIDTH = 16
 BLOCK = 16_384  # rows computed at a time
+WAVES = 12  # smooth functions of the rank in the logits of a number
 ORDERS = 4  # random orders in which held-out rows are evaluated
 STRATUM = 64  # rows of similar distributions that share stratified random numbers
 
@@ -34,7 +35,15 @@ class ColumnNetwork(nn.Module):
 
     offsets: Tensor
 
-    def __init__(self, sizes: Sequence[int], embedding: int, width: int, dropout: float = 0.0):
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        embedding: int,
+        width: int,
+        dropout: float = 0.0,
+        ordered: Sequence[int] | None = None,
+    ):
+        """Build the layers; `ordered` is how many of a column's cells, the first ones, have an order."""
         super().__init__()
         d = len(sizes)
         width = max(LEAST_WIDTH, min(width, WEIGHTS // (d * d * embedding)))
@@ -46,6 +55,19 @@ class ColumnNetwork(nn.Module):
         for layer in outputs:  # a new network predicts its bias: the frequencies of each column
             nn.init.normal_(layer.weight, std=0.01)
         self.last = nn.ModuleList(outputs)
+        # neighboring cells of a number are alike: their embeddings start as smooth functions of the rank, and
+        # a part of their logits is one
+        self.smooth = nn.ModuleDict()
+        for i, cells in enumerate(ordered or [0] * d):
+            if cells > 2:
+                waves = torch.from_numpy(cosines(cells, embedding)).float()
+                with torch.no_grad():
+                    self.embedding.weight[self.offsets[i] : self.offsets[i] + cells] = waves
+                self.smooth[str(i)] = layer = nn.Linear(width, min(WAVES, cells - 1), bias=False)
+                nn.init.normal_(layer.weight, std=0.01)
+                basis = torch.zeros(layer.out_features, sizes[i])
+                basis[:, :cells] = torch.from_numpy(cosines(cells, layer.out_features)).T
+                self.register_buffer(f"basis_{i}", basis, persistent=False)
 
     def set_frequencies(self, counts: Sequence[np.ndarray]) -> None:
         """Start from independent columns with these counts of cells."""
@@ -63,7 +85,10 @@ class ColumnNetwork(nn.Module):
         hidden = functional.relu(self.first[i](embedded.flatten(1)))
         if self.dropout:
             hidden = functional.dropout(hidden, self.dropout, self.training)
-        return cast(Tensor, self.last[i](hidden))
+        out = cast(Tensor, self.last[i](hidden))
+        if str(i) in self.smooth:
+            out = out + self.smooth[str(i)](hidden) @ self.get_buffer(f"basis_{i}")
+        return out
 
     def forward(self, codes: Tensor, visible: Tensor) -> Tensor:
         """Return −log p of each row's cells; `visible` [columns, columns]: what each column sees."""
@@ -74,6 +99,12 @@ class ColumnNetwork(nn.Module):
             for i in range(len(self.sizes))
         ]
         return torch.stack(losses, dim=1).sum(dim=1)
+
+
+def cosines(cells: int, number: int) -> np.ndarray:
+    """Return √2 cos(π k u) at the ranks u of cells, for k = 1 … `number`; [cells, number]."""
+    rank = (np.arange(cells) + 0.5) / cells
+    return np.asarray(np.sqrt(2) * np.cos(np.pi * rank[:, None] * np.arange(1, number + 1)))
 
 
 def visible_columns(first: np.ndarray) -> np.ndarray:
