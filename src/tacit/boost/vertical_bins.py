@@ -112,7 +112,7 @@ def to_record(split: Split, column: int) -> bytes:
 
 @dataclass(frozen=True)
 class OwnSplit:
-    """A split of one of the party's own columns: the cells (bool, with that of missing values) that go left."""
+    """A split of one of the party's own columns: which cells go left; the last is that of missing values."""
 
     column: int
     left: tuple[bool, ...]

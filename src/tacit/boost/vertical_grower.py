@@ -81,10 +81,10 @@ class VerticalRules:
 
     def most_vectors(self, outputs: int, rows: int) -> int:
         """The most vectors whose sums are asked for: of two siblings one."""
-        return self.trees * outputs * 2 ** (self.depth - 1) * channels_of(rows)
+        return self.trees * outputs * (1 << (self.depth - 1)) * channels_of(rows)
 
     def most_splits(self, outputs: int) -> int:
-        return self.trees * outputs * (2**self.depth - 1)
+        return self.trees * outputs * ((1 << self.depth) - 1)
 
 
 def channels_of(rows: int) -> int:
@@ -271,7 +271,7 @@ class Grower:
             self._set_leaf(trees[one.tree], one)
         pairs: list[tuple[_Node, ...]] = [(one,) for one in level]  # roots, then siblings
         parents: list[_Node] = []
-        for depth in range(self.rules.depth):
+        for _ in range(self.rules.depth):
             found = await self._search(pairs, parents, g, h, used, node, usable)
             chosen = [(one, best) for one, best in zip(level, found) if best is not None]
             if not chosen:
@@ -317,9 +317,7 @@ class Grower:
     ) -> list[_Best | None]:
         """The best split of each node of a level; of two siblings only the one with fewer rows is summed."""
         small = [min(pair, key=lambda one: int(one.total[2])) for pair in pairs]
-        vectors = np.concatenate(
-            [pack(g[s.tree], h[s.tree], used & (node[s.tree] == s.node)) for s in small]
-        )
+        vectors = np.concatenate([pack(g[s.tree], h[s.tree], used & (node[s.tree] == s.node)) for s in small])
         own = [self._own_hist(s, g, h, used, node) for s in small]
         searched = None
         if self.hides_sums:
@@ -329,7 +327,7 @@ class Grower:
                 vectors,
                 [-1 if any(one is s for s in small) else one.parent for one in level],
                 [new_of[id(one)] for one in level],
-                (np.flatnonzero(usable[self.first[1] :]) if len(self.names) > 1 else np.zeros(0)).tolist(),
+                [int(k) for k in np.flatnonzero(usable[self.first[1] :])],
             )
         else:
             theirs = await self.foreign.sums(vectors) if len(self.names) > 1 else {}
@@ -449,4 +447,3 @@ def find_records(
         (0.0, bytes(RECORD)) if f.split is None else (f.gain, to_record(f.split, f.split.feature))
         for f in find_splits(np.ascontiguousarray(hist), total, bins, rules, scale, usable)
     ]
-

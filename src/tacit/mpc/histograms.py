@@ -41,7 +41,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,150 +49,34 @@ from torch import Tensor
 
 from ..crypto.prg import KEY
 from ..errors import ProtocolError
-from ..parties.message import Message
 from ..parties.party import Party
 from .dealer import SESSION, TapeKey
+from .histogram_terms import (
+    Candidates,
+    CellLayout,
+    HistogramTerms,
+    Layout,
+    MaskedCells,
+    MaskedVectors,
+    PaddedSums,
+    PadKey,
+    SideCorrections,
+    SideRequest,
+    SplitRequest,
+    SplitSides,
+    SumCorrections,
+    SumRequest,
+    SumsEnd,
+    SumShares,
+    TreeShapes,
+)
 from .tape import Tape
 
-REVEALS = ("sums", "splits")
 MOST_CELLS = 256  # of a column
 COLUMNS = 4096  # of a holder
 RECORD = 36  # bytes of a split: column (2), cut, whether missing values go left, 256 bits: cells that go left
 BLOCK = 1 << 22  # words of masked cells in a message: 32 MB
 Multiply = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (k × n words, n × cells words) → k × cells
-
-
-class CellLayout(
-    Message,
-    reveals="how many columns the sender has, in an order of its own, how many cells each has, and which are "
-    "categories",
-):
-    settings: str
-    widths: list[int]  # with the cell of missing values
-    is_category: list[bool]
-
-
-class PadKey(Message, reveals="a random key for pads that cancel in a sum: nothing"):
-    key: bytes
-
-
-class MaskedCells(Message, reveals="the sender's cells of each row under one-time masks: uniform words"):
-    start: int
-    values: Tensor
-
-
-class SumRequest(
-    Message,
-    reveals="how many vectors are summed over cells; with reveal='splits' also which nodes follow from "
-    "others, and which anonymous columns may be split",
-):
-    vectors: int
-    parents: list[int]  # of each node to search: the place of its parent in the last request; −1: none
-    news: list[int]  # the place of its, or its sibling's, new sums
-    columns: list[int]
-
-
-class SumCorrections(Message, reveals="one share of random products: uniform words"):
-    values: list[Tensor]
-
-
-class MaskedVectors(Message, reveals="the sender's numbers of each row under one-time masks: uniform words"):
-    values: Tensor
-
-
-class SumShares(
-    Message,
-    reveals="with the receiver's share: sums of the receiver's own numbers over each of the sender's anonymous "
-    "cells",
-):
-    values: Tensor
-
-
-class PaddedSums(
-    Message,
-    reveals="with the other's: sums of gradients, Hessians and rows over anonymous cells, without names, "
-    "labels or rows",
-):
-    values: Tensor
-
-
-class Candidates(
-    Message,
-    reveals="the largest gain of each holder at each node; the splits are under pads that their holders know",
-):
-    gains: Tensor
-    records: Tensor
-
-
-class SideRequest(Message, reveals="how many splits a holder has at this level"):
-    party: str
-    splits: int
-
-
-class SideCorrections(Message, reveals="one share of random products of bits: uniform bits"):
-    values: Tensor
-
-
-class SplitRequest(
-    Message,
-    reveals="which of the receiver's own columns are split where; the rows of the nodes are under one-time masks",
-):
-    records: Tensor
-    serials: list[int]  # with reveal="splits": the pads of the records
-    members: Tensor
-
-
-class SplitSides(
-    Message,
-    reveals="for each row of a node that the receiver splits by the sender's column: whether it goes left",
-):
-    masked: Tensor
-    share: Tensor
-
-
-class TreeShapes(
-    Message,
-    reveals="the shape of the trees and which party each split belongs to; neither values of leaves nor splits",
-):
-    left: list[Tensor]
-    owner: list[Tensor]
-    split: list[Tensor]
-
-
-class SumsEnd(Message, reveals="that the trees are finished"):
-    pass
-
-
-@dataclass(frozen=True)
-class HistogramTerms:
-    """The settings that all parties agree on. `vectors` and `splits`: the most that L may ask for."""
-
-    names: tuple[str, ...]
-    label_at: str
-    helper: str
-    rows: int
-    vectors: int
-    splits: int
-    reveal: str = "sums"
-    text: str = ""  # all settings of the job, compared
-
-    @property
-    def holders(self) -> list[str]:
-        """Those with columns that the label holder does not have."""
-        return [n for n in self.names if n != self.label_at]
-
-    @classmethod
-    def read(cls, table: Mapping[str, Any]) -> HistogramTerms:
-        return cls(**{**table, "names": tuple(table["names"])})
-
-
-class Layout:
-    """A holder's anonymous columns."""
-
-    def __init__(self, widths: Sequence[int], is_category: Sequence[bool]):
-        self.widths, self.is_category = list(widths), list(is_category)
-        self.cells = sum(self.widths)
-        self.offsets = np.concatenate([[0], np.cumsum(self.widths)[:-1]]).astype(np.int64)
 
 
 def _bits(rows: int) -> int:
@@ -202,8 +86,8 @@ def _bits(rows: int) -> int:
 def _check(sender: str, value: Tensor, shape: tuple[int, ...], dtype: torch.dtype, what: str) -> np.ndarray:
     if tuple(value.shape) != shape or value.dtype is not dtype:
         raise ProtocolError(
-            f"{sender!r} sent {what} of shape {tuple(value.shape)} and type {value.dtype}; expected {shape} and "
-            f"{dtype}."
+            f"{sender!r} sent {what} of shape {tuple(value.shape)} and type {value.dtype}; expected {shape} "
+            f"and {dtype}."
         )
     return value.numpy()
 
@@ -212,8 +96,8 @@ async def read_layout(me: Party, terms: HistogramTerms, name: str) -> Layout:
     message = await me.recv(name, CellLayout)
     if message.settings != terms.text:
         raise ProtocolError(
-            f"{name!r} and {me.name!r} have different settings: {message.settings:.300} and {terms.text:.300}. "
-            "All parties must start the same job."
+            f"{name!r} and {me.name!r} have different settings: {message.settings:.300} and "
+            f"{terms.text:.300}. All parties must start the same job."
         )
     if (
         not 0 <= len(message.widths) <= COLUMNS
@@ -237,12 +121,6 @@ def _words(tape: Tape, *shape: int) -> np.ndarray:
 
 def _bytes(tape: Tape, *shape: int) -> np.ndarray:
     return tape.draw(shape, torch.uint8).numpy()
-
-
-class Splitter(Protocol):
-    """A holder's own table: `sides` gives the rows (bool) that go left at a split."""
-
-    def sides(self, record: bytes) -> np.ndarray: ...
 
 
 async def hold_columns(
@@ -385,7 +263,10 @@ class LabelSide:
                 await me.send(name, PadKey(key))
                 self._pads[name] = Tape(key)
         for name, layout in self.layouts.items():
-            masked, each = np.empty((terms.rows, layout.cells), np.int64), max(1, BLOCK // max(layout.cells, 1))
+            masked, each = (
+                np.empty((terms.rows, layout.cells), np.int64),
+                max(1, BLOCK // max(layout.cells, 1)),
+            )
             for start in range(0, terms.rows, each):
                 message = await me.recv(name, MaskedCells)
                 count = min(each, terms.rows - start)
@@ -445,18 +326,20 @@ class LabelSide:
         u = np.packbits(members, axis=1)
         a = _bytes(self._tape, *shape)
         await me.send(terms.helper, SideRequest(name, count))
-        await me.send(
-            name, SplitRequest(torch.from_numpy(records), list(serials), torch.from_numpy(u ^ a))
-        )
+        await me.send(name, SplitRequest(torch.from_numpy(records), list(serials), torch.from_numpy(u ^ a)))
         correction = _check(
-            terms.helper, (await me.recv(terms.helper, SideCorrections)).values, shape, torch.uint8, "corrections"
+            terms.helper,
+            (await me.recv(terms.helper, SideCorrections)).values,
+            shape,
+            torch.uint8,
+            "corrections",
         )
         message = await me.recv(name, SplitSides)
         masked, share = (
             _check(name, value, shape, torch.uint8, "sides") for value in (message.masked, message.share)
         )
         left = (u & masked) ^ correction ^ share  # u∧(s⊕b) ⊕ (a∧b ⊕ c) ⊕ (u⊕a)∧b ⊕ c
-        return np.unpackbits(left, axis=1, count=terms.rows).astype(bool) & members
+        return np.asarray(np.unpackbits(left, axis=1, count=terms.rows).astype(bool) & members)
 
     async def finish(self, shapes: TreeShapes) -> None:
         await self.me.send(self.terms.helper, SumsEnd())

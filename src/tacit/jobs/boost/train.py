@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from ...boost.model import Booster
 from ...boost.result import BoostResult
+from ...boost.xgboost_json import load as read_booster
 from ...config.boost import BOOST_OPTIONS, BoostConfig
 from ...config.signature import with_options
 from ...config.vertical_boost import VERTICAL_BOOST_OPTIONS
@@ -43,6 +46,11 @@ def train(
     if given:
         raise bad("boost.train", given[0], options[given[0]], "left out for parties with the same columns")
     return train_horizontal(fed, options, runtime, guard)
+
+
+def load(path: str | Path) -> Booster | VerticalBoostResult:
+    """Read a model that `save` wrote: the file of a booster, or the folder with the parts of all parties."""
+    return VerticalBoostResult.load(path) if Path(path).is_dir() else read_booster(path)
 
 
 def read_options(options: dict[str, Any], label: str = "") -> BoostConfig:

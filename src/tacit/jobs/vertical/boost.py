@@ -31,7 +31,9 @@ def train_vertical(
     unknown = [name for name in options if name not in VERTICAL_BOOST_OPTIONS]
     if unknown:
         allowed = ", ".join(["label", "categories", *VERTICAL_BOOST_OPTIONS])
-        raise bad(OWNER, unknown[0], options[unknown[0]], f"left out for vertical parties, which have {allowed}")
+        raise bad(
+            OWNER, unknown[0], options[unknown[0]], f"left out for vertical parties, which have {allowed}"
+        )
     config = check(VerticalBoostConfig(**options), OWNER)
     runtime = None if runtime == "cohort" else runtime
     ledger = Ledger()
@@ -58,13 +60,13 @@ def fit(
         if name not in known:
             raise bad(OWNER, "categories", name, "a column of one of the parties")
     settings = plain_settings(config)
-    bins, programs = {}, {}
+    bins, programs = {}, dict[str, Any]()
     for who in names:
         frame = rows.frames[who]
         own = [*rows.categories[who], *(c for c in categories if c in frame.columns)]
         bins[who] = OwnBins.fit(frame, own, config.bins, config.min_rows, who)
         codes = to_tensor(bins[who].encode(frame))
-        shared = {"names": names, "helper": HELPER, "settings": settings}
+        shared: dict[str, Any] = {"names": names, "helper": HELPER, "settings": settings}
         shared |= {"codes": codes, "bins": bins[who].to_dict()}
         if who == rows.label_at:
             programs[who] = functools.partial(

@@ -21,7 +21,8 @@ from ...boost.vertical_grower import HELD_OUT, Grower, VerticalRules, VerticalTr
 from ...config.vertical_boost import VerticalBoostConfig
 from ...errors import BadData, ProtocolError
 from ...mpc import histograms
-from ...mpc.histograms import HistogramTerms, LabelSide, Layout, TreeShapes
+from ...mpc.histogram_terms import HistogramTerms, Layout, TreeShapes
+from ...mpc.histograms import LabelSide
 from ...parties.message import Message
 from ...parties.party import Party
 from ...stats.columns import text_of
@@ -35,14 +36,15 @@ ASSUMES = (
     "of the others; a holder of columns that deviates can corrupt the trees."
 )
 SUMS = (
-    "OPENED: the label holder learned the sums of its gradients, Hessians and rows over each anonymous bin of "
-    "the others' columns in each node (bins of a deep node may have few rows: it then learns in which anonymous "
-    "bin a row is), and for each split of theirs which rows of the node go left. The others learned neither "
-    "labels, gradients nor rows of nodes; each knows its own splits, and the shape of the trees."
+    "OPENED: the label holder learned the sums of its gradients, Hessians and rows over each anonymous bin "
+    "of the others' columns in each node (bins of a deep node may have few rows: it then learns in which "
+    "anonymous bin a row is), and for each split of theirs which rows of the node go left. The others "
+    "learned neither labels, gradients nor rows of nodes; each knows its own splits, and the shape of the "
+    "trees."
 )
 SPLITS = (
-    "OPENED: the label holder learned the largest gain of each other party at each node, and for each split of "
-    "theirs which rows of the node go left. The helper learned sums of gradients, Hessians and rows over "
+    "OPENED: the label holder learned the largest gain of each other party at each node, and for each split "
+    "of theirs which rows of the node go left. The helper learned sums of gradients, Hessians and rows over "
     "anonymous bins, without names, labels or rows. The others learned neither labels, gradients nor rows of "
     "nodes; each knows its own splits, and the shape of the trees."
 )
@@ -54,7 +56,9 @@ class LabelShape(
     outputs: int
 
 
-class SumUnits(Message, reveals="the units of gradients and Hessians as powers of two, for the helper's search"):
+class SumUnits(
+    Message, reveals="the units of gradients and Hessians as powers of two, for the helper's search"
+):
     units: list[float]
 
 
@@ -203,7 +207,11 @@ async def hold_label(
     terms = make_terms(names, me.name, helper, len(codes), settings, outputs)
     stamp(me, settings)
     await me.send([*terms.holders, helper], LabelShape(outputs))
-    side, order, hides = LabelSide(me, terms, multiply_words), [me.name, *terms.holders], settings["reveal"] == "splits"
+    side, order, hides = (
+        LabelSide(me, terms, multiply_words),
+        [me.name, *terms.holders],
+        settings["reveal"] == "splits",
+    )
     grower = Grower(rules, side, order, codes.numpy(), own.bins, y.numpy(), labels, hides)
     if hides:
         await me.send(helper, SumUnits(list(grower.scale)))
@@ -235,9 +243,7 @@ async def help_all(
 ) -> None:
     """The helper: deals randomness, and with reveal="splits" finds splits."""
     stamp(me, settings)
-    terms = make_terms(
-        names, label_at, helper, rows, settings, await _learn_outputs(me, label_at, settings)
-    )
+    terms = make_terms(names, label_at, helper, rows, settings, await _learn_outputs(me, label_at, settings))
     rules = make_rules(settings).split
     scale = 1.0, 1.0
     if settings["reveal"] == "splits":
@@ -255,4 +261,3 @@ async def help_all(
 def to_trees(entries: Sequence[Mapping[str, Any]]) -> list[VerticalTree]:
     known = {f.name for f in fields(VerticalTree)}
     return [VerticalTree(**{k: list(v) for k, v in e.items() if k in known}) for e in entries]
-

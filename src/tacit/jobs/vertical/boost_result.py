@@ -32,7 +32,18 @@ class VerticalBoostResult(JobResult):
     """
 
     title = "Boosted trees over columns of several parties"
-    facts = ("objective", "label", "rows", "parties", "trees", "leaves", "best_round", "importances", "losses", "notes")
+    facts = (
+        "objective",
+        "label",
+        "rows",
+        "parties",
+        "trees",
+        "leaves",
+        "best_round",
+        "importances",
+        "losses",
+        "notes",
+    )
 
     parts: dict[str, BoostPart] = field(repr=False)
     ledger: Ledger = field(repr=False)

@@ -129,9 +129,8 @@ def _from_frames(
         if not isinstance(frame, pd.DataFrame):
             raise bad(OWNER, f"the table of {who!r}", type(frame).__name__, "a DataFrame, like the others")
         if on not in frame.columns:
-            raise BadData(
-                f"the table of {who!r} has no column {on!r} (on). {nearest(on, list(map(str, frame.columns)))}"
-            )
+            known = list(map(str, frame.columns))
+            raise BadData(f"the table of {who!r} has no column {on!r} (on). {nearest(on, known)}")
     holders = [who for who, f in parties.items() if label in f.columns]
     if len(holders) != 1 or not label:
         raise bad(OWNER, "label", label, f"a column of exactly one party; {holders or 'none'} have it")
