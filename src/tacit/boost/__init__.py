@@ -17,6 +17,8 @@ Modules of this room, from small to large:
     rows          a party's rows in training
     agreement     what parties agree on before the first tree
     program       horizontal boosting as a program of sums
+    ensemble      trees of any origin as complete trees, for secret shares
+    read_model    models of tacit, XGBoost and scikit-learn as ensembles
 
     vertical_bins     one party's own columns as cells, and its splits
     vertical_grower   trees over columns of several parties: the label holder's part
