@@ -579,3 +579,22 @@ def test_a_history_needs_ids_and_is_whole(folder, capsys):
     assert "h.json is not a history of releases, or is damaged" in refused(capsys, *again, "h.json")
     assert "There is no history of releases" in refused(capsys, *again, "none.json")
     assert not Path("x.csv").exists()
+
+
+def test_counts_by_the_command_line(folder, capsys):
+    table = ("tabulate", "patients.csv", "--by", "age,sex", "--out", "counts.csv")
+    code, out, err = run(capsys, *table)
+    assert code == 0, err
+    assert "no small count can be narrowed to fewer than" in out
+    shown = pd.read_csv("counts.csv")
+    true = patients().value_counts(["age", "sex"])
+    cells = shown[(shown["age"] != "total") & (shown["sex"] != "total")].dropna()
+    assert all(true.get((int(a), s), 0) == n for a, s, n in cells.to_numpy())
+    assert shown["count"].min() in (0, *range(5, 300))
+    code, out, err = run(capsys, *table, "--force", "--method", "round", "--base", "3", "--json")
+    assert json.loads(out)["base"] == 3
+    assert (pd.read_csv("counts.csv")["count"] % 3 == 0).all()
+    assert "there is no column 'town'" in refused(
+        capsys, "tabulate", "patients.csv", "--by", "town", "--out", "x.csv"
+    )
+    assert "already exists" in refused(capsys, *table)
