@@ -31,7 +31,7 @@ def numbers(frame: pd.DataFrame, column: str) -> np.ndarray:
 
 
 def matrix(frame: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
-    """Return numeric columns as the rows of a matrix, to read only: where possible, the table's own memory."""
+    """Return numeric columns as the rows of a matrix to read: the table's own memory, where possible."""
     names = list(columns)
     if names and all(isinstance(t, np.dtype) and t.kind in "iufb" for t in frame.dtypes.reindex(names)):
         values = np.ascontiguousarray(frame[names].to_numpy(dtype=np.float64).T)

@@ -14,6 +14,7 @@ import math
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -60,6 +61,7 @@ class Descriptions:
 class DescribeProgram:
     """The program of sums. `categories` are (name, levels); `by` is one of those, or None."""
 
+    is_repeatable: ClassVar[bool] = True
     numeric: tuple[str, ...] = ()
     categories: tuple[tuple[str, tuple[str, ...]], ...] = ()
     by: tuple[str, tuple[str, ...]] | None = None

@@ -55,7 +55,9 @@ def next_edges(prefixes: np.ndarray, level: int) -> np.ndarray:
     rest = _KEY_BITS - sum(BITS[: level + 1])
     room = rest + BITS[level]
     edges = np.empty((len(prefixes), NEXT + 1), np.uint32)
-    edges[:, :-1] = (prefixes << np.uint32(room))[:, None] + (np.arange(NEXT, dtype=np.uint32) << np.uint32(rest))
+    edges[:, :-1] = (prefixes << np.uint32(room))[:, None] + (
+        np.arange(NEXT, dtype=np.uint32) << np.uint32(rest)
+    )
     # after the last prefix: the largest key, which no finite number has
     is_last = prefixes == (1 << (_KEY_BITS - room)) - 1
     edges[:, -1] = np.where(is_last, _LAST, (prefixes + np.uint32(1)) << np.uint32(room))
