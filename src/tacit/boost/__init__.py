@@ -23,6 +23,9 @@ Modules of this room, from small to large:
     ensemble      trees of any origin as complete trees, for secret shares
     read_model    models of tacit, XGBoost and scikit-learn as ensembles
 
+    vertical_bins     one party's own columns as cells, and its splits
+    vertical_grower   trees over columns of several parties: the label holder's part
+
 Functions that users call are composed in `jobs/boost/` and fetched when they are used. A module here must not
 have the name of such a function.
 """
@@ -33,7 +36,7 @@ from importlib import import_module
 from typing import Any
 
 _HOME: dict[str, str] = {
-    "load": "tacit.boost.xgboost_json",
+    "load": "tacit.jobs.boost.train",
     "load_scorecard": "tacit.boost.scorecard",
     "train": "tacit.jobs.boost.train",
     "woe": "tacit.jobs.boost.woe",
