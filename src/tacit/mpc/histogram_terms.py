@@ -111,8 +111,8 @@ class TreeShapes(
     split: list[Tensor]
 
 
-class SumsEnd(Message, reveals="that the trees are finished"):
-    pass
+class SumsEnd(Message, reveals="that the trees are finished, and a digest of their shape"):
+    mark: str
 
 
 @dataclass(frozen=True)

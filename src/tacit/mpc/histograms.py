@@ -341,8 +341,8 @@ class LabelSide:
         left = (u & masked) ^ correction ^ share  # u∧(s⊕b) ⊕ (a∧b ⊕ c) ⊕ (u⊕a)∧b ⊕ c
         return np.asarray(np.unpackbits(left, axis=1, count=terms.rows).astype(bool) & members)
 
-    async def finish(self, shapes: TreeShapes) -> None:
-        await self.me.send(self.terms.helper, SumsEnd())
+    async def finish(self, shapes: TreeShapes, mark: str) -> None:
+        await self.me.send(self.terms.helper, SumsEnd(mark))
         await self.me.send(self.terms.holders, shapes)
 
 
@@ -351,8 +351,8 @@ Search = Callable[[Layout, np.ndarray, np.ndarray | None], list[tuple[float, byt
 
 async def help_sums(
     me: Party, terms: HistogramTerms, multiply: Multiply, search: Search | None = None
-) -> None:
-    """The helper's program: deal randomness; with reveal="splits" also search.
+) -> str:
+    """The helper's program: deal randomness; with reveal="splits" also search. Returns the trees' digest.
 
     `search(layout, nodes × cells × k words, usable columns)` gives (gain, record) of each node.
     """
@@ -368,7 +368,7 @@ async def help_sums(
     while True:
         message: Any = await me.recv(label, SumRequest, SideRequest, SumsEnd)
         if isinstance(message, SumsEnd):
-            return
+            return str(message.mark)
         if isinstance(message, SideRequest):
             splits += message.splits
             if message.party not in layouts or message.splits < 1 or splits > terms.splits * len(layouts):
