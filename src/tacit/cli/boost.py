@@ -75,8 +75,8 @@ def _boost_vertical(args: Any, deployed: Any) -> Answer:
         return answer(value, _lines(value))
     if args.out is None or args.data is not None:
         raise BadParameter(
-            "boost: without a kit all parties run here, with the files of the job. Give --out for their parts "
-            "and no --data, or give --kit."
+            "boost: without a kit all parties run here, with the files of the job. Give --out for their "
+            "parts and no --data, or give --kit."
         )
     result = deployed.run_here(args.job, args.out, runtime(args.processes, "tacit boost --processes"))
     files, lines = write_files(result, report=args.report)

@@ -16,9 +16,9 @@ def add(verb: Callable[..., Any]) -> None:
     verb(
         "predict",
         _predict,
-        "Score new rows with the model of a run; or predict with a split network, a predictor of `tacit ftl`, "
-        "a regression or boosted trees of several parties: each party brings its part and its own rows; the "
-        "holder of the top, or of the label, gets the predictions.",
+        "Score new rows with the model of a run; or predict with a split network, a predictor of `tacit "
+        "ftl`, a regression or boosted trees of several parties: each party brings its part and its own "
+        "rows; the holder of the top, or of the label, gets the predictions.",
         arg(
             "part",
             metavar="RUN|PART",
@@ -65,8 +65,8 @@ def add(verb: Callable[..., Any]) -> None:
         arg(
             "--receiver",
             metavar="PARTY",
-            help="with boosted trees: who gets the predictions, the same at all parties (default: the label's "
-            "holder)",
+            help="with boosted trees: who gets the predictions, the same at all parties (default: the "
+            "label's holder)",
         ),
         arg("--force", action="store_true", help="overwrite an existing file"),
         PROCESSES,

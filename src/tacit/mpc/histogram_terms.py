@@ -66,7 +66,7 @@ class PaddedSums(
     values: Tensor
 
 
-class Candidates(
+class SplitCandidates(
     Message,
     reveals="the largest gain of each holder at each node; the splits are under pads that their holders know",
 ):

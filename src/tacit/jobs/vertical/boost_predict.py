@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from ...runtimes.kits import Kit
 
 OPENED = (
-    "OPENED: one party learned the score of each shared row. Nobody learned another's columns, splits or values "
-    "of leaves, or which leaf a row reaches, beyond what the scores imply. Semi-honest parties; the helper "
-    "colludes with none."
+    "OPENED: one party learned the score of each shared row. Nobody learned another's columns, splits or "
+    "values of leaves, or which leaf a row reaches, beyond what the scores imply. Semi-honest parties; the "
+    "helper colludes with none."
 )
 
 
-class ClassNames(Message, reveals="the names of the label's classes, to the party that gets the predictions"):
+class ScoreClasses(Message, reveals="the names of the label's classes, to the party that gets the predictions"):
     labels: list[str]
 
 
@@ -120,10 +120,10 @@ async def _exchange_labels(me: Party, part: BoostPart, receiver: str) -> tuple[s
     if receiver == part.label_at:
         return part.labels
     if part.has_label:
-        await me.send(receiver, ClassNames(list(part.labels)))
+        await me.send(receiver, ScoreClasses(list(part.labels)))
     if me.name != receiver:
         return ()
-    labels = tuple((await me.recv(part.label_at, ClassNames)).labels)
+    labels = tuple((await me.recv(part.label_at, ScoreClasses)).labels)
     needed = {"binary": 2, "multiclass": part.outputs}.get(part.objective_name, 0)
     if len(labels) != needed:
         raise ProtocolError(f"{part.label_at!r} sent {len(labels)} names of classes; expected {needed}.")
