@@ -165,6 +165,7 @@ def test_each_with_its_kit_over_a_hub_then_new_people(
     assert not Path("second-telecom/part.json").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_party_stops_the_others_and_all_can_start_again(place: Path) -> None:
     provision(*KITS)
     Path("job.toml").write_text(JOB.replace("trees = 3", "trees = 9000"))  # it does not end before the kill

@@ -28,7 +28,7 @@ With reveal="splits" L does not see sums. Both send their shares to the helper u
 
       |--- PaddedSums(share + z) ------------------------------------------------------------------------->|
       |                                                 |--- PaddedSums(share − z) ----------------------->|
-      |<-- SplitCandidates(gain, split under F's pad) ----------------------------------------------------------|
+      |<-- SplitCandidates(gain, split under F's pad) -----------------------------------------------------|
 
 The helper then learns the sums over anonymous cells, without rows, columns' names or labels; L the best gain
 of each holder; a split is under a pad that only F can remove.

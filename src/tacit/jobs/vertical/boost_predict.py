@@ -43,7 +43,7 @@ OPENED = (
 )
 
 
-class ScoreClasses(Message, reveals="the names of the label's classes, to the party that gets the predictions"):
+class ScoreClasses(Message, reveals="the names of the label's classes, to whom gets the predictions"):
     labels: list[str]
 
 
