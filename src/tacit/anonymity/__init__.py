@@ -8,6 +8,7 @@ from .cluster import Cluster
 from .datafly import Datafly
 from .fixed import Fixed
 from .hierarchies import Hierarchy
+from .history import ReleaseHistory
 from .models import (
     AverageRisk,
     BetaLikeness,
@@ -24,6 +25,7 @@ from .optimal import Optimal
 from .private import Private
 from .release import Method
 from .result import AnonymizationResult, HomogeneityWarning, IdentifierWarning, LatticeNode, Step
+from .spatial import SpatialCells, aggregate_points
 
 ALL: dict[str, type[Method]] = {
     "datafly": Datafly,
@@ -64,9 +66,12 @@ __all__ = [
     "PopulationUniqueness",
     "Prefixes",
     "Private",
+    "ReleaseHistory",
+    "SpatialCells",
     "Step",
     "TCloseness",
     "Tree",
+    "aggregate_points",
     "builders",
     "caesar",
     "coding",

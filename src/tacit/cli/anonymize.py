@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from ..anonymity.assessment import Risk
     from ..anonymity.result import AnonymizationResult
+    from ..anonymity.spatial import SpatialCells
 
 
 _SHARED = (
@@ -51,6 +52,14 @@ _SHARED = (
     arg("--report", metavar="FILE", help="also write an HTML report"),
     FORCE,
     QUIET,
+)
+
+
+HISTORY = arg(
+    "--history",
+    metavar="FILE",
+    help="also write what is published about whom to a new .json file, for `tacit anonymize-again`; it "
+    "contains ids and sensitive values: keep it as you keep the table",
 )
 
 
@@ -155,6 +164,18 @@ def add(verb: Callable[..., argparse.ArgumentParser]) -> None:
             action="store_true",
             help="create the key file first; an existing one is never overwritten",
         ),
+        HISTORY,
+        arg(
+            "--points",
+            metavar="X,Y",
+            help="coordinates, which become a quasi-identifier `cell`: squares of at least k people, small "
+            "where many live; needs --cells",
+        ),
+        arg(
+            "--cells",
+            metavar="SMALLEST:LARGEST",
+            help="sides of the cells of --points in the unit of the coordinates, like 125:16000",
+        ),
     )
     verb(
         "risk",
@@ -223,7 +244,13 @@ def _anonymize(args: argparse.Namespace) -> Answer:
             "Pass both, or neither."
         )
     out = check_table_name(check_free(args.out, args.force, [args.table]), "anonymize: --out ")
-    page = _report(args, [args.table, out])
+    page = report_file(args, [args.table, out])
+    history = history_file(args, [args.table, out])
+    if history is not None and args.person is None:
+        raise BadParameter(
+            "anonymize: --history needs --person: the column that tells whose a row is, with the same ids in "
+            "every release."
+        )
     with Progress(args.quiet) as progress:
         progress.step(f"reading {args.table}")
         separator, frame = read_header(args.table).separator, read_table(args.table, text=True)
@@ -236,6 +263,12 @@ def _anonymize(args: argparse.Namespace) -> Answer:
         if hidden:
             frame = pseudonyms.pseudonymize(frame, hidden, args.key)
         frame = frame.drop(columns=dropped)
+        hierarchies: dict[str, Any] = dict(find_hierarchies(args.hierarchies, quasi) or {})
+        number, placed = len(frame), None
+        if args.points is not None:
+            placed = _place_points(frame, args)
+            frame, quasi = placed.table, [*quasi, "cell"]
+            hierarchies["cell"] = placed.hierarchy()
         import tacit
 
         if args.compare_limits is not None:
@@ -247,7 +280,7 @@ def _anonymize(args: argparse.Namespace) -> Answer:
                 quasi=quasi,
                 k=args.k,
                 sensitive=sensitive,
-                hierarchies=_hierarchies(args.hierarchies, quasi),
+                hierarchies=hierarchies,
                 method=method,
                 models=models,
                 metric=args.metric,
@@ -265,7 +298,7 @@ def _anonymize(args: argparse.Namespace) -> Answer:
                 quasi=quasi,
                 k=args.k,
                 sensitive=sensitive,
-                hierarchies=_hierarchies(args.hierarchies, quasi),
+                hierarchies=hierarchies,
                 method=method,
                 models=models,
                 max_suppressed=args.max_suppressed,
@@ -282,7 +315,10 @@ def _anonymize(args: argparse.Namespace) -> Answer:
         left = replace(left, warnings=tuple(w for w in left.warnings if w not in expected))
         # before writing any file, so that an error leaves none behind
         text = report.render(left) if page is not None else None
+        record = result.record_release() if history is not None else None
         progress.step(f"writing {out}")
+        if history is not None and record is not None:
+            record.save(history)  # first: a table without its history must not be published
         write_table(result.table, out, separator)
         if page is not None and text is not None:
             write_page(page, text)
@@ -290,9 +326,11 @@ def _anonymize(args: argparse.Namespace) -> Answer:
     value = {
         "out": str(out),
         "report": None if page is None else str(page),
-        "rows": len(frame),
+        "history": None if history is None else str(history),
+        "rows": number,
+        "cells": None if placed is None else len(placed.cells),
         "published": left.after.rows,
-        "suppressed": len(result.suppressed),
+        "suppressed": number - left.after.rows,
         "unchanged": as_is,
         "classes": left.after.classes,
         "k": left.after.k,
@@ -310,22 +348,61 @@ def _anonymize(args: argparse.Namespace) -> Answer:
         after, before = left.after, left.before
         measure = "granularity" if args.metric == "loss" else args.metric
         lines = [
-            f"published   {after.rows:,} of {len(frame):,} rows in {after.classes:,} classes, k = {after.k} "
+            f"published   {after.rows:,} of {number:,} rows in {after.classes:,} classes, k = {after.k} "
             f"(before: {before.k})",
             f"levels      {', '.join(f'{c} {_format_level(result, c)}' for c in result.quasi)}",
+            *(
+                []
+                if placed is None
+                else [
+                    f"cells       {len(placed.cells):,} of at least {args.k} people; "
+                    f"{len(placed.suppressed):,} rows are in none"
+                ]
+            ),
             f"loss        {result.loss:.4f} ({measure}), {len(result.suppressed):,} rows suppressed",
             f"risk        highest {after.prosecutor.highest:.1%}, average {after.prosecutor.average:.2%} "
             f"(before: {before.prosecutor.highest:.1%}, "
             f"{before.prosecutor.average:.2%})",
             *([f"unchanged   {', '.join(as_is)}: published as they are"] if as_is else []),
             *([f"privacy     {result.ledger}"] if result.ledger.spent else []),
-            *_format_warnings(left),
+            *format_warnings(left),
             f"table       {out}",
             *([f"report      {page}"] if page else []),
+            *([f"history     {history}"] if history else []),
         ]
         console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
     return value, show
+
+
+def _place_points(frame: DataFrame, args: argparse.Namespace) -> SpatialCells:
+    """The table with cells instead of the coordinates of --points."""
+    from pandas import to_numeric
+
+    from ..anonymity import aggregate_points
+    from ..anonymity.classes import check_columns
+
+    names = check_columns(frame, parse_columns(args.points, "--points"), "--points", "anonymize")
+    smallest, _, largest = (args.cells or "").partition(":")
+    try:
+        sides = [float(smallest), float(largest)]
+    except ValueError:
+        sides = []
+    if len(names) != 2 or not sides:
+        raise BadParameter(
+            f"--points is {args.points!r} and --cells {args.cells!r}; expected two columns and two sides, "
+            "like --points east,north --cells 125:16000."
+        )
+    points = frame.assign(**{n: to_numeric(frame[n], errors="coerce") for n in names})
+    return aggregate_points(
+        points,
+        *names,
+        k=args.k,
+        smallest=sides[0],
+        largest=sides[1],
+        person=args.person,
+        max_suppressed=args.max_suppressed or 0.0,
+    )
 
 
 def _parse_limits(text: str) -> list[float]:
@@ -418,7 +495,7 @@ def _risk(args: argparse.Namespace) -> Answer:
     from ..data.table_files import read_table
 
     quasi, sensitive = parse_columns(args.quasi, "--quasi"), parse_columns(args.sensitive, "--sensitive")
-    page = _report(args, [args.before, args.after])
+    page = report_file(args, [args.before, args.after])
     with Progress(args.quiet) as progress:
         frames = []
         for path in (args.before, args.after, args.population):
@@ -434,7 +511,7 @@ def _risk(args: argparse.Namespace) -> Answer:
             after,
             quasi,
             sensitive=sensitive,
-            hierarchies=_hierarchies(args.hierarchies, quasi),
+            hierarchies=find_hierarchies(args.hierarchies, quasi),
             population=population,
             population_size=args.population_size,
             combinations=args.combinations,
@@ -469,7 +546,7 @@ def _risk(args: argparse.Namespace) -> Answer:
         lines = [
             "",
             "columns with the most minimal uniques: " + "; ".join(most),
-            *_format_warnings(measured),
+            *format_warnings(measured),
             *([f"report      {page}"] if page else []),
         ]
         console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
@@ -493,7 +570,14 @@ def _check_columns(frame: DataFrame, columns: dict[str, list[str]], is_private: 
         )
 
 
-def _report(args: argparse.Namespace, sources: list[Any]) -> Path | None:
+def history_file(args: argparse.Namespace, sources: list[Any]) -> Path | None:
+    """The file of --history, which must be new: --force does not overwrite one."""
+    from ..files import check_free
+
+    return None if args.history is None else check_free(args.history, False, sources)
+
+
+def report_file(args: argparse.Namespace, sources: list[Any]) -> Path | None:
     from ..files import check_free
 
     if args.report is None:
@@ -503,7 +587,7 @@ def _report(args: argparse.Namespace, sources: list[Any]) -> Path | None:
     return check_free(args.report, args.force, sources)
 
 
-def _hierarchies(directory: str | None, quasi: list[str]) -> dict[str, str] | None:
+def find_hierarchies(directory: str | None, quasi: list[str]) -> dict[str, str] | None:
     """Find the files of quasi-identifiers: COLUMN.csv, COLUMN.toml, or ARX's NAME_hierarchy_COLUMN.csv."""
     if directory is None:
         return None
@@ -546,7 +630,7 @@ def _format_level(result: AnonymizationResult, column: str) -> str:
     )
 
 
-def _format_warnings(risk: Risk) -> list[str]:
+def format_warnings(risk: Risk) -> list[str]:
     return [f"warning     {w}" for w in risk.warnings]
 
 

@@ -1,40 +1,39 @@
-"""tacit boost: boosted trees across parties, as the coordinator, as a party, or with all files here."""
+"""tacit boost: boosted trees across parties, as the coordinator, as a party, or with all files here.
+
+A job with a table for each party ([parties.bank]) is about different columns of the same people.
+"""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..errors import BadParameter
-from .verbs import PATIENCE, PROCESSES, QUIET, Answer, answer, arg
+from .split import kit_of, runtime
+from .sums import run_sum_job, write_files
+from .verbs import CHANGES, DATA, PATIENCE, PROCESSES, QUIET, STATE, WAIT, Answer, answer, arg
 
 
 def add(verb: Callable[..., Any]) -> None:
     verb(
         "boost",
         _boost,
-        "Train gradient-boosted trees across parties; only sums over all of them are opened.",
+        "Train gradient-boosted trees across parties: with the same columns, only sums over all of them are "
+        "opened; with different columns of the same people, on secret shares.",
         arg("job", help="a job file (TOML) with [boost], the same at all parties"),
         arg("--kit", metavar="DIR", help="your start kit: coordinate as the server, or answer as a party"),
-        arg("--data", metavar="FILE", help="party: your own .csv or .parquet file; it stays here"),
-        arg("--out", metavar="MODEL.json", help="write the model here, as XGBoost's JSON"),
+        DATA,
+        arg(
+            "--out",
+            metavar="MODEL.json|DIR",
+            help="write the model here, as XGBoost's JSON; with different columns the folder of your part "
+            "(default: part in the kit), and without a kit a folder for all parts",
+        ),
         arg("--report", metavar="FILE.html", help="write the report here"),
-        arg(
-            "--state",
-            metavar="DIR",
-            help="where sums and answers are kept, to resume after a kill (default: state in the kit)",
-        ),
-        arg(
-            "--set",
-            action="append",
-            default=[],
-            metavar="TABLE.KEY=VALUE",
-            dest="changes",
-            help="change a value of the job file; other parties must have the same",
-        ),
+        STATE,
+        CHANGES,
         PROCESSES,
+        WAIT,
         PATIENCE,
         QUIET,
     )
@@ -42,66 +41,55 @@ def add(verb: Callable[..., Any]) -> None:
 
 def _boost(args: Any) -> Answer:
     from ..jobs.boost import deployed
+    from ..jobs.vertical import boost_deployed
     from ..results import check_absent
 
+    if boost_deployed.is_vertical_job(args.job):
+        return _boost_vertical(args, boost_deployed)
+    if args.wait is not None:
+        raise BadParameter("boost: --wait is for parties with different columns ([parties.NAME] tables).")
     if args.out is not None:
         check_absent(args.out)
-    if args.kit is None:
-        if args.data is not None:
-            raise BadParameter("boost: --data is a party's own table and needs its --kit.")
-        result = deployed.run_here(
-            args.job, changes=args.changes, runtime="processes" if args.processes else "cohort"
-        )
-        return _show(args, result)
-    if args.processes:
-        raise BadParameter("boost: --processes runs all parties here, --kit runs one. Give one of the two.")
-    from .split import kit_of
-
-    kit, progress = kit_of(args.kit, "tacit boost --kit"), _progress(args)
-    if args.data is None:
-        result = deployed.coordinate(
-            kit,
-            args.job,
-            changes=args.changes,
-            patience=args.patience,
-            state=args.state,
-            progress=progress,
-        )
-        return _show(args, result)
-    if args.changes or args.report:
-        raise BadParameter(
-            "boost: --set and --report are the server's; a party agrees to the job file as it is."
-        )
-    value = deployed.take_part(
-        kit,
-        args.job,
-        args.data,
+    return run_sum_job(
+        args,
+        "boost",
+        deployed,
+        (args.job,),
+        lambda result: write_files(result, model=args.out, report=args.report),
+        {"--report": args.report},
         out=args.out,
-        state=args.state,
-        patience=args.patience,
-        progress=progress,
     )
-    lines = [
-        f"answered  {value['answered']} steps of contract {value['contract'][:12]}",
-        f"state     {value['state']}",
-        *([f"model     {value['model']}"] if "model" in value else []),
-    ]
-    return answer(value, lines)
 
 
-def _progress(args: Any) -> Callable[[int, int], None]:
-    if args.quiet or args.json:
-        return lambda done, most: None
-    return lambda done, most: print(f"step {done} of at most {most}", file=sys.stderr, flush=True)
+def _boost_vertical(args: Any, deployed: Any) -> Answer:
+    if args.changes or args.state is not None:
+        raise BadParameter(
+            "boost: --set and --state are for parties with the same columns; parties with different columns "
+            "agree to the job file as it is, and start again after a kill."
+        )
+    if args.kit is not None:
+        if args.processes or args.report:
+            raise BadParameter("boost: --processes and --report are for runs without a kit.")
+        kit = kit_of(args.kit, "tacit boost --kit")
+        value = deployed.take_part(kit, args.job, args.data, args.out, args.patience, args.wait)
+        return answer(value, _lines(value))
+    if args.out is None or args.data is not None:
+        raise BadParameter(
+            "boost: without a kit all parties run here, with the files of the job. Give --out for their "
+            "parts and no --data, or give --kit."
+        )
+    result = deployed.run_here(args.job, args.out, runtime(args.processes, "tacit boost --processes"))
+    files, lines = write_files(result, report=args.report)
+    return answer(
+        result.to_dict() | files | {"folder": args.out}, [str(result), *lines, f"parts     {args.out}"]
+    )
 
 
-def _show(args: Any, result: Any) -> Answer:
-    value = result.to_dict()
-    lines = [str(result)]
-    if args.out is not None:
-        value["model"] = str(result.save(args.out))
-        lines.append(f"model     {value['model']}")
-    if args.report is not None:
-        value["report"] = str(result.report(Path(args.report)))
-        lines.append(f"report    {value['report']}")
-    return answer(value, lines)
+def _lines(value: dict[str, Any]) -> Iterable[str]:
+    yield from (f"note    {note}" for note in value["notes"])
+    yield f"rows    {value['rows']} shared"
+    if value["trees"] is not None:  # a helper has none
+        yield f"trees   {value['trees']}, with {value['splits']} splits of this party's columns"
+    if value["losses"]:
+        yield f"loss    {min(value['losses']):.4f} on held-out rows"
+    yield f"part    {value['folder']}"

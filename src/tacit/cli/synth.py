@@ -23,7 +23,7 @@ from .sampling import (
     parse_sampling,
     write_imputed,
 )
-from .verbs import DROP, FORCE, QUIET, SET, Answer, answer, arg, parse_columns
+from .verbs import DROP, FORCE, PARAMETER, QUIET, Answer, answer, arg, parse_columns
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -49,7 +49,7 @@ def add(verb: Callable[..., Any]) -> None:
             "not matter",
         ),
         arg("--epochs", type=int, help="short for --set epochs=N, for models that have epochs"),
-        SET,
+        PARAMETER,
         arg("--columns", metavar="FILE", help=COLUMNS),
         DROP,
         arg(
