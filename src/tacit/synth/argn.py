@@ -219,7 +219,7 @@ class ARGN(Autoregressive):
         return GeneratorState({**cells.tensors(), **pack_network(network)}, history=history)
 
     def batch_size(self, rows: int) -> int:
-        """Return the batch size for this number of rows: a small table needs small batches for enough steps."""
+        """Return the batch size for this number of rows; small tables need small ones for enough steps."""
         return self.batch or min(max(rows // 100, 32), 256)
 
     def get_cells(self, state: GeneratorState, layout: Layout) -> Discretizer:
