@@ -118,8 +118,8 @@ class Drawing:
         if self.lost > MAX_LOST * wanted:
             raise BadData(
                 f"LinkedTables: {self.lost:,} of {wanted:,} rows of {self.model.name} satisfy the "
-                f"constraints in none of {TRIES} draws. Relax the constraints of this table, or correct the rows that it "
-                "is compared with."
+                f"constraints in none of {TRIES} draws. Relax the constraints of this table, or correct the "
+                "rows that it is compared with."
             )
         keys: list[np.ndarray] = [np.arange(len(parent))]
         j = self.model.time_index

@@ -79,7 +79,7 @@ class Fitting:
             t: {c: str(frames[t][c].dtype) for c in {*self.schema.key_columns(t), *computed[t]}}
             for t in self.schema.tables
         }
-        columns = {t: list(frames[t].columns) for t in self.schema.tables}
+        columns = {t: list(frame.columns) for t, frame in frames.items()}  # in the order the user gave
         return FittedTables(
             self.schema,
             self.rules.totals,
