@@ -94,6 +94,26 @@ def test_a_party_answers_only_the_job_and_the_policy_of_its_owner(place: Path) -
         hub.wait()
 
 
+def test_a_private_model_is_charged_to_the_lifetime_budget_of_the_party(place: Path) -> None:
+    """Training, statistics and trees share [privacy] epsilon: p2 answers nothing beyond it."""
+    provision(*CLIENTS)
+    (place / "kits" / "p2" / "policy.toml").write_text("[stats]\nepsilon = 10.0\n[privacy]\nepsilon = 0.5\n")
+    (place / "private.toml").write_text(
+        '[boost]\nlabel = "yes"\nlabels = ["no", "yes"]\nfeatures = ["a", "c"]\ntrees = 2\ndepth = 2\n'
+        'epsilon = 1.0\ncategories = { c = ["u", "v", "x"] }\nbounds = { a = [-4, 4] }\n'
+    )
+    hub = Role(place, "hub", "hub", "--kit", "kits/hub")
+    try:
+        roles = [start(place, n, "private.toml") for n in ("server", *CLIENTS)]
+        assert 0 not in [role.wait() for role in roles]
+        assert (
+            "ε = 0.5 for all training and statistics together. Nothing was sent" in roles[-1].log.read_text()
+        )
+    finally:
+        hub.process.terminate()
+        hub.wait()
+
+
 def test_all_files_here(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     value = answer(capsys, "boost", "here.toml", "--out", "m.json", "--report", "report.html")
     assert value["trees"] == 3

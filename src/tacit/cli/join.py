@@ -7,9 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..errors import BadParameter
-from .split import kit_of, runtime
-from .verbs import KIT, PATIENCE, PROCESSES, WAIT, Answer, answer, arg
+from .verbs import FILE, KIT, PATIENCE, PROCESSES, WAIT, Answer, answer, arg
+from .vertical import run_vertical_job
 
 
 def add(verb: Callable[..., Any]) -> None:
@@ -20,11 +19,7 @@ def add(verb: Callable[..., Any]) -> None:
         "people than the minimum.",
         arg("job", help="a job file (TOML) with [join] and [parties.NAME], the same at all parties"),
         KIT,
-        arg(
-            "--file",
-            metavar="FILE.csv",
-            help="with --kit: your own table, if the job does not name it; it stays here",
-        ),
+        FILE,
         arg(
             "--out",
             metavar="DIR",
@@ -38,26 +33,8 @@ def add(verb: Callable[..., Any]) -> None:
 
 def _join(args: Any) -> Answer:
     from ..jobs.vertical import join_deployed
-    from ..parties.ledger import Ledger
 
-    if args.kit is not None:
-        if args.processes:
-            raise BadParameter(
-                "join: --processes runs all parties here, --kit runs one of them. Give only one of the two."
-            )
-        kit = kit_of(args.kit, "tacit join --kit")
-        value = join_deployed.take_part(kit, args.job, args.file, args.out, args.patience, args.wait)
-    else:
-        if args.out is None or args.file is not None:
-            raise BadParameter(
-                "join: without a kit all parties run here, with the files of the job. Give --out for their "
-                "figures and no --file, or give --kit."
-            )
-        ledger = Ledger()
-        value = join_deployed.run_here(
-            args.job, args.out, runtime(args.processes, "tacit join --processes"), ledger
-        )
-        value["ledger"] = ledger.to_dict()
+    value = run_vertical_job(args, "join", join_deployed, "figures")
     return answer(value, _lines(value))
 
 

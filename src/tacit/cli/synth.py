@@ -15,7 +15,7 @@ from ..errors import BadData, BadParameter, MissingFiles
 from ..files import check_new
 from ..parameters import check, from_table, nearest, refuse
 from ..progress import Progress
-from .verbs import DROP, FORCE, QUIET, SET, Answer, answer, arg, parse_columns
+from .verbs import DROP, FORCE, PARAMETER, QUIET, Answer, answer, arg, parse_columns
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -40,7 +40,7 @@ def add(verb: Callable[..., Any]) -> None:
             "private, with --columns and --rows: mst, aim, pategan, dpctgan or dpgan; case does not matter",
         ),
         arg("--epochs", type=int, help="short for --set epochs=N, for models that have epochs"),
-        SET,
+        PARAMETER,
         arg("--columns", metavar="FILE", help=COLUMNS),
         DROP,
         arg(

@@ -23,7 +23,7 @@ from .synth import (
     show_event,
     write,
 )
-from .verbs import FORCE, QUIET, SET, Answer, answer, arg
+from .verbs import FORCE, PARAMETER, QUIET, Answer, answer, arg
 
 
 def add(verb: Callable[..., Any]) -> None:
@@ -53,7 +53,7 @@ def add(verb: Callable[..., Any]) -> None:
             metavar="N",
             help="epochs at each holder between two averages of the weights (default: 1)",
         ),
-        SET,
+        PARAMETER,
         arg(
             "--in-the-clear",
             action="store_true",

@@ -94,13 +94,13 @@ DROP = arg(
     metavar="COLUMNS",
     help="columns to leave out, like name,phone; may be given several times",
 )
-SET = arg(
+PARAMETER = arg(
     "--set",
     action="append",
     default=[],
     metavar="NAME=VALUE",
     dest="changes",
-    help="a parameter of the model; may be given several times",
+    help="a parameter of the model, like epochs=100; may be given several times",
 )
 DATA = arg("--data", metavar="FILE", help="client: your own .csv or .parquet file; it stays here")
 STATE = arg(
@@ -115,6 +115,11 @@ CHANGES = arg(
     metavar="TABLE.KEY=VALUE",
     dest="changes",
     help="server: change a value of the job file",
+)
+FILE = arg(
+    "--file",
+    metavar="FILE.csv",
+    help="with --kit: your own table, if the job does not name it; it stays here",
 )
 PATIENCE = arg(
     "--patience",

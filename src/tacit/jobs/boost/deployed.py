@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ...boost.program import Boosted
 from ...boost.result import BoostResult
 from ...boost.xgboost_json import from_json, to_json
-from ...config import toml
-from ...errors import BadJob, BadKit, ProtocolError
+from ...errors import ProtocolError
 from ...files import write_atomic
-from ...guard.secagg import SecAgg
-from ...parties.ledger import Ledger
 from ...results import check_absent
-from ..ledger_file import record_command
-from ..stats.answers import AnswerFile
-from ..stats.deployed import Report, SumJournal, agree, connect, peers_of
-from ..stats.parties import coordinator, party
-from ..stats.policy import admit
-from ..stats.policy import read_policy as read_stats_policy
-from ..stats.queries import read_rows
-from ..stats.run import run_sums
+from ..stats.deployed import Report, answer_sums, check_client, coordinate_sums, sum_here
 from .horizontal import conclude
-from .query import check_policy, read_job, read_policy
+from .query import WORD, check_policy, read_job, read_policy
 
 if TYPE_CHECKING:
-    from ...parties.party import Party
     from ...runtimes.kits import Kit
 
 log = logging.getLogger(__name__)
@@ -55,35 +42,17 @@ def coordinate(
 
     Opened sums are kept in `state` (default: state in the kit): after a kill, the same command goes on.
     """
-    if kit.role != "server":
-        raise BadKit(
-            f"this is the kit of {kit.name!r} (a {kit.role}); training is coordinated with the server's kit. "
-            "A party gives --data."
-        )
-    query = read_job(job, changes)
-    program, contract = agree(kit, query, job)
-    journal = SumJournal(_state(kit, state), contract.digest)
-    sums, ledger = journal.load(), Ledger()
-
-    def opened(step: int, total: np.ndarray, included: Any) -> None:
-        journal.keep(step, total)
-        progress(step + 1, program.max_steps)
-
-    async def server(me: Party) -> Any:
-        return await coordinator(
-            me,
-            contract,
-            program,
-            within=query.sums.within,
-            tries=query.sums.tries,
-            sums=sums,
-            opened=opened,
-            note=note,
-            share=_share,
-        )
-
-    with record_command(kit.directory, ledger, "boost", kit.name):
-        found = connect(kit, server, ledger, patience, peers_of(query, contract))
+    program, contract, found, ledger = coordinate_sums(
+        kit,
+        read_job(job, changes),
+        job,
+        WORD,
+        patience=patience,
+        state=state,
+        progress=progress,
+        note=note,
+        share=_share,
+    )
     return conclude(program, found, ledger, len(contract.tables["parties"]))
 
 
@@ -106,43 +75,15 @@ def take_part(
 
     Answers are kept in `state` (default: state in the kit).
     """
-    if kit.role != "client":
-        raise BadKit(f"this is the kit of {kit.name!r} (a {kit.role}); --data is given with a client's kit.")
+    check_client(kit)
     target = None if out is None else check_absent(out)
     query = read_job(job)
     check_policy(read_policy(kit.directory), query.options)
-    program, contract = agree(kit, query, job)
-    folder, policy = _state(kit, state), read_stats_policy(kit.directory)
-    answers = AnswerFile(folder, kit.name, contract.digest)
-    ledger = Ledger()
-
-    def read() -> Any:
-        table = read_rows(data, query.data)
-        admit(policy, contract, program, table, answers, folder, query.data.person)
-        return table
-
-    async def client(me: Party) -> Any:
-        return await party(
-            me,
-            contract,
-            read,
-            answers,
-            server=kit.server,
-            within=query.sums.within,
-            answered=lambda step: progress(step + 1, program.max_steps),
-        )
-
-    with record_command(kit.directory, ledger, "boost", kit.name):
-        vectors = connect(kit, client, ledger, patience, peers_of(query, contract))
-    value = {
-        "party": kit.name,
-        "contract": contract.digest,
-        "answered": len(answers.sent),
-        "state": str(folder),
-        "ledger": ledger.to_dict(),
-    }
+    value, shared = answer_sums(
+        kit, query, job, data, WORD, patience=patience, state=state, progress=progress
+    )
     if target is not None:
-        write_atomic(target, _received(vectors, program.about.columns))
+        write_atomic(target, _received(shared, tuple(query.options.features)))
         value["model"] = str(target)
     return value
 
@@ -167,18 +108,5 @@ def _received(vectors: Mapping[str, Tensor], columns: tuple[str, ...]) -> str:
 def run_here(job: str | Path, *, changes: list[str] | None = None, runtime: Any = "cohort") -> BoostResult:
     """Train with all files on this machine: [parties] of the job file."""
     query = read_job(job, changes)
-    if len(query.parties) < 2:
-        raise BadJob(
-            f"{job}: without --kit all parties run here, and [parties] names {len(query.parties)} of them. "
-            'Add one line for each, like north = "north.csv", or give --kit.'
-        )
-    frames = {name: read_rows(file, query.data) for name, file in query.parties.items()}
-    with toml.named(job):
-        program = query.verb.build(query.options, len(frames))
-    sums = {f.name: getattr(query.sums, f.name) for f in dataclasses.fields(query.sums)}
-    found, ledger = run_sums(program, frames, runtime=runtime, guard=SecAgg(**sums), owner="boost")
-    return conclude(program, found, ledger, len(frames))
-
-
-def _state(kit: Kit, state: str | Path | None) -> Path:
-    return Path(state) if state is not None else (kit.directory or Path(".")) / "state"
+    program, found, ledger = sum_here(query, job, WORD, runtime)
+    return conclude(program, found, ledger, len(query.parties))

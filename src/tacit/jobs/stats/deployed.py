@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import Tensor
 
 from ... import __version__
 from ...config import toml
 from ...errors import BadJob, BadKit, BadRun
 from ...files import write_atomic
+from ...guard.secagg import SecAgg
 from ...parties.ledger import Ledger
 from ...results import JobResult
 from ...stats.disclosure import require_effective_rows
@@ -94,17 +97,37 @@ def coordinate(
 
     Opened sums are kept in `state` (default: state in the kit): after a kill, the same command goes on.
     """
+    query = read_query(word, job, changes)
+    program, _, found, ledger = coordinate_sums(
+        kit, query, job, f"stats {word}", patience=patience, state=state, progress=progress, note=note
+    )
+    return query.verb.conclude(query.options, program, found, ledger)
+
+
+def coordinate_sums(
+    kit: Kit,
+    query: Query,
+    job: str | Path,
+    command: str,
+    *,
+    patience: float,
+    state: str | Path | None,
+    progress: Report,
+    note: Callable[[str], None],
+    share: Callable[[Any], Mapping[str, Tensor]] | None = None,
+) -> tuple[Any, SumContract, Any, Ledger]:
+    """Open the sums of a job; return its program, its contract, the outcome and the ledger.
+
+    `share` gives what all parties receive at the end.
+    """
     if kit.role != "server":
         raise BadKit(
-            f"this is the kit of {kit.name!r} (a {kit.role}); a query is asked with the server's kit. A "
+            f"this is the kit of {kit.name!r} (a {kit.role}); a job is coordinated with the server's kit. A "
             "party gives --data."
         )
-    query = read_query(word, job, changes)
     program, contract = agree(kit, query, job)
-    folder = Path(state) if state is not None else (kit.directory or Path(".")) / "state"
-    journal = SumJournal(folder, contract.digest)
-    sums = journal.load()
-    ledger = Ledger()
+    journal = SumJournal(_state(kit, state), contract.digest)
+    sums, ledger = journal.load(), Ledger()
 
     def opened(step: int, total: np.ndarray, included: Any) -> None:
         journal.keep(step, total)
@@ -120,11 +143,12 @@ def coordinate(
             sums=sums,
             opened=opened,
             note=note,
+            share=share,
         )
 
-    with record_command(kit.directory, ledger, f"stats {word}", kit.name):
+    with record_command(kit.directory, ledger, command, kit.name):
         found = connect(kit, server, ledger, patience, peers_of(query, contract))
-    return query.verb.conclude(query.options, program, found, ledger)
+    return program, contract, found, ledger
 
 
 def take_part(
@@ -141,11 +165,39 @@ def take_part(
 
     Answers and the history of queries are kept in `state` (default: state in the kit).
     """
+    check_client(kit)
+    value, _ = answer_sums(
+        kit,
+        read_query(word, job),
+        job,
+        data,
+        f"stats {word}",
+        patience=patience,
+        state=state,
+        progress=progress,
+    )
+    return value
+
+
+def check_client(kit: Kit) -> None:
     if kit.role != "client":
         raise BadKit(f"this is the kit of {kit.name!r} (a {kit.role}); --data is given with a client's kit.")
-    query = read_query(word, job)
+
+
+def answer_sums(
+    kit: Kit,
+    query: Query,
+    job: str | Path,
+    data: str | Path,
+    command: str,
+    *,
+    patience: float,
+    state: str | Path | None,
+    progress: Report,
+) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+    """Answer the sums of a job within the owner's policy; return what was done and what the server shared."""
     program, contract = agree(kit, query, job)
-    folder = Path(state) if state is not None else (kit.directory or Path(".")) / "state"
+    folder = _state(kit, state)
     policy, lifetime = read_policy(kit.directory), read_lifetime(kit.directory)
     answers = AnswerFile(folder, kit.name, contract.digest)
     ledger = Ledger()
@@ -167,26 +219,33 @@ def take_part(
         )
 
     with (
-        record_command(kit.directory, ledger, f"stats {word}", kit.name),
+        record_command(kit.directory, ledger, command, kit.name),
         require_effective_rows(policy.effective_rows),
     ):
-        connect(kit, client, ledger, patience, peers_of(query, contract))
+        shared = connect(kit, client, ledger, patience, peers_of(query, contract))
     return {
         "party": kit.name,
         "contract": contract.digest,
         "answered": len(answers.sent),
         "state": str(folder),
         "ledger": ledger.to_dict(),
-    }
+    }, shared
+
+
+def _state(kit: Kit, state: str | Path | None) -> Path:
+    return Path(state) if state is not None else (kit.directory or Path(".")) / "state"
 
 
 def run_here(
     word: str, job: str | Path, *, changes: list[str] | None = None, runtime: Any = "cohort"
 ) -> JobResult:
     """Run a query with all files on this machine: [parties] of the job file."""
-    from ...guard.secagg import SecAgg
-
     query = read_query(word, job, changes)
+    return query.verb.conclude(query.options, *sum_here(query, job, f"stats {word}", runtime))
+
+
+def sum_here(query: Query, job: str | Path, owner: str, runtime: Any) -> tuple[Any, Any, Ledger]:
+    """Run all parties of a job on this machine; return the program, the outcome and the ledger."""
     if len(query.parties) < 2:
         raise BadJob(
             f"{job}: without --kit all parties run here, and [parties] names {len(query.parties)} of them. "
@@ -197,14 +256,8 @@ def run_here(
     }
     with toml.named(job):
         program = query.verb.program(query.options, list(frames))
-    stage = SecAgg(
-        threshold=query.sums.threshold,
-        adversary=query.sums.adversary,
-        within=query.sums.within,
-        tries=query.sums.tries,
-    )
-    found, ledger = run_sums(program, frames, runtime=runtime, guard=stage, owner=f"stats {word}")
-    return query.verb.conclude(query.options, program, found, ledger)
+    guard = SecAgg(**{f.name: getattr(query.sums, f.name) for f in dataclasses.fields(query.sums)})
+    return program, *run_sums(program, frames, runtime=runtime, guard=guard, owner=owner)
 
 
 def peers_of(query: Query, contract: SumContract) -> list[str]:
