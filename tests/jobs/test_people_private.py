@@ -145,6 +145,11 @@ def test_a_simulation_claims_its_epsilon_for_a_person() -> None:
     ]
     assert all("people expected" in line.sampling for line in run.ledger.spent[:2])
     assert "A person is present or not with all their rows" in run.ledger.spent[0].note
-    assert "for each person of any party" in str(
-        tacit.plan(fed, model="logistic", rounds=1, private=settings)
-    )
+    plan = tacit.plan(fed, model="logistic", rounds=1, private=settings)
+    assert "for each person of any party" in str(plan)
+    assert plan.total == {"epsilon": plan.spends["epsilon"] + 1.0, "delta": 1e-3 + 1e-6}
+    assert (
+        f"total: ε = {plan.total['epsilon']:.4g} at δ = 0.001001 for each person, with all their rows at a party, "
+        "preparation and training together"
+    ) in str(plan)
+    assert "for each one" not in str(plan) + str(run.ledger) + run.card()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -416,11 +417,12 @@ def test_without_a_model_a_table_has_a_linear_one_and_other_rows_a_network(tmp_p
     assert make_plan(data.digits().split(3)).model == models.MLP()
     compared = tacit.compare(FED)
     assert "FedLBFGS" in compared.table().index
-    assert {run.config["model"]["name"] for run in compared} == {"logistic"}
+    assert {run.config["model"]["name"] for run in compared.results} == {"logistic"}
     frame().drop(columns="cost").to_csv(tmp_path / "t.csv", index=False)
     (tmp_path / "job.toml").write_text('[data]\npath = "t.csv"\nlabel = "y"\nby = "site"\n')
     job = config.load(tmp_path / "job.toml")
-    assert make_plan(job.federations()[0], **job.train()).model == models.Logistic()
+    options = {k: v for k, v in job.train().items() if k != "data_job"}
+    assert make_plan(job.federations()[0], **options).model == models.Logistic()
     assert deployed_plan(model=None).model == models.Logistic()
 
 
@@ -504,7 +506,9 @@ def test_real_parties_without_an_algorithm_derive_one_contract(model: str) -> No
     preset = table_defaults.LINEAR if model == "logistic" else table_defaults.NETWORK
     for name, value in preset.items():
         assert getattr(p, name) == getattr(theirs, name) == value
-    assert p.l2 == theirs.l2 == (None if model == "logistic" else 0.003)  # None: λ follows from each party's rows
+    assert (
+        p.l2 == theirs.l2 == (None if model == "logistic" else 0.003)
+    )  # None: λ follows from each party's rows
     other = Contract.of(deployed_plan(model=model, rounds=7), LAYOUT, "server", [4])
     assert any(line.startswith("train.rounds") for line in contract.differences(other))
 
@@ -525,7 +529,8 @@ def test_balanced_weights_of_real_parties_follow_from_the_preparation() -> None:
     )
     simulated = make_plan(fed, model="logistic", class_weight="balanced")
     assert balance_classes(theirs, fitted).class_weight == simulated.class_weight
-    assert balance_classes(theirs, fitted).objective == simulated.objective
+    l2 = table_defaults.L2_ROWS / sum(map(len, tables.values()))
+    assert replace(balance_classes(theirs, fitted), l2=l2).objective == simulated.objective
     assert program_of(deployed_plan(), LAYOUT).counts_labels is False  # type: ignore[union-attr]
 
 

@@ -150,8 +150,8 @@ class TrainConfig:
         None,
         keep,
         takes="Model | None",
-        doc="name of a model, an nn.Module, or a function that returns one; None: a linear model for rows from "
-        "a table ('logistic', or 'linear' for regression), 'mlp' for other rows",
+        doc="name of a model, an nn.Module, or a function that returns one; None: a linear model for rows "
+        "from a table ('logistic', or 'linear' for regression), 'mlp' for other rows",
     )
     algorithm: Algorithm = component(
         None,

@@ -5,10 +5,10 @@ docs/how-to-learn-from-tables.md describes the procedure.
 
 - Linear models: FedLBFGS. The mean of the parties' gradients is the gradient of the pooled rows, so unequal
   parties do not matter, and 30 rounds end at the optimum. λ = 10/n, for n training rows of all parties: the
-  fewer rows, the stronger the penalty. A real party does not know n. With n_k rows of its own and K parties it
-  takes λ_k = 10/(K·n_k), and the mean by rows, Σ (n_k/n)·λ_k, is 10/n.
-- Linear models with another algorithm, with noise or with a part of the parties in a round: λ = 0.001, because
-  the λ_k of such parties would not average to 10/n, or tell how many rows ε hides.
+  fewer rows, the stronger the penalty. A real party does not know n. With n_k rows of its own and K parties
+  it takes λ_k = 10/(K·n_k), and the mean by rows, Σ (n_k/n)·λ_k, is 10/n.
+- Linear models with another algorithm, with noise or with a part of the parties in a round: λ = 0.001,
+  because the λ_k of such parties would not average to 10/n, or tell how many rows ε hides.
 - Networks: one local step and Adam at the server. The mean of the parties' steps is a step on a batch of the
   pooled rows, so parties do not drift apart, whatever their sizes. Early stopping by the loss of held-out
   rows ends a run.
