@@ -351,13 +351,15 @@ def run(record: RunRecord) -> list[str]:
     ]
     if record.diverged is None and not is_too_noisy and (said := baseline(metric, metrics)):
         sentences.append(said)
+    labels = record.federation.get("labels") or []
+    of = f" for {plain(labels[1])}" if len(labels) == 2 else ""
     if record.diverged is None and metric == "auc" and is_finite(metrics.get("average_precision")):
-        labels = record.federation.get("labels") or []
-        of = f" for {plain(labels[1])}" if len(labels) == 2 else ""
         sentences.append(
             f"Its average precision{of} is {percent(metrics['average_precision'])}, its accuracy "
             f"{percent(metrics.get('accuracy'))}."
         )
+    if metric == "average_precision" and of:
+        sentences.append(f"The average precision is that{of}.")
     if is_too_noisy:
         sentences.append(
             "The metrics are covered by ε. More parties, a larger ε or evaluate_every=0 reduce their noise."
