@@ -43,6 +43,7 @@ def test_the_public_names():
         "align",
         "anonymity",
         "anonymize",
+        "anonymize_again",
         "audit",
         "boost",
         "compare",

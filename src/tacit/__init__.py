@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from .errors import TacitError
     from .jobs.anonymize import anonymize
+    from .jobs.anonymize_again import anonymize_again
     from .jobs.compare import compare
     from .jobs.contribution import contribution
     from .jobs.fedmd import fedmd
@@ -83,6 +84,7 @@ __all__ = [
     "align",
     "anonymity",
     "anonymize",
+    "anonymize_again",
     "audit",
     "boost",
     "compare",
@@ -132,6 +134,7 @@ _HOME = {
     "TacitError": "errors",
     "align": "jobs.vertical.psi",
     "anonymize": "jobs.anonymize",
+    "anonymize_again": "jobs.anonymize_again",
     "compare": "jobs.compare",
     "contribution": "jobs.contribution",
     "cut": "protocols.splitnn_parts",

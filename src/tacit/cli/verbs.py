@@ -20,6 +20,7 @@ MODULES: tuple[str, ...] = (
     "private",
     "pate",
     "anonymize",
+    "anonymize_again",
     "synth",
     "synthesize",
     "psi",
