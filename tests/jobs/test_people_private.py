@@ -159,10 +159,16 @@ def test_a_simulation_claims_its_epsilon_for_a_person() -> None:
 def test_one_holder_whose_rows_belong_to_people_is_refused_with_what_to_do() -> None:
     """Its ε would be that of a row, and a person has several."""
     frame = pd.DataFrame(
-        {"patient": np.arange(60) // 3, "age": np.arange(60.0), "ill": np.where(np.arange(60) % 2, "yes", "no")}
+        {
+            "patient": np.arange(60) // 3,
+            "age": np.arange(60.0),
+            "ill": np.where(np.arange(60) % 2, "yes", "no"),
+        }
     )
     table = data.from_frame(frame, label="ill", group="patient", test_fraction=0.0)
-    with pytest.raises(BadParameter, match=r"belong to people \(group='patient'\), and ε here is for one row"):
+    with pytest.raises(
+        BadParameter, match=r"belong to people \(group='patient'\), and ε here is for one row"
+    ):
         tacit.train_private(table, epsilon=1.0, epochs=1)
     settings = DPSGD(noise_multiplier=1.0, delta=1e-3, accountant="rdp", public_size=20)
     run = tacit.train(table.split(1), model="logistic", rounds=1, private=settings)  # what the error proposes

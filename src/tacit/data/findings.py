@@ -266,10 +266,10 @@ def _inspect_column(name: str, column: Series, found: Inspection) -> None:
         found.kinds[name] = f"category: {distinct} codes"
         found.add("categories", name)
         example = next(v for v in known.astype(str) if re.fullmatch(CODE, v))
-        is_padded = example.startswith("0")
+        what = "leading zeros" if example.startswith("0") else "many digits"
         found.note(
-            *("leading zeros" if is_padded else "long codes", name),
-            f"{name!r} has codes {'with leading zeros' if is_padded else 'of many digits'}, like {example!r}.",
+            *(what, name),
+            f"{name!r} has codes with {what}, like {example!r}.",
             "They stay text, and are categories.",
         )
         return

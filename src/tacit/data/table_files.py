@@ -11,7 +11,8 @@ CSV
     - Spaces after a separator are not part of the cell. Blank lines are skipped.
     - A cell that is one of `NULLS` is a missing value.
     - A column whose cells are all numbers is numeric. If one of them is a code with a leading zero, such as
-      007, or an integer above 9·10^15, whose last digits a float would lose, the column is text. `True` and `False` are booleans. Everything else, dates included, is text.
+      007, or an integer above 9·10^15, whose last digits a float would lose, the column is text. `True` and
+      `False` are booleans. Everything else, dates included, is text.
     - An id column is text, exactly as written. It has no missing values: whether the text "NA" is an id is
       decided where ids are compared (`identifiers.identify`).
     - With `text=True` every cell is text, exactly as written, and "" and "NA" are two different values.
@@ -47,8 +48,8 @@ NULLS = (
 )
 SEPARATORS = (",", ";", "\t", "|")
 PARQUET = (".parquet", ".pq")  # names of Parquet files that are written; when reading, the content decides
-# An integer with a leading zero, whose zeros mean something, or above 2^53: a float64, which pandas uses for a
-# column with missing values, would change its last digits. 2^53 has 16 digits and begins with 90.
+# An integer with a leading zero, whose zeros mean something, or above 2^53: a float64, which pandas uses for
+# a column with missing values, would change its last digits. 2^53 has 16 digits and begins with 90.
 CODE = r"0\d+|9\d{15}|\d{17,}"
 DECIMAL_COMMA = (
     "the numbers have a decimal comma, like {!r}. Read the file with decimal=',' (from_csv, and "
@@ -409,7 +410,12 @@ def _code_columns(
     file: Path, header: Header, frame: DataFrame, separator: str | None, encoding: str | None = None
 ) -> list[str]:
     """The columns that were parsed as numbers and have codes in them."""
-    numeric = [name for name in header.names if name in frame and frame[name].dtype.kind in "iuf"]
+    numeric = [
+        name
+        for name in header.names
+        # object: integers above 2^64, among which pandas leaves empty cells
+        if name in frame and (frame[name].dtype == object or frame[name].dtype.kind in "iuf")
+    ]
     codes: set[str] = set()
     for chunk in read_chunks(file, numeric, separator, encoding) if numeric else ():
         codes.update(n for n in numeric if n not in codes and chunk[n].str.fullmatch(CODE).any())

@@ -85,10 +85,10 @@ def train_private(
     if dataset.persons is not None:
         column = "" if dataset.table is None else dataset.table.group
         raise BadParameter(
-            f"train_private: rows of {dataset.name} belong to people (group={column!r}), and ε here is for one "
-            "row: a person with several rows would be protected less than it says. For an ε of a person, train "
-            "with one party: tacit.train(table.split(1), private=tacit.private.DPSGD(epsilon=…)). Or keep one "
-            "row of each person and leave group out."
+            f"train_private: rows of {dataset.name} belong to people (group={column!r}), and ε here is for "
+            "one row: a person with several rows would be protected less than it says. For an ε of a person, "
+            "train with one party: tacit.train(table.split(1), private=tacit.private.DPSGD(epsilon=…)). Or "
+            "keep one row of each person and leave group out."
         )
     rows = len(dataset.rows.y)
     if not rows:
