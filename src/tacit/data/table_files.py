@@ -169,7 +169,14 @@ def read_table(
                 )
 
             frame = parse()
-            if codes := _code_columns(file, header, frame, separator, encoding):
+            codes = _code_columns(file, header, frame, separator, encoding)
+            # among integers above 2^64 pandas keeps missing cells as text, unless the column is declared text
+            codes += [
+                name
+                for name in frame.columns.difference([*ids, *known])
+                if frame[name].dtype.kind == "O" and frame[name].isin(NULLS).any()
+            ]
+            if codes:
                 frame = parse(codes)
         frame = _check_rows(file, header, frame, 0, encoding)
         for name in header.names if decimal is None else ():
@@ -410,12 +417,7 @@ def _code_columns(
     file: Path, header: Header, frame: DataFrame, separator: str | None, encoding: str | None = None
 ) -> list[str]:
     """The columns that were parsed as numbers and have codes in them."""
-    numeric = [
-        name
-        for name in header.names
-        # object: integers above 2^64, among which pandas leaves empty cells
-        if name in frame and (frame[name].dtype == object or frame[name].dtype.kind in "iuf")
-    ]
+    numeric = [name for name in header.names if name in frame and frame[name].dtype.kind in "iuf"]
     codes: set[str] = set()
     for chunk in read_chunks(file, numeric, separator, encoding) if numeric else ():
         codes.update(n for n in numeric if n not in codes and chunk[n].str.fullmatch(CODE).any())
