@@ -141,6 +141,7 @@ def test_no_foreign_threshold_is_in_a_message(reveal: str) -> None:
         assert f'"{column}"'.encode() not in sent
 
 
+@pytest.mark.slow
 def test_no_foreign_threshold_is_in_the_memory_of_a_party() -> None:
     """Each party runs in a process of its own, which searches its memory at the end. The owner's process has
     its thresholds, so the search finds what is there. A pattern has at least 8 bytes: in 4 GB of memory a
