@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from .errors import TacitError
     from .jobs.anonymize import anonymize
+    from .jobs.anonymize_again import anonymize_again
     from .jobs.compare import compare
     from .jobs.contribution import contribution
     from .jobs.fedmd import fedmd
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from .jobs.risk import risk
     from .jobs.study.study import study
     from .jobs.synthesize import synthesize
+    from .jobs.tabulate import tabulate
     from .jobs.train.gossip import gossip
     from .jobs.train.train import train
     from .jobs.train_private import train_private
@@ -83,6 +85,7 @@ __all__ = [
     "align",
     "anonymity",
     "anonymize",
+    "anonymize_again",
     "audit",
     "boost",
     "compare",
@@ -114,6 +117,7 @@ __all__ = [
     "study",
     "synth",
     "synthesize",
+    "tabulate",
     "testing",
     "train",
     "train_private",
@@ -132,6 +136,7 @@ _HOME = {
     "TacitError": "errors",
     "align": "jobs.vertical.psi",
     "anonymize": "jobs.anonymize",
+    "anonymize_again": "jobs.anonymize_again",
     "compare": "jobs.compare",
     "contribution": "jobs.contribution",
     "cut": "protocols.splitnn_parts",
@@ -150,6 +155,7 @@ _HOME = {
     "splitnn": "jobs.vertical.split",
     "study": "jobs.study.study",
     "synthesize": "jobs.synthesize",
+    "tabulate": "jobs.tabulate",
     "train": "jobs.train.train",
     "train_private": "jobs.train_private",
 }

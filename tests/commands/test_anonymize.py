@@ -546,3 +546,55 @@ def test_bad_thresholds_and_levels_are_refused_on_the_command_line(folder, capsy
     code, _, err = run(capsys, "anonymize", "patients.csv", *ASK[:4], "--out", "a.csv", *more)
     assert code == 2
     assert words in err
+
+
+def test_a_second_release_by_the_command_line(folder, capsys):
+    ask = (*ASK, "--person", "id", "--hierarchies", "ways", "--max-suppressed", "0.1")
+    code, out, err = run(
+        capsys, "anonymize", "patients.csv", *ask, "--out", "one.csv", "--history", "one.json"
+    )
+    assert code == 0, err
+    assert "history     one.json" in out
+    later = pd.concat([patients().drop(index=[0, 1]), patients(301).tail(1)])
+    later.to_csv("later.csv", index=False)
+    again = ("anonymize-again", "later.csv", "--after", "one.json", "--out", "two.csv")
+    code, out, err = run(capsys, *again, "--history", "two.json", "--report", "two.html", "--json")
+    assert code == 0, err
+    value = json.loads(out)
+    assert (value["releases"], value["rows"]) == (2, 299)
+    assert value["k_over_releases"] >= 5
+    assert "id" not in pd.read_csv("two.csv").columns
+    assert stat.S_IMODE(os.stat("two.json").st_mode) == 0o600
+    assert "two.json already exists" in refused(capsys, *again, "--force", "--history", "two.json")
+    code, out, err = run(capsys, *again, "--force")
+    assert "history     not written: pass --history before you publish" in out
+
+
+def test_a_history_needs_ids_and_is_whole(folder, capsys):
+    assert "--history needs --person" in refused(
+        capsys, "anonymize", "patients.csv", *ASK, "--out", "x.csv", "--history", "h"
+    )
+    Path("h.json").write_text("{}")
+    again = ("anonymize-again", "patients.csv", "--out", "x.csv", "--after")
+    assert "h.json is not a history of releases, or is damaged" in refused(capsys, *again, "h.json")
+    assert "There is no history of releases" in refused(capsys, *again, "none.json")
+    assert not Path("x.csv").exists()
+
+
+def test_counts_by_the_command_line(folder, capsys):
+    table = ("tabulate", "patients.csv", "--by", "age,sex", "--out", "counts.csv")
+    code, out, err = run(capsys, *table)
+    assert code == 0, err
+    assert "no small count can be narrowed to fewer than" in out
+    shown = pd.read_csv("counts.csv")
+    true = patients().value_counts(["age", "sex"])
+    cells = shown[(shown["age"] != "total") & (shown["sex"] != "total")].dropna()
+    assert all(true.get((int(a), s), 0) == n for a, s, n in cells.to_numpy())
+    assert shown["count"].min() in (0, *range(5, 300))
+    code, out, err = run(capsys, *table, "--force", "--method", "round", "--base", "3", "--json")
+    assert json.loads(out)["base"] == 3
+    assert (pd.read_csv("counts.csv")["count"] % 3 == 0).all()
+    assert "there is no column 'town'" in refused(
+        capsys, "tabulate", "patients.csv", "--by", "town", "--out", "x.csv"
+    )
+    assert "already exists" in refused(capsys, *table)

@@ -30,6 +30,7 @@ from tacit.config.vertical import (
     TransferParty,
     TransferSettings,
 )
+from tacit.config.woe import WoeConfig
 from tacit.parameters import allowed, describe
 
 from .pages import PAGES
@@ -156,6 +157,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "compare": lambda: options(tacit.compare, CompareConfig.options() | OPTIONS),
     "private": lambda: keys(PrivateConfig),
     "boost": lambda: keys(BoostConfig),
+    "woe": lambda: keys(WoeConfig),
     "pate": lambda: keys(PateSettings),
     "split-job": lambda: keys(SplitSettings),
     "split-party": lambda: keys(SplitParty),

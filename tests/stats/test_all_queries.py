@@ -68,6 +68,10 @@ CASES = {
         lambda s: s.aalen_johansen(FED, time="week", event="end", cause=2, causes=[1, 2]),
     ),
     "logrank": (f'{LIFE}\nby = "arm"', lambda s: s.logrank(FED, time="week", event="died", by="arm")),
+    "woe": (
+        'label = "sick"\nfeatures = ["age", "arm"]\ncategories = { arm = ["a", "b"] }\nbins = 4',
+        lambda s: tacit.boost.woe(FED, label="sick", features=["age", "arm"], bins=4),
+    ),
     "cox": (f'formula = "x + arm"\n{LIFE}', lambda s: s.cox(FED, "x + arm", time="week", event="died")),
 }
 
@@ -89,7 +93,10 @@ def test_every_word_is_here():
 def test_a_job_file_gives_what_the_function_gives(word, tmp_path):
     text, call = CASES[word]
     found, expected = run_here(word, write(tmp_path, text)), call(tacit.stats)
-    a, b = (r.summary() if hasattr(r, "summary") else r.table for r in (found, expected))
+    a, b = (
+        r.summary() if hasattr(r, "summary") else r.table() if callable(r.table) else r.table
+        for r in (found, expected)
+    )
     pd.testing.assert_frame_equal(a, b)
     page = found.report(tmp_path / "report.html")
     assert "<html" in page.read_text()
@@ -135,6 +142,8 @@ def test_a_job_file_may_have_an_epsilon(word, tmp_path):
         ("gee", "", "formula must be given"),
         ("mixed", 'formula = "sick ~ x"\nfamily = "gamma"', "family is 'gamma'"),
         ("ttest", 'column = "age"\nby = "arm"', "the levels of 'arm' are not declared"),
+        ("woe", 'label = "sick"', "features must be given"),
+        ("woe", 'features = ["x"]', "label is ''; it must be the name of the column with the outcome"),
         ("aalen-johansen", LIFE, "cause and causes must be given"),
         ("ttest", f'column = "age"\nby = "arm"\nepsilon = 1.0\n{ARMS}', "the range of 'age' too"),
     ],

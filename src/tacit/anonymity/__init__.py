@@ -8,6 +8,7 @@ from .cluster import Cluster
 from .datafly import Datafly
 from .fixed import Fixed
 from .hierarchies import Hierarchy
+from .history import ReleaseHistory
 from .models import (
     AverageRisk,
     BetaLikeness,
@@ -64,6 +65,7 @@ __all__ = [
     "PopulationUniqueness",
     "Prefixes",
     "Private",
+    "ReleaseHistory",
     "Step",
     "TCloseness",
     "Tree",

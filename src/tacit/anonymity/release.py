@@ -132,6 +132,13 @@ def price_levels(
     return metric.value(classes.sizes[occupied], is_published[occupied])
 
 
+def price_rows(table: EncodedTable, levels: Sequence[int], record: np.ndarray, metric: CellMetric) -> float:
+    """The loss with one level per column and only these rows published."""
+    published = np.bincount(record[record >= 0], minlength=len(table.codes))
+    charge = metric.charge(table.codes, tuple(levels)) @ published
+    return float(charge + metric.charge_suppressed(table.codes) @ (table.counts - published)) / metric.scale
+
+
 def shuffle(frame: pandas.DataFrame) -> np.ndarray:
     """An order of the rows that depends on their content only: by a hash of each row.
 

@@ -14,7 +14,9 @@ from ..results import JobResult
 if TYPE_CHECKING:
     import pandas
 
+    from .builders import Builder
     from .hierarchies import Hierarchy
+    from .history import ReleaseHistory
 
 
 class HomogeneityWarning(UserWarning):
@@ -77,6 +79,19 @@ class AnonymizationResult(JobResult):
     rows: np.ndarray | None = field(default=None, repr=False)
     # the column that tells whose a row is; it is not published
     person: str | None = field(default=None, repr=False)
+
+    # of the columns whose hierarchy can be extended to new values
+    builders: dict[str, Builder] = field(default_factory=dict, repr=False)
+    history: ReleaseHistory | None = field(default=None, repr=False)  # the releases before this one
+
+    def record_release(self) -> ReleaseHistory:
+        """What this release, and those before it, published about whom. `tacit.anonymize_again` needs it.
+
+        It contains ids and sensitive values, so it must be kept as the original is.
+        """
+        from .history import record_release
+
+        return record_release(self)
 
     @property
     def is_matchable(self) -> bool:

@@ -17,6 +17,14 @@ Modules of this room, from small to large:
     rows          a party's rows in training
     agreement     what parties agree on before the first tree
     program       horizontal boosting as a program of sums
+    woe_bins      weight of evidence: bins of a column from counts
+    woe_program   binning as a program of sums
+    scorecard     points by bin
+    ensemble      trees of any origin as complete trees, for secret shares
+    read_model    models of tacit, XGBoost and scikit-learn as ensembles
+
+    vertical_bins     one party's own columns as cells, and its splits
+    vertical_grower   trees over columns of several parties: the label holder's part
 
 Functions that users call are composed in `jobs/boost/` and fetched when they are used. A module here must not
 have the name of such a function.
@@ -27,7 +35,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_HOME: dict[str, str] = {"load": "tacit.boost.xgboost_json", "train": "tacit.jobs.boost.train"}
+_HOME: dict[str, str] = {
+    "load": "tacit.jobs.boost.train",
+    "load_scorecard": "tacit.boost.scorecard",
+    "train": "tacit.jobs.boost.train",
+    "woe": "tacit.jobs.boost.woe",
+}
 
 __all__ = list(_HOME)
 

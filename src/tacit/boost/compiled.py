@@ -47,6 +47,16 @@ def packed_histogram_loop(codes, node, slots, used, g, h, offsets, out):
 
 
 @njit(cache=True, nogil=True)
+def multiply_loop(vectors, cells, out):
+    """out += vectors @ cells modulo 2^64; a row of cells is read once for all vectors."""
+    for i in range(cells.shape[0]):
+        for j in range(vectors.shape[0]):
+            v = vectors[j, i]
+            for c in range(cells.shape[1]):
+                out[j, c] += v * cells[i, c]
+
+
+@njit(cache=True, nogil=True)
 def descend_loop(codes, feature, left, cut, flags, set_of, sets, widths, node):
     table = np.empty((feature.shape[0], 256), dtype=np.int16)  # the child for each cell: no branch for rows
     for n in range(feature.shape[0]):

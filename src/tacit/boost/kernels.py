@@ -98,6 +98,15 @@ def descend_numpy(codes: np.ndarray, tree: Nodes, bins: Bins, node: np.ndarray) 
         rows = rows[feature[node[rows]] >= 0]
 
 
+def multiply_words(vectors: np.ndarray, cells: np.ndarray) -> np.ndarray:
+    """Return vectors @ cells modulo 2^64: k × rows by rows × cells, int64."""
+    if has_numba():
+        out = np.zeros((len(vectors), cells.shape[1]), dtype=np.int64)
+        _compiled()[4](np.ascontiguousarray(vectors), np.ascontiguousarray(cells), out)
+        return out
+    return vectors @ cells  # numpy's product of integers wraps around, and takes ten times as long
+
+
 def compiled_search() -> Callable[..., Any]:
     """Return the compiled search for the best split (splits.py)."""
     return _compiled()[2]
@@ -107,4 +116,4 @@ def compiled_search() -> Callable[..., Any]:
 def _compiled() -> tuple[Callable[..., Any], ...]:
     from . import compiled as c
 
-    return c.histogram_loop, c.descend_loop, c.search_loop, c.packed_histogram_loop
+    return c.histogram_loop, c.descend_loop, c.search_loop, c.packed_histogram_loop, c.multiply_loop

@@ -54,6 +54,14 @@ _SHARED = (
 )
 
 
+HISTORY = arg(
+    "--history",
+    metavar="FILE",
+    help="also write what is published about whom to a new .json file, for `tacit anonymize-again`; it "
+    "contains ids and sensitive values: keep it as you keep the table",
+)
+
+
 def add(verb: Callable[..., argparse.ArgumentParser]) -> None:
     verb(
         "anonymize",
@@ -155,6 +163,7 @@ def add(verb: Callable[..., argparse.ArgumentParser]) -> None:
             action="store_true",
             help="create the key file first; an existing one is never overwritten",
         ),
+        HISTORY,
     )
     verb(
         "risk",
@@ -223,7 +232,13 @@ def _anonymize(args: argparse.Namespace) -> Answer:
             "Pass both, or neither."
         )
     out = check_table_name(check_free(args.out, args.force, [args.table]), "anonymize: --out ")
-    page = _report(args, [args.table, out])
+    page = report_file(args, [args.table, out])
+    history = history_file(args, [args.table, out])
+    if history is not None and args.person is None:
+        raise BadParameter(
+            "anonymize: --history needs --person: the column that tells whose a row is, with the same ids in "
+            "every release."
+        )
     with Progress(args.quiet) as progress:
         progress.step(f"reading {args.table}")
         separator, frame = read_header(args.table).separator, read_table(args.table, text=True)
@@ -247,7 +262,7 @@ def _anonymize(args: argparse.Namespace) -> Answer:
                 quasi=quasi,
                 k=args.k,
                 sensitive=sensitive,
-                hierarchies=_hierarchies(args.hierarchies, quasi),
+                hierarchies=find_hierarchies(args.hierarchies, quasi),
                 method=method,
                 models=models,
                 metric=args.metric,
@@ -265,7 +280,7 @@ def _anonymize(args: argparse.Namespace) -> Answer:
                 quasi=quasi,
                 k=args.k,
                 sensitive=sensitive,
-                hierarchies=_hierarchies(args.hierarchies, quasi),
+                hierarchies=find_hierarchies(args.hierarchies, quasi),
                 method=method,
                 models=models,
                 max_suppressed=args.max_suppressed,
@@ -282,7 +297,10 @@ def _anonymize(args: argparse.Namespace) -> Answer:
         left = replace(left, warnings=tuple(w for w in left.warnings if w not in expected))
         # before writing any file, so that an error leaves none behind
         text = report.render(left) if page is not None else None
+        record = result.record_release() if history is not None else None
         progress.step(f"writing {out}")
+        if history is not None and record is not None:
+            record.save(history)  # first: a table without its history must not be published
         write_table(result.table, out, separator)
         if page is not None and text is not None:
             write_page(page, text)
@@ -290,6 +308,7 @@ def _anonymize(args: argparse.Namespace) -> Answer:
     value = {
         "out": str(out),
         "report": None if page is None else str(page),
+        "history": None if history is None else str(history),
         "rows": len(frame),
         "published": left.after.rows,
         "suppressed": len(result.suppressed),
@@ -319,9 +338,10 @@ def _anonymize(args: argparse.Namespace) -> Answer:
             f"{before.prosecutor.average:.2%})",
             *([f"unchanged   {', '.join(as_is)}: published as they are"] if as_is else []),
             *([f"privacy     {result.ledger}"] if result.ledger.spent else []),
-            *_format_warnings(left),
+            *format_warnings(left),
             f"table       {out}",
             *([f"report      {page}"] if page else []),
+            *([f"history     {history}"] if history else []),
         ]
         console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
@@ -418,7 +438,7 @@ def _risk(args: argparse.Namespace) -> Answer:
     from ..data.table_files import read_table
 
     quasi, sensitive = parse_columns(args.quasi, "--quasi"), parse_columns(args.sensitive, "--sensitive")
-    page = _report(args, [args.before, args.after])
+    page = report_file(args, [args.before, args.after])
     with Progress(args.quiet) as progress:
         frames = []
         for path in (args.before, args.after, args.population):
@@ -434,7 +454,7 @@ def _risk(args: argparse.Namespace) -> Answer:
             after,
             quasi,
             sensitive=sensitive,
-            hierarchies=_hierarchies(args.hierarchies, quasi),
+            hierarchies=find_hierarchies(args.hierarchies, quasi),
             population=population,
             population_size=args.population_size,
             combinations=args.combinations,
@@ -469,7 +489,7 @@ def _risk(args: argparse.Namespace) -> Answer:
         lines = [
             "",
             "columns with the most minimal uniques: " + "; ".join(most),
-            *_format_warnings(measured),
+            *format_warnings(measured),
             *([f"report      {page}"] if page else []),
         ]
         console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
@@ -493,7 +513,14 @@ def _check_columns(frame: DataFrame, columns: dict[str, list[str]], is_private: 
         )
 
 
-def _report(args: argparse.Namespace, sources: list[Any]) -> Path | None:
+def history_file(args: argparse.Namespace, sources: list[Any]) -> Path | None:
+    """The file of --history, which must be new: --force does not overwrite one."""
+    from ..files import check_free
+
+    return None if args.history is None else check_free(args.history, False, sources)
+
+
+def report_file(args: argparse.Namespace, sources: list[Any]) -> Path | None:
     from ..files import check_free
 
     if args.report is None:
@@ -503,7 +530,7 @@ def _report(args: argparse.Namespace, sources: list[Any]) -> Path | None:
     return check_free(args.report, args.force, sources)
 
 
-def _hierarchies(directory: str | None, quasi: list[str]) -> dict[str, str] | None:
+def find_hierarchies(directory: str | None, quasi: list[str]) -> dict[str, str] | None:
     """Find the files of quasi-identifiers: COLUMN.csv, COLUMN.toml, or ARX's NAME_hierarchy_COLUMN.csv."""
     if directory is None:
         return None
@@ -546,7 +573,7 @@ def _format_level(result: AnonymizationResult, column: str) -> str:
     )
 
 
-def _format_warnings(risk: Risk) -> list[str]:
+def format_warnings(risk: Risk) -> list[str]:
     return [f"warning     {w}" for w in risk.warnings]
 
 

@@ -20,6 +20,8 @@ MODULES: tuple[str, ...] = (
     "private",
     "pate",
     "anonymize",
+    "anonymize_again",
+    "tabulate",
     "synth",
     "synthesize",
     "psi",

@@ -12,6 +12,7 @@ import numpy as np
 from ..anonymity import ALL, Datafly, DifferentialPrivacy, Fixed, Optimal, Private, Tree
 from ..anonymity.builders import Builder
 from ..anonymity.classes import Classes, check_columns
+from ..anonymity.history import find_builder
 from ..anonymity.losses import METRICS
 from ..anonymity.models import (
     KAnonymity,
@@ -24,6 +25,7 @@ from ..anonymity.models import (
 from ..anonymity.release import (
     AnonymizationRequest,
     Method,
+    TableRelease,
     build_frame,
     format_count,
     published_classes,
@@ -32,7 +34,7 @@ from ..anonymity.release import (
 )
 from ..anonymity.result import AnonymizationResult, HomogeneityWarning, IdentifierWarning
 from ..anonymity.risk import find_identifiers
-from ..anonymity.table import NULLS, encode
+from ..anonymity.table import NULLS, EncodedTable, encode
 from ..errors import BadData
 from ..parameters import bad, check, nearest, to_table
 from ..parties.ledger import Ledger, Spend
@@ -170,13 +172,6 @@ def anonymize(
             f"so no class can have k {'rows' if people is None else 'people'}. Use a smaller k, or more rows."
         )
     release = chosen.run(table, AnonymizationRequest(checked_models, max_suppressed, metric))
-    classes = published_classes(table, release)
-    notes = []
-    if release.has_classes:
-        verify(classes, checked_models)
-        notes = _find_homogeneity(classes)
-    for note in notes:
-        warnings.warn(note, HomogeneityWarning, stacklevel=2)
     settings = {
         "k": k,
         "l": l,
@@ -189,11 +184,46 @@ def anonymize(
         **({} if person is None else {"person": person}),
         "method": to_table(chosen),
     }
+    result = publish(
+        frame, table, release, checked_models, settings, type(chosen).__name__.lower(), sensitive, person
+    )
+    result.original = original
+    result.suppressed = list(original.index[kept[release.record < 0]])
+    result.builders = {
+        c.name: builder
+        for c in table.columns
+        if (builder := find_builder(hierarchies.get(c.name), c.hierarchy)) is not None
+    }
+    if private is not None:
+        result.ledger = _build_ledger(private, chosen, person)
+    return result
+
+
+def publish(
+    frame: pandas.DataFrame,
+    table: EncodedTable,
+    release: TableRelease,
+    models: Sequence[PrivacyModel],
+    settings: dict[str, Any],
+    method: str,
+    sensitive: list[str],
+    person: str | None,
+) -> AnonymizationResult:
+    """Check a release against the models, and build its table in an order by content only."""
+    classes = published_classes(table, release)
+    notes = []
+    if release.has_classes:
+        verify(classes, models)
+        notes = _find_homogeneity(classes)
+    for note in notes:
+        warnings.warn(note, HomogeneityWarning, stacklevel=3)
+    quasi = table.quasi
     rows: np.ndarray | None = None
-    if private is None:
-        published = build_frame(frame, table, release, suppressed == "star")
+    if find_differential_privacy(models) is None:
+        is_starred = settings["suppressed"] == "star"
+        published = build_frame(frame, table, release, is_starred)
         order = shuffle(published)
-        shown = np.flatnonzero(release.record >= 0) if suppressed == "drop" else np.arange(len(frame))
+        shown = np.arange(len(frame)) if is_starred else np.flatnonzero(release.record >= 0)
         published, rows = published.iloc[order].reset_index(drop=True), shown[order]
     else:
         # As sorted text: dtypes, order and labels of the rows would reveal facts about unpublished rows.
@@ -203,23 +233,22 @@ def anonymize(
         published, [c for c in published.columns if c not in quasi and c not in sensitive]
     )
     for note in identifiers:
-        warnings.warn(note, IdentifierWarning, stacklevel=2)
+        warnings.warn(note, IdentifierWarning, stacklevel=3)
     return AnonymizationResult(
         table=published,
-        suppressed=list(original.index[kept[release.record < 0]]),
+        suppressed=list(frame.index[release.record < 0]),
         levels=dict(zip(quasi, release.levels)),
         loss=release.loss,
         trace=table.notes + release.trace,
         hierarchies={c.name: c.hierarchy for c in table.columns},
         quasi=quasi,
         sensitive=sensitive,
-        method=type(chosen).__name__.lower(),
+        method=method,
         settings=settings,
         lattice=release.lattice,
         classes=classes.number,
         warnings=[*notes, *release.warnings, *identifiers],
-        original=original,
-        ledger=Ledger() if private is None else _build_ledger(private, chosen, person),
+        original=frame,
         rows=rows,
         person=person,
     )

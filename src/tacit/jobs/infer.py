@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..boost.ensemble import Ensemble
+from ..boost.read_model import is_ensemble, read_model
 from ..crypto import group
 from ..crypto.prg import KEY, aes
 from ..errors import MissingExtra
@@ -21,6 +23,7 @@ from ..mpc import checked, inference
 from ..mpc.model import compile, to_text
 from ..mpc.prime import FixedPointPrime
 from ..mpc.ring import FixedPoint
+from ..mpc.trees import compile_trees, encode_rows
 from ..parameters import bad, check, refuse
 from ..parties.ledger import Ledger
 from ..results import JobResult
@@ -88,7 +91,7 @@ class Inference(JobResult):
 
 
 def infer(
-    model: nn.Module,
+    model: Any,
     x: Any,
     private: Collection[str] = ("input", "model"),
     reveal: str = "logits",
@@ -114,9 +117,19 @@ def infer(
     nothing is secret then. `adversary`: "semi-honest" parties follow their programs; "active" parties may
     deviate, so every number carries a tag, and a party that changes one is caught before anything is
     revealed.
+
+    `model` is a torch.nn.Module or an ensemble of trees: of `tacit.boost`, XGBoost or scikit-learn. Of trees,
+    "logits" are what `predict(margin=True)` returns (a forest's mean), float64; `x` may be a table. Only the
+    number of trees, their depth, the columns and the levels of categories are public.
     """
-    if not isinstance(model, nn.Module):
-        raise bad("infer", "model", type(model).__name__, "a torch.nn.Module")
+    trees = not isinstance(model, nn.Module)
+    if trees and not is_ensemble(model):
+        raise bad(
+            "infer",
+            "model",
+            type(model).__name__,
+            "a torch.nn.Module, or trees of tacit.boost, xgboost or scikit-learn",
+        )
     hidden = (
         {private} if isinstance(private, str) else set(private) if isinstance(private, Collection) else set()
     )
@@ -184,8 +197,13 @@ def infer(
         )
     fixed = check(FixedPointPrime(fraction) if active else FixedPoint(fraction))
     device = device_for("infer", str(device))
-    fixed.encode(x, "the input")
-    rows = x if isinstance(x, Tensor) else torch.from_numpy(np.array(x))
+    ensemble = read_model(model) if trees else None
+    if ensemble is not None:
+        _check_classes(reveal, ensemble)
+        rows = encode_rows(ensemble.inputs.encode(x), fixed)
+    else:
+        fixed.encode(x, "the input")
+        rows = x if isinstance(x, Tensor) else torch.from_numpy(np.array(x))
     if rows.dim() < 2 or not len(rows):
         raise bad(
             "infer",
@@ -194,7 +212,18 @@ def infer(
             "(rows, …) with at least one row",
             "Use x[None] for a single row.",
         )
-    layers, weights = compile(model)
+    if ensemble is not None:
+        layers, weights = compile_trees(
+            ensemble.nodes,
+            ensemble.offsets,
+            ensemble.leaves,
+            ensemble.outputs,
+            fixed,
+            bound=ensemble.bound,
+            reveal=reveal,
+        )
+    else:
+        layers, weights = compile(model)
     for name, w in weights.items():
         fixed.encode(w, f"the model's {name}")
     protocol: Any = checked if active else inference
@@ -227,7 +256,10 @@ def infer(
     )
     value = results[client]["value"]
     error = None
-    if debug:
+    if debug and ensemble is not None:
+        plain = ideal(ensemble, x, reveal)
+        error = float((value.double() - plain).abs().max())
+    elif debug:
         like = next(iter(model.parameters()), rows if rows.is_floating_point() else torch.empty(0))
         plain = inference.ideal(model, rows.to(like.device, like.dtype), reveal)
         error = float((value.double() - plain.double().cpu()).abs().max()) if math.prod(plain.shape) else 0.0
@@ -235,7 +267,24 @@ def infer(
         {k: (int(r), int(b)) for k, (r, b) in results[client].get(which, {}).items()}
         for which in ("costs", "offline")
     )
-    return Inference(value if reveal == "argmax" else value.float(), ledger, costs, error, offline)
+    if ensemble is not None and reveal == "logits":
+        value = value[:, 0] if ensemble.outputs == 1 else value
+    elif reveal == "logits":
+        value = value.float()
+    return Inference(value, ledger, costs, error, offline)
+
+
+def ideal(ensemble: Ensemble, x: Any, reveal: str = "logits") -> Tensor:
+    """What the programs compute for trees, up to rounding."""
+    margins = torch.from_numpy(ensemble.margins(ensemble.inputs.encode(x)))
+    if reveal == "argmax":
+        return (margins[:, 0] > 0).long() if ensemble.outputs == 1 else margins.argmax(-1)
+    return margins
+
+
+def _check_classes(reveal: str, ensemble: Ensemble) -> None:
+    if reveal == "argmax" and not ensemble.labels:
+        raise bad("infer", "reveal", reveal, "'logits' for a regression", "It has no classes.")
 
 
 def _check_extra(helper: str | None) -> None:

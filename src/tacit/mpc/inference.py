@@ -256,7 +256,7 @@ async def share_weights(
     """
     with_weights = model.layers_with_weights(layers)
     shapes = {name: shape for layer in with_weights for name, shape in model.weight_shapes(layer).items()}
-    codes: Mapping[str, Any] = {} if weights is None else model.encode_weights(ctx, weights)
+    codes: Mapping[str, Any] = {} if weights is None else model.encode_weights(ctx, weights, with_weights)
     if weights is not None and {name: tuple(w.shape) for name, w in codes.items()} != shapes:
         raise ProtocolError("the weights do not match the architecture. All parties must run the same model.")
     if not private and weights is None:

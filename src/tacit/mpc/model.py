@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import BadData, BadParameter, ProtocolError
-from . import functions, trace
+from . import functions, trace, trees
 from .beaver import MATMUL, MUL, Bilinear, MaskedFactor
 from .context import Context, Share, Step
 
@@ -48,7 +48,10 @@ ELEMENTWISE: dict[str, Step] = {
     "tanh": functions.tanh,
     "gelu": functions.gelu,
 }
-KINDS = {"linear", "conv2d", "affine", "maxpool", "avgpool", "meanpool", "flatten", "softmax", "layernorm"}
+KINDS = {
+    *("linear", "conv2d", "affine", "maxpool", "avgpool", "meanpool", "flatten", "softmax", "layernorm"),
+    *("compare", "leaves", "truncate"),  # `trees.py`
+}
 
 
 class Residual(nn.Module):
@@ -328,12 +331,15 @@ class Weights:
         return await ctx.truncate(y if bias is None else y + bias)
 
 
-def encode_weights(ctx: Context, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Encode weights with f fractional bits, and biases, which are added to products, with 2f."""
+def encode_weights(ctx: Context, weights: Mapping[str, Tensor], layers: Sequence[Layer]) -> dict[str, Tensor]:
+    """Encode weights with f fractional bits, and biases, which are added to products, with 2f.
+
+    Leaves have 2f, too: they are multiplied by bits, which are whole.
+    """
+    leaves = {f"{layer['name']}.weight" for layer in layers if layer["kind"] == "leaves"}
+    double = {name for name in weights if name.endswith(".bias") or name in leaves}
     return {
-        name: ctx.fixed.encode(w, f"the model's {name}", scale=2 if name.endswith(".bias") else 1).to(
-            ctx.device
-        )
+        name: ctx.fixed.encode(w, f"the model's {name}", scale=2 if name in double else 1).to(ctx.device)
         for name, w in weights.items()
     }
 
@@ -344,7 +350,11 @@ def weight_shapes(layer: Layer) -> dict[str, tuple[int, ...]]:
     shapes = {f"{layer['name']}.weight": shape}
     if layer["bias"]:
         shapes[f"{layer['name']}.bias"] = (
-            shape if layer["kind"] == "affine" else shape[-1:] if layer["kind"] == "linear" else shape[:1]
+            shape
+            if layer["kind"] in ("affine", "leaves")
+            else shape[-1:]
+            if layer["kind"] in ("linear", "compare")
+            else shape[:1]
         )
     return shapes
 
@@ -355,7 +365,7 @@ def broadcast_bias(layer: Layer, bias: Any) -> Any:
 
 
 def drop_final_activation(layers: list[Layer], reveal: str) -> list[Layer]:
-    """Leave out a last sigmoid, tanh or softmax where only the argmax is revealed: it is monotone."""
+    """Leave out a last monotone layer where only the argmax is revealed: sigmoid, tanh, softmax, truncate."""
     last = layers[-1] if layers else {}
     if reveal == "argmax" and last.get("kind") == "graph":  # its last node is its output
         *nodes, end = last["nodes"]
@@ -363,7 +373,7 @@ def drop_final_activation(layers: list[Layer], reveal: str) -> list[Layer]:
             *layers[:-1],
             {**last, "nodes": [*nodes, {**end, "layers": drop_final_activation(end["layers"], reveal)}]},
         ]
-    monotone = last.get("kind") in ("sigmoid", "tanh") or (
+    monotone = last.get("kind") in ("sigmoid", "tanh", "truncate") or (
         last.get("kind") == "softmax" and last["dim"] == -1
     )
     return layers[:-1] if reveal == "argmax" and monotone else layers
@@ -417,6 +427,7 @@ async def evaluate(ctx: Context, layers: list[Layer], weights: Weights, x: Share
 
 def _check_shape(layer: Layer, shape: list[int]) -> None:
     """Refuse inputs that a layer cannot take, or would interpret differently."""
+    trees.check_rows(layer, shape)
     if layer["kind"] == "linear" and shape[-1] != layer["shape"][0]:
         raise BadData(
             f"layer {layer['name']} takes {layer['shape'][0]} inputs and gets a shape of {shape}. Check the "
@@ -496,6 +507,12 @@ async def _apply(ctx: Context, layer: Layer, weights: Weights, x: Share) -> Shar
             return await functions.softmax(ctx, x, layer["dim"])
         case "layernorm":
             return await functions.layer_norm(ctx, x, layer["dims"], layer["eps"])
+        case "compare":
+            return await trees.compare(ctx, weights, layer, x)
+        case "leaves":
+            return await trees.add_leaves(ctx, weights, layer, x)
+        case "truncate":
+            return await ctx.truncate(x)
     return await ELEMENTWISE[layer["kind"]](ctx, x)
 
 

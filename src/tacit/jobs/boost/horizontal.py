@@ -38,7 +38,7 @@ SINGLE = (
 
 
 def train_horizontal(fed: Any, options: Mapping[str, Any], runtime: Any, guard: Any) -> BoostResult:
-    frames, label, defaults = _read(fed)
+    frames, label, defaults = read_tables(fed, OWNER)
     config = check(BoostConfig(**{**({"label": label} if label else {}), **defaults, **options}), OWNER)
     terms = make_terms(config, frames)
     check_rows(frames, terms)
@@ -55,11 +55,11 @@ def train_horizontal(fed: Any, options: Mapping[str, Any], runtime: Any, guard: 
     return conclude(program, found, ledger, len(frames))
 
 
-def _read(fed: Any) -> tuple[dict[str, pd.DataFrame], str, dict[str, Any]]:
+def read_tables(fed: Any, owner: str) -> tuple[dict[str, pd.DataFrame], str, dict[str, Any]]:
     """Return the training rows of the parties; of a federation also its label and its columns."""
     if not isinstance(fed, Federation):
-        return check_frames(fed, OWNER), "", {}
-    tables_of(fed, OWNER)  # raises if it has none
+        return check_frames(fed, owner), "", {}
+    tables_of(fed, owner)  # raises if it has none
     assert fed.source is not None
     assert fed.source.table is not None
     table = fed.source.table

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from ...boost.model import Booster
 from ...boost.result import BoostResult
+from ...boost.xgboost_json import load as read_booster
 from ...config.boost import BOOST_OPTIONS, BoostConfig
 from ...config.signature import with_options
-from ...parameters import check
+from ...config.vertical_boost import VERTICAL_BOOST_OPTIONS
+from ...parameters import bad, check
+from ..vertical.boost import train_vertical
+from ..vertical.boost_result import VerticalBoostResult
+from ..vertical.boost_rows import is_vertical
 from .horizontal import train_horizontal
 
+ONLY_VERTICAL = {k: f for k, f in VERTICAL_BOOST_OPTIONS.items() if k not in BOOST_OPTIONS}
 
-@with_options(BOOST_OPTIONS)
-def train(fed: Any, *, runtime: Any = "cohort", guard: Any = None, **options: Any) -> BoostResult:
+
+@with_options({**BOOST_OPTIONS, **ONLY_VERTICAL})
+def train(
+    fed: Any, *, on: str | None = None, runtime: Any = "cohort", guard: Any = None, **options: Any
+) -> BoostResult | VerticalBoostResult:
     """Train gradient-boosted trees on the rows of all parties; only sums over all of them are opened.
 
     `fed` is {party: DataFrame} with the same columns, and `label` names one of them; or a federation made
@@ -21,8 +32,25 @@ def train(fed: Any, *, runtime: Any = "cohort", guard: Any = None, **options: An
     `tacit.guard.SecAgg(…)`; without one, every sum is over all parties.
 
     With `epsilon`, the structure of trees is drawn at random and their leaves have noise.
+
+    Vertical parties have different columns of the same people: {party: DataFrame} with the id column `on` and
+    the label's column at one of them, tables of `data.from_frame(…, id=…)`, or a `Vertical`, as for
+    `tacit.splitnn`. They are aligned by private set intersection, and trees are grown on secret shares with a
+    helper. Defaults are bins=32 and min_rows=20; each party keeps its own splits. `reveal`: "sums" shows the
+    label holder sums of gradients over anonymous bins, "splits" only each party's best gain. Options that
+    they do not have are refused. `runtime` is "inprocess" (also for "cohort") or "processes".
     """
+    if is_vertical(fed, on):
+        return train_vertical(fed, options, on, runtime, guard)
+    given = [name for name in ONLY_VERTICAL if name in options]
+    if given:
+        raise bad("boost.train", given[0], options[given[0]], "left out for parties with the same columns")
     return train_horizontal(fed, options, runtime, guard)
+
+
+def load(path: str | Path) -> Booster | VerticalBoostResult:
+    """Read a model that `save` wrote: the file of a booster, or the folder with the parts of all parties."""
+    return VerticalBoostResult.load(path) if Path(path).is_dir() else read_booster(path)
 
 
 def read_options(options: dict[str, Any], label: str = "") -> BoostConfig:

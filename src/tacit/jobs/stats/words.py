@@ -19,5 +19,6 @@ HOMES: dict[str, tuple[str, str]] = {
     "nelson-aalen": ("survival_query", "cumulative hazards by group"),
     "aalen-johansen": ("survival_query", "cumulative incidence with competing risks"),
     "logrank": ("survival_query", "the log-rank test between groups"),
+    "woe": ("woe_query", "bins of columns with weight of evidence and information value (scorecards)"),
     "cox": ("model_query", "a Cox proportional hazards model"),
 }

@@ -105,19 +105,24 @@ class Design:
 
 
 def take_complete_rows(
-    frame: pd.DataFrame, who: str, id: str | None, duplicates: str = "refuse"
+    frame: pd.DataFrame,
+    who: str,
+    id: str | None,
+    duplicates: str = "refuse",
+    needed: Sequence[str] | None = None,
 ) -> tuple[pd.DataFrame, list[str]]:
     """Return the rows without missing values, one for each id, and notes about what was left out.
+
+    `needed`: the columns that must have values; None: all.
 
     A row that a party leaves out is not in its set of ids, so nobody learns that it had a missing value.
     """
     notes = []
-    complete = frame.dropna()
+    complete = frame.dropna(subset=None if needed is None else list(needed))
     if len(complete) < len(frame):
+        what = "have missing values" if needed is None else f"have no {' or no '.join(map(repr, needed))}"
         notes.append(
-            f"{len(frame) - len(complete)} of {len(frame)} rows of {who!r} have missing values; they "
-            f"were left "
-            "out."
+            f"{len(frame) - len(complete)} of {len(frame)} rows of {who!r} {what}; they were left out."
         )
     if id is not None:
         same = complete.duplicated()

@@ -1,0 +1,89 @@
+"""The options of `tacit.boost.woe`, declared once, and the [stats] table of `tacit stats woe`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ..parameters import bad, flag, real, refuse, whole
+from .boost import _free, _has_lists, _has_numbers, _is_names
+
+FINE = 50  # bins before adjacent ones are merged
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WoeConfig:
+    """The options of binning by weight of evidence."""
+
+    label: str = _free("", "label", "str", "the column with the outcome, of two values")
+    event: Any = _free(
+        None, "event", "str | int | None", "the outcome that is an event (a default); None: the second"
+    )
+    features: Any = _free(None, "features", "list[str] | None", "columns used; None: all but the label")
+    categories: Any = _free(
+        None,
+        "categories",
+        "list[str] | dict[str, list] | None",
+        "columns that are categories, or their levels by column; None: columns that are not numeric",
+    )
+    labels: Any = _free(None, "labels", "list | None", "the two outcomes; None: they are found by a sum")
+    cuts: Any = _free(
+        None, "cuts", "dict[str, list[float]] | None", "declared cuts by column; None: quantiles"
+    )
+    bins: int = whole(8, least=2, most=255, doc="most bins of a column, without those of missing and others")
+    fine: int | None = whole(
+        None,
+        least=2,
+        most=255,
+        none="50 with monotone, else `bins`",
+        doc="quantile bins from which bins are merged",
+    )
+    monotone: bool = flag(True, doc="merge bins of a number until its event rate only rises or only falls")
+    min_share: float = real(0.05, least=0, below=0.5, doc="smallest share of rows in a bin")
+    min_rows: int = whole(20, least=1, doc="fewest rows in a bin, over all parties")
+    min_cell: int = whole(5, least=1, doc="fewest events, and fewest others, in a bin")
+
+    def check(self) -> None:
+        """Raise BadParameter for values that their declarations cannot describe, all at once."""
+        owner = "boost.woe"
+        refuse(
+            (
+                not isinstance(self.label, str) or not self.label,
+                bad(owner, "label", self.label, "the name of the column with the outcome"),
+            ),
+            (
+                self.features is not None and not _is_names(self.features),
+                bad(owner, "features", self.features, "a list of column names"),
+            ),
+            (
+                _is_names(self.features) and self.label in self.features,
+                bad(owner, "features", self.features, f"columns without the label {self.label!r}"),
+            ),
+            (
+                self.categories is not None
+                and not _is_names(self.categories)
+                and not _has_lists(self.categories),
+                bad(owner, "categories", self.categories, "columns, or levels like {'sex': ['f', 'm']}"),
+            ),
+            (
+                self.labels is not None
+                and not (isinstance(self.labels, list | tuple) and len(self.labels) == 2),
+                bad(owner, "labels", self.labels, "the two outcomes, like ['paid', 'default']"),
+            ),
+            (
+                self.cuts is not None and not _has_numbers(self.cuts),
+                bad(owner, "cuts", self.cuts, "ascending numbers by column, like {'age': [40, 60]}"),
+            ),
+            (
+                self.fine is not None and self.fine < self.bins,
+                bad(owner, "fine", self.fine, f"at least bins ({self.bins})"),
+            ),
+        )
+
+    @property
+    def first_bins(self) -> int:
+        """The number of quantile bins that are merged."""
+        return self.fine or (max(FINE, self.bins) if self.monotone else self.bins)
+
+
+WOE_OPTIONS = {f.name: f for f in dataclasses.fields(WoeConfig)}
