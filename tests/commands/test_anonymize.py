@@ -598,3 +598,19 @@ def test_counts_by_the_command_line(folder, capsys):
         capsys, "tabulate", "patients.csv", "--by", "town", "--out", "x.csv"
     )
     assert "already exists" in refused(capsys, *table)
+
+
+def test_points_by_the_command_line(folder, capsys):
+    rng = np.random.default_rng(1)
+    where = rng.normal(0, 1500, (300, 2)).round(1)
+    patients().assign(east=where[:, 0], north=where[:, 1]).to_csv("homes.csv", index=False)
+    ask = ("anonymize", "homes.csv", *ASK, "--points", "east,north", "--out", "cells.csv", "--drop", "id")
+    more = ("--hierarchies", "ways", "--max-suppressed", "0.2")
+    code, out, err = run(capsys, *ask, *more, "--cells", "250:16000", "--json")
+    assert code == 0, err
+    value, table = json.loads(out), pd.read_csv("cells.csv")
+    assert not {"east", "north"} & set(table.columns)
+    assert table.groupby(["cell", "age", "zip", "sex"]).size().min() >= 5
+    assert value["published"] + value["suppressed"] == 300
+    assert "expected two columns and two sides" in refused(capsys, *ask, *more, "--force")
+    assert "there is no column 'x'" in refused(capsys, *ask, *more, "--force", "--points", "x,north")

@@ -28,6 +28,7 @@ from .evaluate import Evaluation, evaluate, rank
 from .gan import GAN, WGAN
 from .generator import Generator, GeneratorState, IdentifierWarning, load
 from .independent import Independent
+from .linked import ForeignKey, LinkedTables, PrimaryKey, Total, load_linked
 from .mst import MST
 from .pategan import PATEGAN
 from .reading import describe
@@ -68,16 +69,20 @@ __all__ = [
     "Column",
     "Combinations",
     "Evaluation",
+    "ForeignKey",
     "GaussianCopula",
     "Generator",
     "GeneratorState",
     "IdentifierWarning",
     "Independent",
+    "LinkedTables",
     "Ordered",
+    "PrimaryKey",
     "Range",
     "Statistics",
     "TabDDPM",
     "Table",
+    "Total",
     "Unique",
     "boolean",
     "categorical",
@@ -87,6 +92,7 @@ __all__ = [
     "identifier",
     "integer",
     "load",
+    "load_linked",
     "ordinal",
     "rank",
     "timestamp",

@@ -50,6 +50,7 @@ from .preparation_account import PaidAnswers
 from .preparing import PartyPreparation
 from .record import STATISTICS, Record
 from .row_privacy import RowPrivacy
+from .table_defaults import party_l2
 
 log = logging.getLogger("tacit.party")
 ACCEPTED = "accepted.jsonl"  # the contracts this party accepted, in its folder
@@ -326,6 +327,8 @@ class ClientWork:
         # without its statistics a table is encoded by its own: that shows what does not fit, and no more
         fed = load_rows(Path(self.data["folder"])) if self.table is None else self.table.encode(self.pipeline)
         p = balance_classes(p, self.pipeline)
+        if p.l2 is None:  # it follows from the number of rows
+            p = replace(p, l2=party_l2(int(fed.train.sizes[0]), len(p.fed.parties)))
         binding = preparing.bind_statistics(contract.digest, self.statistics)
         shape, classes = list(fed.rows.x.shape[1:]), fed.classes or 0
         if shape != terms["features"] or classes != terms["classes"]:

@@ -32,7 +32,7 @@ from ...runtimes.cohort import Run
 from ..devices import device_for
 from . import guards
 from .objective import count_labels, resolve_loss, weigh_classes
-from .table_defaults import fit_model, recipe_of, table_defaults
+from .table_defaults import choose_model, fit_model, recipe_of, table_defaults
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -267,6 +267,7 @@ def make_plan(fed: Federation, *, label: str = "", skew: str = "", **options: An
         hint = "A Dataset becomes one by .split(10) or .by(column)." if hasattr(fed, "split") else ""
         must_be = "a Federation: tacit.data.digits().split(10), or dataset.by(column)"
         raise bad("train", "fed", type(fed).__name__, must_be, hint)
+    options = choose_model(options, fed)
     config = TrainConfig.of(**options)
     if preset := table_defaults(config, fed, options):
         config = TrainConfig.of(**options | preset)

@@ -51,6 +51,7 @@ from .plan import Plan, make_plan, prepare_stack
 from .preparing import record_label_counts, record_sums, simulated_program
 from .simulated import SimulatedTrainer, all_parties
 from .stopping import EarlyStopping, without_best
+from .table_defaults import L2_ROWS
 from .trainer import PENDING, RoundRecord, RunContext, Trainer
 
 if TYPE_CHECKING:
@@ -487,7 +488,8 @@ def _describe_preset(p: Plan) -> list[str]:
     if not p.preset:
         return []
     values = ", ".join(f"{name}={getattr(p, name)!r}" for name in p.preset if name != "l2")
-    return [f"chosen for this table (options you give replace them): {values}, l2={p.l2:g}"]
+    l2 = f"{L2_ROWS:g}/(training rows of all parties)" if p.l2 is None else f"{p.l2:.3g}"
+    return [f"chosen for this table (options you give replace them): {values}, l2={l2}"]
 
 
 def _last_metrics(events: list[Event], asked: str | None, best_round: int = 0) -> dict[str, Any]:
