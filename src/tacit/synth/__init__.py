@@ -28,7 +28,19 @@ from .evaluate import Evaluation, evaluate, rank
 from .gan import GAN, WGAN
 from .generator import Generator, GeneratorState, IdentifierWarning, load
 from .independent import Independent
-from .linked import ForeignKey, LinkedTables, PrimaryKey, Total, load_linked
+from .linked import (
+    ForeignKey,
+    LinkedEvaluation,
+    LinkedTables,
+    PrimaryKey,
+    Sequences,
+    Total,
+    evaluate_linked,
+    evaluate_sequences,
+    load_linked,
+    load_sequences,
+    split_linked,
+)
 from .mst import MST
 from .pategan import PATEGAN
 from .reading import describe
@@ -75,10 +87,12 @@ __all__ = [
     "GeneratorState",
     "IdentifierWarning",
     "Independent",
+    "LinkedEvaluation",
     "LinkedTables",
     "Ordered",
     "PrimaryKey",
     "Range",
+    "Sequences",
     "Statistics",
     "TabDDPM",
     "Table",
@@ -89,11 +103,15 @@ __all__ = [
     "continuous",
     "describe",
     "evaluate",
+    "evaluate_linked",
+    "evaluate_sequences",
     "identifier",
     "integer",
     "load",
     "load_linked",
+    "load_sequences",
     "ordinal",
     "rank",
+    "split_linked",
     "timestamp",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ class FittedTables:
     dtypes: dict[str, dict[str, str]]  # of keys and computed columns
     floor: int
     ledger: Ledger
+    flat: list[str] = field(default_factory=list)  # the columns of events with their entities, in order
 
 
 class Fitting:
@@ -64,7 +65,7 @@ class Fitting:
         ] = {}  # what children know: own columns, rank, ancestors, sibling counts
 
     def run(self, frames: Mapping[str, pd.DataFrame], links: Mapping[ForeignKey, np.ndarray]) -> FittedTables:
-        frames, links = _sort(frames, links, self.schema)
+        frames, links = sort_rows(frames, links, self.schema)
         new_keys = {
             t: plan_key(self.schema, t, frames[t], self._parent_link(t, links)) for t in self.schema.tables
         }
@@ -104,7 +105,7 @@ class Fitting:
                 problems.append(f"order of {t!r}: only the children of a parent are ordered. Remove it.")
             elif column in self.schema.key_columns(t) and column not in [
                 *new_keys[t],
-                *_learned_keys(self.schema, t, new_keys[t]),
+                *learned_keys(self.schema, t, new_keys[t]),
             ]:
                 problems.append(f"order of {t!r}: {column!r} is a foreign key. Name a time or a number.")
         fail(problems, "LinkedTables", BadParameter)
@@ -119,7 +120,7 @@ class Fitting:
         problems: list[str] = []
         for t in self.schema.tables:
             keys = {*self.schema.key_columns(t), *(c for (p, c), _ in self.rules.totals if p == t)}
-            keys -= set(_learned_keys(self.schema, t, new_keys[t]))
+            keys -= set(learned_keys(self.schema, t, new_keys[t]))
             own = frames[t].drop(columns=list(keys))
             try:
                 table = self._table(t, own)
@@ -242,7 +243,7 @@ def children_context(table: str, counts: np.ndarray, cap: float) -> Context:
     return Context((count_column(f"({table}: number)", cap),), counts.astype(np.float64)[:, None])
 
 
-def _learned_keys(schema: Schema, t: str, rules: Mapping[str, Any]) -> list[str]:
+def learned_keys(schema: Schema, t: str, rules: Mapping[str, Any]) -> list[str]:
     """Columns of the primary key that are attributes: neither inherited nor generated."""
     inherited = {c for k in schema.foreign[t] for c in k.columns}
     return [c for c in schema.primary.get(t, ()) if c not in inherited and c not in rules]
@@ -257,7 +258,7 @@ def key_parts(fitted: FittedTables, t: str) -> tuple[list[str], list[str]] | Non
     linked = [k.references for k in schema.others(t) if columns & set(k.columns)]
     if schema.foreign[t] and columns & set(schema.foreign[t][0].columns):
         linked.insert(0, "")
-    return _learned_keys(schema, t, {}), linked
+    return learned_keys(schema, t, {}), linked
 
 
 def _text(c: Comparison) -> str:
@@ -265,7 +266,7 @@ def _text(c: Comparison) -> str:
     return f"Ordered({small!r}, {large!r}{', strictly=True' * c.strictly})"
 
 
-def _sort(
+def sort_rows(
     frames: Mapping[str, pd.DataFrame], links: Mapping[ForeignKey, np.ndarray], schema: Schema
 ) -> tuple[dict[str, pd.DataFrame], dict[ForeignKey, np.ndarray]]:
     """Sort children by parent and order; links follow."""

@@ -105,7 +105,11 @@ class LinkedTables(JobResult):
             self.rows,
             self.seed,
         )
-        object.__setattr__(self, "_fitted", fitting.run(frames, links))
+        return self.restore(fitting.run(frames, links))
+
+    def restore(self, fitted: FittedTables) -> Self:
+        """Set what was learned elsewhere and return self."""
+        object.__setattr__(self, "_fitted", fitted)  # frozen: parameters stay those of the fit
         return self
 
     def _check_generator(self) -> None:
@@ -121,7 +125,9 @@ class LinkedTables(JobResult):
                 f"{OWNER}: {type(self.generator).__name__} cannot draw columns given others. Use Cart."
             )
 
-    def _require_fit(self) -> FittedTables:
+    @property
+    def fitted(self) -> FittedTables:
+        """Everything that was learned."""
         if self._fitted is None:
             raise BadParameter(f"{OWNER} is not fitted yet. Call fit(frames, keys) first.")
         return self._fitted
@@ -129,16 +135,16 @@ class LinkedTables(JobResult):
     @property
     def schema(self) -> Schema:
         """The tables, their keys and their order."""
-        return self._require_fit().schema
+        return self.fitted.schema
 
     @property
     def tables(self) -> dict[str, Table]:
         """The learned columns of each table, without keys."""
-        return {t: m.table for t, m in self._require_fit().models.items()}
+        return {t: m.table for t, m in self.fitted.models.items()}
 
     @property
     def ledger(self) -> Ledger:
-        return self._require_fit().ledger
+        return self.fitted.ledger
 
     @property
     def value(self) -> dict[str, Table]:
@@ -146,7 +152,7 @@ class LinkedTables(JobResult):
 
     def to_dict(self) -> dict[str, Any]:
         """Return parameters, keys and columns as plain values; what was learned is in `save`."""
-        fitted = self._require_fit()
+        fitted = self.fitted
         return encode_plain(
             {
                 "generator": to_table(self),
@@ -162,7 +168,7 @@ class LinkedTables(JobResult):
 
     def _summary(self) -> str:
         schema = self.schema
-        lines = [f"{t}: {', '.join(self._require_fit().columns[t])}" for t in schema.tables]
+        lines = [f"{t}: {', '.join(self.fitted.columns[t])}" for t in schema.tables]
         return "\n".join([repr(self), *lines, *(str(k) for t in schema.tables for k in schema.foreign[t])])
 
     def _repr_html_(self) -> str:
@@ -173,7 +179,7 @@ class LinkedTables(JobResult):
 
         `n` is the number of rows of the table without parents, or a dictionary if there are several.
         """
-        fitted = self._require_fit()
+        fitted = self.fitted
         roots = fitted.schema.roots
         if isinstance(n, Mapping):
             wrong = [f"{t!r} is not a table without parents" for t in n if t not in roots]
@@ -194,7 +200,7 @@ class LinkedTables(JobResult):
         """Write what was learned to one file: tensors as safetensors, the rest as JSON in its header."""
         from safetensors.torch import save
 
-        fitted = self._require_fit()
+        fitted = self.fitted
         header = {
             "format": FORMAT,
             "generator": type(self.generator).__name__,
@@ -209,6 +215,7 @@ class LinkedTables(JobResult):
             "new_keys": fitted.new_keys,
             "columns": fitted.columns,
             "ledger": fitted.ledger.to_dict(),
+            "flat": fitted.flat,
         }
         tensors = {
             f"{t}/{name}": tensor.contiguous()
@@ -225,6 +232,21 @@ class LinkedTables(JobResult):
         return file
 
 
+def _read_header(data: bytes) -> dict[str, Any]:
+    """Read tacit's part of a safetensors header: eight bytes of length, then JSON."""
+    size = int.from_bytes(data[:8], "little")
+    header: dict[str, Any] = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["tacit"])
+    return header
+
+
+def is_linked_file(path: str | Path) -> bool:
+    """Whether a file was written by `LinkedTables.save`."""
+    try:
+        return bool(_read_header(Path(path).read_bytes())["format"] == FORMAT)
+    except (OSError, KeyError, ValueError, TypeError):
+        return False
+
+
 def load_linked(path: str | Path) -> LinkedTables:
     """Load what `LinkedTables.save` wrote; it samples the same tables as before."""
     from safetensors import SafetensorError
@@ -239,8 +261,7 @@ def load_linked(path: str | Path) -> LinkedTables:
             f"{path} cannot be read: {error.strerror}. Give a file written by LinkedTables.save."
         ) from None
     try:
-        size = int.from_bytes(data[:8], "little")
-        header: dict[str, Any] = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["tacit"])
+        header = _read_header(data)
         if header["format"] != FORMAT:
             raise ValueError(f"its format is {header['format']!r}, and this reads {FORMAT!r}")
         tensors = load_tensors(data)
@@ -260,11 +281,11 @@ def load_linked(path: str | Path) -> LinkedTables:
             header["dtypes"],
             header["floor"],
             Ledger.from_dict(header["ledger"]),
+            header["flat"],
         )
     except (SafetensorError, KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
         raise BadData(
             f"{path} is not a model of linked tables saved by tacit ({type(error).__name__}: {error}). Give "
             "a file written by LinkedTables.save."
         ) from None
-    object.__setattr__(model, "_fitted", fitted)
-    return model
+    return model.restore(fitted)
