@@ -101,7 +101,8 @@ def check_cells(cells: int, grid: float | list[float]) -> None:
     most = MOST_CELLS if isinstance(grid, float | int) else len(grid)
     if not 0 < cells <= most:
         raise ProtocolError(
-            f"the coordinator asks for {cells:,} grid points; this grid has at most {most:,}. Nothing was sent."
+            f"the coordinator asks for {cells:,} grid points; this grid has at most {most:,}. Nothing was "
+            "sent."
         )
 
 

@@ -29,6 +29,19 @@ from .evaluate import Evaluation, evaluate, rank
 from .gan import GAN, WGAN
 from .generator import Generator, GeneratorState, IdentifierWarning, load
 from .independent import Independent
+from .linked import (
+    ForeignKey,
+    LinkedEvaluation,
+    LinkedTables,
+    PrimaryKey,
+    Sequences,
+    Total,
+    evaluate_linked,
+    evaluate_sequences,
+    load_linked,
+    load_sequences,
+    split_linked,
+)
 from .mst import MST
 from .pategan import PATEGAN
 from .reading import describe
@@ -71,26 +84,37 @@ __all__ = [
     "Column",
     "Combinations",
     "Evaluation",
+    "ForeignKey",
     "GaussianCopula",
     "Generator",
     "GeneratorState",
     "IdentifierWarning",
     "Independent",
+    "LinkedEvaluation",
+    "LinkedTables",
     "Ordered",
+    "PrimaryKey",
     "Range",
+    "Sequences",
     "Statistics",
     "TabDDPM",
     "Table",
+    "Total",
     "Unique",
     "boolean",
     "categorical",
     "continuous",
     "describe",
     "evaluate",
+    "evaluate_linked",
+    "evaluate_sequences",
     "identifier",
     "integer",
     "load",
+    "load_linked",
+    "load_sequences",
     "ordinal",
     "rank",
+    "split_linked",
     "timestamp",
 ]

@@ -124,6 +124,7 @@ class Generator(JobResult, ABC):
     seed: int
     private: ClassVar[bool] = False  # whether its ledger states an (ε, δ) guarantee
     federated: ClassVar[bool] = False  # whether several holders can fit it together (`tacit.synthesize`)
+    conditional: ClassVar[bool] = False  # whether it has `learn_given` and `draw_given`, for `LinkedTables`
     _fitted: tuple[Table, GeneratorState] | None = None
 
     @abstractmethod
@@ -141,6 +142,27 @@ class Generator(JobResult, ABC):
 
         `conditions` may be used to propose better rows; the caller rejects rows that do not match.
         """
+
+    def learn_given(
+        self,
+        v: np.ndarray,
+        layout: Layout,
+        given: int,
+        rng: np.random.Generator,
+        watch: Watch,
+        people: np.ndarray | None = None,
+    ) -> GeneratorState:
+        """Learn the later variables of `layout` given the first `given` ones, which are not learned.
+
+        `people` tells whose each row is, if people have several rows.
+        """
+        raise BadParameter(f"{type(self).__name__} cannot draw columns given others. Use Cart.")
+
+    def draw_given(
+        self, state: GeneratorState, layout: Layout, given: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Draw one row for each row of `given`, [rows, first variables]; return all variables."""
+        raise BadParameter(f"{type(self).__name__} cannot draw columns given others. Use Cart.")
 
     def fit(
         self,
