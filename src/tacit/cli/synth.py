@@ -32,7 +32,12 @@ def add(verb: Callable[..., Any]) -> None:
         "synth",
         _synth,
         "Fit a generator to a table and sample a synthetic table.",
-        arg("table", nargs="?", help="a .csv or .parquet file; not needed with --load"),
+        arg(
+            "table",
+            nargs="?",
+            help="a .csv or .parquet file, or a .toml file that names several tables and their keys; not "
+            "needed with --load",
+        ),
         arg(
             "--model",
             default="cart",
@@ -57,11 +62,19 @@ def add(verb: Callable[..., Any]) -> None:
             "people are counted and held out, and the ε of a private model is for people",
         ),
         arg(
+            "--entity",
+            metavar="COLUMN",
+            help="for a table of events: the column that tells whose an event is; sequences are sampled",
+        ),
+        arg(
+            "--time", metavar="COLUMN", help="for a table of events: when each event was, a date or a number"
+        ),
+        arg(
             "--rows",
             type=int,
             metavar="N",
-            help="rows to sample (default: as many as the generator was fitted to; required for a private "
-            "model)",
+            help="rows to sample, with events and linked tables entities (default: as many as the generator "
+            "was fitted to; required for a private model)",
         ),
         arg(
             "--condition",
@@ -83,7 +96,11 @@ def add(verb: Callable[..., Any]) -> None:
             help="for tests only: makes the noise of a private model replayable; the result is stamped NOT "
             "PRIVATE",
         ),
-        arg("--out", metavar="FILE", help="the synthetic table, .csv or .parquet"),
+        arg(
+            "--out",
+            metavar="FILE",
+            help="the synthetic table, .csv or .parquet; with several tables a directory",
+        ),
         arg("--save", metavar="FILE", help="save the fitted generator, to sample from it later"),
         arg("--load", metavar="FILE", help="sample from a saved generator"),
         arg("--report", metavar="FILE", help="evaluate utility and privacy, and write an HTML report"),
@@ -107,7 +124,10 @@ def _synth(args: argparse.Namespace) -> Answer:
     from ..data.table_files import read_table
     from ..synth import IdentifierWarning, Table, describe
     from ..synth.protect import FLOOR
+    from .synth_linked import is_linked, synth_linked
 
+    if is_linked(args):
+        return synth_linked(args)
     _check(args)
     started, seed = time.monotonic(), args.seed or 0
     frame = holdout = None

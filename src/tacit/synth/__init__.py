@@ -39,6 +39,7 @@ from .linked import (
     evaluate_sequences,
     load_linked,
     load_sequences,
+    split_linked,
 )
 from .mst import MST
 from .pategan import PATEGAN
@@ -111,5 +112,6 @@ __all__ = [
     "load_sequences",
     "ordinal",
     "rank",
+    "split_linked",
     "timestamp",
 ]

@@ -45,7 +45,7 @@ from .hidden_sums import HiddenCounts, HiddenSum
 from .local import Member
 from .objective import balance_classes
 from .party_rows import PartyTable, load_rows, read_party_table
-from .plan import Plan
+from .plan import Plan, digest_constants
 from .preparation_account import PaidAnswers
 from .preparing import PartyPreparation
 from .record import STATISTICS, Record
@@ -240,7 +240,8 @@ class ClientWork:
             rows, held = joining.WITHHELD, joining.WITHHELD
         elif self.is_small:  # it contributes no row, and so its number is nobody's business
             rows, held = joining.TOO_FEW, 0
-        return joining.Ready(rows, held, list(fed.rows.x.shape[1:]), fed.classes or 0, self.mine.task.dim)
+        shape, task = list(fed.rows.x.shape[1:]), self.mine.task
+        return joining.Ready(rows, held, shape, fed.classes or 0, task.dim, digest_constants(task))
 
     @property
     def is_small(self) -> bool:

@@ -18,6 +18,7 @@ from ...audit.poisoning import Adversaries
 from ...config import conflicts
 from ...config.train import BALANCED, TrainConfig, to_tables
 from ...config.train import MIN_ROWS as MIN_ROWS
+from ...crypto.digest import Digests
 from ...data.federation import Federation, check_one_label
 from ...data.subgroups import Subgroups, attach
 from ...engine.evaluation import Rules
@@ -447,8 +448,27 @@ def prepare_stack(plans: Sequence[Plan]) -> tuple[Task, list[State]]:
     starts = {first.seed: start}
     for p in plans:
         if p.seed not in starts:
-            starts[p.seed] = make_task(p).initial()
+            other = make_task(p)
+            _check_same_constants(task, other, p.seed)
+            starts[p.seed] = other.initial()
     return task, [starts[p.seed] for p in plans]
+
+
+def _check_same_constants(task: Task, other: Task, seed: int) -> None:
+    ours, theirs = task.constants(), other.constants()
+    differ = [name for name, value in ours.items() if not torch.equal(value, theirs[name])]
+    if differ:
+        raise BadParameter(
+            f"train: runs with several seeds share the frozen part of a model, and {differ[0]!r} is another "
+            f"with seed {seed}. Build the frozen part once, outside the function that builds the model, or "
+            "run one seed at a time."
+        )
+
+
+def digest_constants(task: Task) -> str:
+    """Return a digest of what all parties must have, because it is never sent; "" if there is nothing."""
+    constants = task.constants()
+    return Digests(constants).of().hex() if constants else ""
 
 
 def make_task(p: Plan) -> Task:

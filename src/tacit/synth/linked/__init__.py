@@ -7,6 +7,7 @@ from .evaluate import LinkedEvaluation, evaluate_linked
 from .keys import ForeignKey, PrimaryKey
 from .model import LinkedTables, load_linked
 from .sequences import Sequences, evaluate_sequences, load_sequences
+from .split import split_linked
 
 __all__ = [
     "ForeignKey",
@@ -19,4 +20,5 @@ __all__ = [
     "evaluate_sequences",
     "load_linked",
     "load_sequences",
+    "split_linked",
 ]

@@ -101,7 +101,6 @@ class LinkedEvaluation(JobResult):
                     "value": s.value,
                     "real": s.real,
                     "better": s.better,
-                    "parts": dict(s.parts),
                 }
                 for s in self.scores
             ],
@@ -109,13 +108,6 @@ class LinkedEvaluation(JobResult):
             "warnings": self.warnings,
             "ledger": self.ledger.to_dict(),
         }
-
-    def _page(self) -> str:
-        from ...report.result import render
-
-        values = self.to_dict()
-        values["scores"] = [{k: v for k, v in s.items() if k != "parts"} for s in values["scores"]]
-        return render(self.title, values)
 
     def __str__(self) -> str:
         text = self.table().to_string(float_format=lambda v: f"{v:.3f}", na_rep="")

@@ -232,6 +232,21 @@ class LinkedTables(JobResult):
         return file
 
 
+def _read_header(data: bytes) -> dict[str, Any]:
+    """Read tacit's part of a safetensors header: eight bytes of length, then JSON."""
+    size = int.from_bytes(data[:8], "little")
+    header: dict[str, Any] = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["tacit"])
+    return header
+
+
+def is_linked_file(path: str | Path) -> bool:
+    """Whether a file was written by `LinkedTables.save`."""
+    try:
+        return bool(_read_header(Path(path).read_bytes())["format"] == FORMAT)
+    except (OSError, KeyError, ValueError, TypeError):
+        return False
+
+
 def load_linked(path: str | Path) -> LinkedTables:
     """Load what `LinkedTables.save` wrote; it samples the same tables as before."""
     from safetensors import SafetensorError
@@ -246,8 +261,7 @@ def load_linked(path: str | Path) -> LinkedTables:
             f"{path} cannot be read: {error.strerror}. Give a file written by LinkedTables.save."
         ) from None
     try:
-        size = int.from_bytes(data[:8], "little")
-        header: dict[str, Any] = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["tacit"])
+        header = _read_header(data)
         if header["format"] != FORMAT:
             raise ValueError(f"its format is {header['format']!r}, and this reads {FORMAT!r}")
         tensors = load_tensors(data)
