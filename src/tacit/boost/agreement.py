@@ -270,6 +270,7 @@ class Token:
     """Identifies a program object: equal to itself only. Keeps what was read last, which many steps send."""
 
     agreed: tuple[bytes, Agreed] | None = None
+    work: tuple[Down, Any] | None = None  # the message that was read last, and what it asks
 
 
 def _parse(terms: Terms, data: bytes) -> Agreed:
