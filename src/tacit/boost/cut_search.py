@@ -2,7 +2,7 @@
 
 A number's key has 24 bits: its float32, rounded to 16 significant bits (data/preparation.py). The first sum
 has the counts of the first 8 bits of all keys, the second divides the cells that have rows by the next 8
-bits, the third those with more rows than a bin should have. Cuts are then chosen between cells, so that bins
+bits, the third those with more than half the rows of a bin. Cuts are then chosen between cells, so that bins
 have equally many rows; if there are at most as many values as bins, each value has its own.
 
 Counts are integers, so cuts do not depend on how rows are partitioned. A cut is the smallest number that a
@@ -92,11 +92,12 @@ class CutSearch:
         if self.level < LEVELS:
             for number, cells in enumerate(self.cells):
                 rows = sum(cells.values())
-                # the second level separates all values, the third only crowded cells
-                least = max(self.min_rows, 1 if self.level == 1 else rows // self.bins)
-                following += [
-                    (number, low >> shift) for low, n in sorted(cells.items()) if n > least or self.level == 1
-                ]
+                # the second level separates all values, the third only crowded cells, so that a bin is off
+                # by at most half of its rows; the most crowded ones first
+                least = max(self.min_rows, rows // (2 * self.bins))
+                chosen = [low for low, n in cells.items() if n > least or self.level == 1]
+                chosen = sorted(chosen, key=lambda low: (-cells[low], low))[:CELLS]
+                following += [(number, low >> shift) for low in sorted(chosen)]
         self.places = following
 
     def cuts(self) -> list[tuple[float, ...]]:
