@@ -45,7 +45,7 @@ from tacit.data.heart_disease import COLUMNS
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared" / "data"
 RESULTS = ROOT / "docs" / "results" / "tables.md"
-WRITTEN_BY_HAND = "## How the defaults of networks"  # --write keeps what follows this heading
+WRITTEN_BY_HAND = "## How the penalty of linear models"  # --write keeps what follows this heading
 LINEAR_AIM, NETWORK_AIM = 0.005, 0.01
 HIDDEN = (64, 32)
 LOCAL = 12  # parties that are trained alone: the largest

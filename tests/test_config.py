@@ -84,14 +84,14 @@ def test_a_job_file_becomes_the_federation_and_the_arguments_it_describes(tmp_pa
     assert told["data_job"]["skew"] == {"name": "Dirichlet", "alpha": 0.7, "variant": "class"}
 
 
-def test_without_other_tables_a_job_is_fedavg_with_an_mlp_on_evenly_partitioned_rows(tmp_path):
+def test_without_other_tables_algorithm_and_model_follow_the_data_and_rows_are_partitioned_evenly(tmp_path):
     job = config.load(written(tmp_path, DATA))
     assert "algorithm" not in job.train()  # it follows the data: FedAvg, or what is chosen for tables
     assert (
         TrainConfig.of(**{k: v for k, v in job.train().items() if k != "data_job"}).algorithm
         == algorithms.FedAvg()
     )
-    assert job.model == models.MLP()
+    assert job.model is None  # an MLP, or a linear model for tables
     assert job.skews == (data.IID(),)
 
 

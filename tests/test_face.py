@@ -75,6 +75,7 @@ def test_the_public_names():
         "study",
         "synth",
         "synthesize",
+        "tabulate",
         "testing",
         "train",
         "train_private",

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from .jobs.risk import risk
     from .jobs.study.study import study
     from .jobs.synthesize import synthesize
+    from .jobs.tabulate import tabulate
     from .jobs.train.gossip import gossip
     from .jobs.train.train import train
     from .jobs.train_private import train_private
@@ -116,6 +117,7 @@ __all__ = [
     "study",
     "synth",
     "synthesize",
+    "tabulate",
     "testing",
     "train",
     "train_private",
@@ -153,6 +155,7 @@ _HOME = {
     "splitnn": "jobs.vertical.split",
     "study": "jobs.study.study",
     "synthesize": "jobs.synthesize",
+    "tabulate": "jobs.tabulate",
     "train": "jobs.train.train",
     "train_private": "jobs.train_private",
 }

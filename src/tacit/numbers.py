@@ -53,7 +53,13 @@ def mean_error(values: Iterable[Any]) -> tuple[float, float | None]:
     return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in known) / (len(known) - 1) / len(known))
 
 
+def each(unit: str) -> str:
+    """Return 'each row' for what an ε protects, whether it is called 'row' or 'one row'."""
+    return f"each {unit.removeprefix('one ')}"
+
+
 MAJORITY = 0.65  # above this share of the largest class, accuracy says little
+CHANCE = 0.5  # the AUC of scores that say nothing
 LOWER_IS_BETTER = frozenset({"loss", "brier", "mse", "mae", "rmse"})
 
 

@@ -34,6 +34,17 @@ def test_the_mean_is_numpys_weighted_average(drawn):
     np.testing.assert_allclose(float(ours["tau"]), wanted[0], atol=1e-3)
 
 
+def test_runs_of_a_stack_are_summed_apart_and_a_diverged_one_is_alone():
+    """Clients 0 and 2 are of run 0, client 1 of run 1; client 3 has no weight in either, and its NaN no effect."""
+    weights = torch.tensor([[1.0, 0.0, 3.0, 0.0], [0.0, 2.0, 0.0, 0.0]])
+    vectors = torch.tensor([[4.0, 0.0], [5.0, torch.nan], [0.0, 8.0], [torch.nan, torch.nan]])
+    mean = Mean().result(Mean().add({}, weights, {"w": vectors}))["w"]
+    assert mean[0].tolist() == [1.0, 6.0]
+    assert not torch.isfinite(mean[1]).all()
+    both = torch.tensor([[1.0, 1.0], [0.0, 2.0]])  # a client of two runs
+    assert Mean().result(Mean().add({}, both, {"w": vectors[:3:2]}))["w"].tolist() == [[2.0, 4.0], [0.0, 8.0]]
+
+
 def test_by_hand():
     """1 row says (0, 8), 3 rows say (4, 0): (12/4, 8/4)."""
     up = combine([(1.0, {"w": torch.tensor([0.0, 8.0])}), (3.0, {"w": torch.tensor([4.0, 0.0])})], Mean())

@@ -579,3 +579,38 @@ def test_a_history_needs_ids_and_is_whole(folder, capsys):
     assert "h.json is not a history of releases, or is damaged" in refused(capsys, *again, "h.json")
     assert "There is no history of releases" in refused(capsys, *again, "none.json")
     assert not Path("x.csv").exists()
+
+
+def test_counts_by_the_command_line(folder, capsys):
+    table = ("tabulate", "patients.csv", "--by", "age,sex", "--out", "counts.csv")
+    code, out, err = run(capsys, *table)
+    assert code == 0, err
+    assert "no small count can be narrowed to fewer than" in out
+    shown = pd.read_csv("counts.csv")
+    true = patients().value_counts(["age", "sex"])
+    cells = shown[(shown["age"] != "total") & (shown["sex"] != "total")].dropna()
+    assert all(true.get((int(a), s), 0) == n for a, s, n in cells.to_numpy())
+    assert shown["count"].min() in (0, *range(5, 300))
+    code, out, err = run(capsys, *table, "--force", "--method", "round", "--base", "3", "--json")
+    assert json.loads(out)["base"] == 3
+    assert (pd.read_csv("counts.csv")["count"] % 3 == 0).all()
+    assert "there is no column 'town'" in refused(
+        capsys, "tabulate", "patients.csv", "--by", "town", "--out", "x.csv"
+    )
+    assert "already exists" in refused(capsys, *table)
+
+
+def test_points_by_the_command_line(folder, capsys):
+    rng = np.random.default_rng(1)
+    where = rng.normal(0, 1500, (300, 2)).round(1)
+    patients().assign(east=where[:, 0], north=where[:, 1]).to_csv("homes.csv", index=False)
+    ask = ("anonymize", "homes.csv", *ASK, "--points", "east,north", "--out", "cells.csv", "--drop", "id")
+    more = ("--hierarchies", "ways", "--max-suppressed", "0.2")
+    code, out, err = run(capsys, *ask, *more, "--cells", "250:16000", "--json")
+    assert code == 0, err
+    value, table = json.loads(out), pd.read_csv("cells.csv")
+    assert not {"east", "north"} & set(table.columns)
+    assert table.groupby(["cell", "age", "zip", "sex"]).size().min() >= 5
+    assert value["published"] + value["suppressed"] == 300
+    assert "expected two columns and two sides" in refused(capsys, *ask, *more, "--force")
+    assert "there is no column 'x'" in refused(capsys, *ask, *more, "--force", "--points", "x,north")

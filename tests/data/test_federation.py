@@ -195,6 +195,8 @@ def test_the_summary_by_hand():
         "sizes": [2, 2],
         "labels": ["n", "y"],
         "counts": [[1, 1], [0, 2]],
+        "test_rows": 0,
+        "held_rows": 2,
     }
 
 

@@ -16,6 +16,7 @@ from tacit.data.pipeline import Pipeline
 from tacit.data.private_preparation import SCALE, PrivatePreparation
 from tacit.data.recipe import Recipe
 from tacit.errors import BadParameter
+from tacit.jobs.train.party_rows import read_party_table
 from tacit.protocols.sum_program import ideal
 
 
@@ -108,6 +109,55 @@ def test_the_ledger_has_the_epsilon_of_the_preparation():
     (line,) = [s for s in run.ledger.spent if s.mechanism.startswith("preparation")]
     assert (line.epsilon, line.delta, line.unit) == (2.0, 1e-6, "one row")
     assert run.ledger.stamps == []
+
+
+def private_sides(frame: pd.DataFrame, **options) -> tuple[pd.Series, data.Federation]:
+    """Return on which side each row of a simulation is, by its content."""
+    table = data.from_frame(
+        frame, label="ill", fit=RECIPE, groups=["site"], fit_epsilon=2.0, bounds={"age": [0, 120]}, **options
+    )
+    fed = table.by("site", held_fraction=0.3)
+    rows = table.table.frame
+    side = pd.Series("train", index=rows.index)
+    side.iloc[fed.held.index.numpy()] = "held"
+    both = pd.concat([rows.assign(side=side), table.table.test.assign(side="test")])
+    return both.set_index([c for c in both if c != "side"])["side"], fed
+
+
+@pytest.mark.parametrize("group", ["", "patient"])
+def test_with_an_epsilon_a_row_of_a_simulation_moves_no_other_to_another_side(group):
+    """Before, the sides followed from one random order of all rows."""
+    frame = people(600)
+    frame["age"] += np.arange(600) / 1000  # no two rows are equal
+    options = {"group": group} if group else {"drop": ["patient"]}
+    frame["patient"] = np.arange(600) // 3
+    whole, fed = private_sides(frame, **options)
+    fewer, _ = private_sides(frame.iloc[3:], **options)
+    assert set(whole) == {"train", "held", "test"}
+    assert 90 < len(fed.held.index) < 220
+    assert (
+        fewer.equals(whole.loc[fewer.index])
+        or (fewer.sort_index() == whole.loc[fewer.index].sort_index()).all()
+    )
+    if group:
+        assert (whole.reset_index().groupby("patient")["side"].nunique() == 1).all()
+
+
+def test_a_simulation_with_an_epsilon_holds_out_what_the_real_party_does(tmp_path):
+    frame = people(400)
+    frame["age"] += np.arange(400) / 1000
+    _, fed = private_sides(frame, test_fraction=0.0)
+    for k, site in enumerate(fed.parties):
+        own = frame[frame["site"] == site].reset_index(drop=True)
+        own.to_csv(tmp_path / f"{site}.csv", index=False)
+        layout = {"label": "ill", "labels": ["no", "yes"], "numbers": ["age"], "held_fraction": 0.3}
+        layout |= {
+            "categories": {"sex": ["f", "m", "other"]},
+            "fit_epsilon": 2.0,
+            "bounds": {"age": [0, 120]},
+        }
+        theirs = read_party_table(site, tmp_path / f"{site}.csv", layout, 0)
+        assert own["age"][theirs.held.numpy()].tolist() == frame["age"][fed.held.of(k).numpy()].tolist()
 
 
 @pytest.mark.parametrize(

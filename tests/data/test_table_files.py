@@ -160,6 +160,18 @@ def test_a_number_is_a_code_only_with_a_leading_zero(tmp_path: Path) -> None:
     assert table["gap"].dropna().tolist() == ["007", "8"]
 
 
+def test_an_integer_with_more_digits_than_a_float_has_is_text(tmp_path: Path) -> None:
+    """With a missing cell pandas reads a column as float64, in which 2^53 + 1 is 2^53."""
+    long, short = str(2**53 + 1), str(2**53 // 2)
+    text = f"long,short,huge,gap\n{long},{short},{10**19 + 1},\n1,2,3,{10**16 + 1}\n,,,{10**16 + 3}\n"
+    (tmp_path / "t.csv").write_text(text)
+    table = read_table(tmp_path / "t.csv")
+    assert table["long"].dropna().tolist() == [long, "1"]
+    assert table["short"].dropna().tolist() == [2**53 // 2, 2]
+    assert table["huge"].dropna().tolist() == [str(10**19 + 1), "3"]
+    assert table["gap"].dropna().tolist() == [str(10**16 + 1), str(10**16 + 3)]
+
+
 def test_parquet_keeps_its_types_and_nulls_and_ids_are_text(tmp_path: Path) -> None:
     frame = pd.DataFrame(
         {"id": pd.array([7, None, 2**60 + 1], dtype="Int64"), "zip": ["007", "NA", None], "x": [1.5, None, 2]}

@@ -13,6 +13,7 @@ import tacit
 from tacit import data
 from tacit.data.federation import Federation, Holdings, Rows
 from tacit.engine.task import Task
+from tacit.errors import BadParameter
 from tacit.jobs.train import local_dp
 from tacit.jobs.train.local import Member
 from tacit.jobs.train.local_dp import PrivateTask
@@ -145,6 +146,30 @@ def test_a_simulation_claims_its_epsilon_for_a_person() -> None:
     ]
     assert all("people expected" in line.sampling for line in run.ledger.spent[:2])
     assert "A person is present or not with all their rows" in run.ledger.spent[0].note
-    assert "for each person of any party" in str(
-        tacit.plan(fed, model="logistic", rounds=1, private=settings)
+    plan = tacit.plan(fed, model="logistic", rounds=1, private=settings)
+    assert "for each person of any party" in str(plan)
+    assert plan.total == {"epsilon": plan.spends["epsilon"] + 1.0, "delta": 1e-3 + 1e-6}
+    assert (
+        f"total: ε = {plan.total['epsilon']:.4g} at δ = 0.001001 for each person, with all their rows at a party, "
+        "preparation and training together"
+    ) in str(plan)
+    assert "for each one" not in str(plan) + str(run.ledger) + run.card()
+
+
+def test_one_holder_whose_rows_belong_to_people_is_refused_with_what_to_do() -> None:
+    """Its ε would be that of a row, and a person has several."""
+    frame = pd.DataFrame(
+        {
+            "patient": np.arange(60) // 3,
+            "age": np.arange(60.0),
+            "ill": np.where(np.arange(60) % 2, "yes", "no"),
+        }
     )
+    table = data.from_frame(frame, label="ill", group="patient", test_fraction=0.0)
+    with pytest.raises(
+        BadParameter, match=r"belong to people \(group='patient'\), and ε here is for one row"
+    ):
+        tacit.train_private(table, epsilon=1.0, epochs=1)
+    settings = DPSGD(noise_multiplier=1.0, delta=1e-3, accountant="rdp", public_size=20)
+    run = tacit.train(table.split(1), model="logistic", rounds=1, private=settings)  # what the error proposes
+    assert run.ledger.spent[0].unit.startswith("person of")

@@ -70,6 +70,9 @@ def test_the_summary_equals_statsmodels(name):
     if family == "gaussian":
         assert run.metrics["r2"] == pytest.approx(pooled.rsquared, abs=1e-6)
         assert run.metrics["sigma"] == pytest.approx(pooled.mse_resid**0.5, rel=1e-5)
+        assert run.metrics["deviance"] == pytest.approx(pooled.ssr, rel=2e-5)
+        for name, value in (("loglik", pooled.llf), ("aic", pooled.aic), ("bic", pooled.bic)):
+            assert run.metrics[name] == pytest.approx(value, abs=1e-5 * run.rows)
 
 
 def check(table, pooled, terms=None, scale=1.0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,9 @@ def test_the_penalty_leaves_biases_and_frozen_layers_alone() -> None:
     task = Task(module, torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64), Objective(l2=0.5))
     w = torch.ones(task.dim)
     change = task.add_penalty(torch.zeros(task.dim), w)
-    expected = torch.cat([torch.zeros(6), torch.zeros(2), torch.full((4,), 0.5), torch.zeros(2)])
+    expected = torch.cat(
+        [torch.zeros(2), torch.full((4,), 0.5), torch.zeros(2)]
+    )  # the frozen weight is not in it
     assert torch.equal(change, expected)
 
 
@@ -390,7 +393,7 @@ def test_a_table_chooses_how_it_is_trained_and_says_so() -> None:
     run = tacit.train(FED, model="logistic")
     job, notes = run.config, [e["text"] for e in run.events if e["kind"] == "note"]
     assert job["algorithm"]["name"] == "FedLBFGS"
-    assert (job["train"]["rounds"], job["train"]["l2"]) == (30, table_defaults.L2)
+    assert (job["train"]["rounds"], job["train"]["l2"]) == (30, 10 / len(FED.train.index))
     assert any("chosen for this table" in text and "FedLBFGS" in text for text in notes)
     network = make_plan(FED, model="mlp")
     assert isinstance(network.algorithm, algorithms.FedAdam)
@@ -407,6 +410,37 @@ def test_whoever_says_how_to_train_chooses_all_of_it(options: dict[str, Any]) ->
     assert p.preset == ()
     assert p.algorithm == algorithms.FedAvg()
     assert p.patience is None
+
+
+def test_without_a_model_a_table_has_a_linear_one_and_other_rows_a_network(tmp_path: Path) -> None:
+    assert make_plan(FED).model == models.Logistic()
+    cost = data.from_frame(frame().drop(columns="y"), label="cost", groups=["site"]).by("site")
+    assert make_plan(cost).model == models.Linear()
+    assert make_plan(data.digits().split(3)).model == models.MLP()
+    compared = tacit.compare(FED)
+    assert "FedLBFGS" in compared.table().index
+    assert {run.config["model"]["name"] for run in compared.results} == {"logistic"}
+    frame().drop(columns="cost").to_csv(tmp_path / "t.csv", index=False)
+    (tmp_path / "job.toml").write_text('[data]\npath = "t.csv"\nlabel = "y"\nby = "site"\n')
+    job = config.load(tmp_path / "job.toml")
+    options = {k: v for k, v in job.train().items() if k != "data_job"}
+    assert make_plan(job.federations()[0], **options).model == models.Logistic()
+    assert deployed_plan(model=None).model == models.Logistic()
+
+
+def test_the_penalty_of_linear_models_follows_from_the_number_of_rows() -> None:
+    """λ_k = 10/(K·n_k) of real parties, averaged by rows as their gradients are, is the 10/n of a simulation."""
+    sizes = FED.train.sizes.tolist()
+    n, p = sum(sizes), make_plan(FED, model="logistic")
+    assert p.l2 == 10 / n
+    mean = sum(rows / n * table_defaults.party_l2(rows, len(sizes)) for rows in sizes)
+    assert mean == pytest.approx(10 / n, rel=1e-12)
+    for options in (  # the mean of the parties' λ_k would not be 10/n, or n is hidden
+        {"algorithm": PLAIN},
+        {"algorithm": algorithms.FedLBFGS(), "per_round": 2},
+        {"algorithm": algorithms.FedLBFGS(), "guard": [guard.Clip(1.0), guard.Noise(multiplier=1.0)]},
+    ):
+        assert make_plan(FED, model="logistic", **options).l2 == 0.001
 
 
 def test_other_options_replace_single_defaults() -> None:
@@ -474,7 +508,9 @@ def test_real_parties_without_an_algorithm_derive_one_contract(model: str) -> No
     preset = table_defaults.LINEAR if model == "logistic" else table_defaults.NETWORK
     for name, value in preset.items():
         assert getattr(p, name) == getattr(theirs, name) == value
-    assert p.l2 == theirs.l2 == (table_defaults.L2 if model == "logistic" else 0.003)
+    assert (
+        p.l2 == theirs.l2 == (None if model == "logistic" else 0.003)
+    )  # None: λ follows from each party's rows
     other = Contract.of(deployed_plan(model=model, rounds=7), LAYOUT, "server", [4])
     assert any(line.startswith("train.rounds") for line in contract.differences(other))
 
@@ -495,7 +531,8 @@ def test_balanced_weights_of_real_parties_follow_from_the_preparation() -> None:
     )
     simulated = make_plan(fed, model="logistic", class_weight="balanced")
     assert balance_classes(theirs, fitted).class_weight == simulated.class_weight
-    assert balance_classes(theirs, fitted).objective == simulated.objective
+    l2 = table_defaults.L2_ROWS / sum(map(len, tables.values()))
+    assert replace(balance_classes(theirs, fitted), l2=l2).objective == simulated.objective
     assert program_of(deployed_plan(), LAYOUT).counts_labels is False  # type: ignore[union-attr]
 
 

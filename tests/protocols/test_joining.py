@@ -66,7 +66,7 @@ class Run:
             await me.clock.until(joins_at)
             door = me.scope(joining.SCOPE)
             attending = asyncio.ensure_future(
-                joining.attend(me, "server", "1", lambda work: Ready(1, 0, [1], 0, 1))
+                joining.attend(me, "server", "1", lambda work: Ready(1, 0, [1], 0, 1, ""))
             )
             try:
                 await rounds.client(
@@ -120,7 +120,7 @@ def test_a_client_is_told_that_the_server_gave_up_and_shows_one_line() -> None:
 
     async def client(me: Party) -> str:
         with pytest.raises(ProtocolError) as error:
-            await joining.attend(me, "server", "1", lambda work: Ready(1, 0, [1], 0, 1))
+            await joining.attend(me, "server", "1", lambda work: Ready(1, 0, [1], 0, 1, ""))
         return str(error.value)
 
     text = InProcess().run_sync({"server": server, "a": client})["a"]

@@ -36,6 +36,8 @@ def test_the_card_states_use_model_data_metrics_ledger_and_versions(tmp_path):
     assert "- predicts: outcome" in card
     assert "- classes: ALIVE, DEAD" in card
     assert f"| accuracy | {run.metrics['accuracy']:.4g} |" in card
+    assert f"| average precision of DEAD | {run.metrics['average_precision']:.4g} |" in card
+    assert f"On {sum(map(sum, run.metrics['confusion']))} rows of the test set." in card
     assert "- seed: 7" in card
     assert f"- tacit: {tacit.__version__}" in card
     assert "- torch: " in card

@@ -92,7 +92,7 @@ def test_the_verdict_names_the_metric_its_interval_and_the_bytes_of_evaluations(
     said = " ".join(verdict.run(record_of(run)))
     m = run.metrics
     assert f"FedAvg reaches an AUC of {100 * m['auc']:.1f}% after 4 rounds (95% interval" in said
-    assert f"Its average precision is {100 * m['average_precision']:.1f}%" in said
+    assert f"Its average precision for alive is {100 * m['average_precision']:.1f}%" in said
     assert "to evaluate models" in said
 
 
@@ -115,6 +115,12 @@ def test_the_verdict_names_the_metric_its_interval_and_the_bytes_of_evaluations(
             "is not clearly above always predicting the largest class, 85.0%: the 95% interval begins at 84.0%",
         ),
         ("accuracy", {"accuracy": 0.95, "accuracy_low": 0.92, "majority": 0.85}, ""),
+        (
+            "auc",
+            {"accuracy": 0.9, "majority": 0.85, "auc": 0.4, "auc_high": 0.48},
+            "Its AUC, 40.0%, is clearly below 50.0%, that of chance: its scores rank rows in the wrong order",
+        ),
+        ("auc", {"accuracy": 0.9, "majority": 0.85, "auc": 0.45, "auc_high": 0.52}, ""),  # it may be chance
         ("r2", {"r2": -0.1}, "does not beat always predicting the mean"),
         ("r2", {"r2": 0.3}, ""),
         ("accuracy", {"accuracy": 0.5}, ""),

@@ -204,7 +204,7 @@ def test_another_version_of_tacit_is_refused_on_joining(tmp_path: Path) -> None:
 
 def test_another_model_is_refused_on_joining(tmp_path: Path) -> None:
     async def other(me: Any, folder: str) -> None:
-        await joining.attend(me, "server", __version__, lambda job: joining.Ready(10, 1, [4], 3, 99))
+        await joining.attend(me, "server", __version__, lambda job: joining.Ready(10, 1, [4], 3, 99, ""))
 
     _, ended = run_with(other, tmp_path)
     assert "its model 99 parameters; the job has [4], 3 and 15" in str(ended)

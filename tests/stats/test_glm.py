@@ -161,6 +161,12 @@ def test_robust_errors_equal_statsmodels():
     mine = tacit.stats.glm(fed, "affairs ~ age + religious", "gaussian", robust="HC1")
     ols = smf.ols("affairs ~ age + religious", whole).fit(cov_type="HC1")
     np.testing.assert_allclose(mine.summary()["se"], ols.bse, rtol=1e-8)
+    # HC1 = n / (n − p) HC0 in every family (MacKinnon and White 1985); statsmodels leaves it at HC0 but for OLS
+    mine = tacit.stats.glm(fed, formula, robust="HC1").summary()["se"]
+    theirs = reference(formula, whole, F.Binomial(), fit={"cov_type": "HC1"}).bse
+    zero = reference(formula, whole, F.Binomial(), fit={"cov_type": "HC0"}).bse
+    np.testing.assert_array_equal(theirs, zero)
+    np.testing.assert_allclose(mine, zero * np.sqrt(800 / 796), rtol=1e-6)
 
 
 def test_penalties_reach_the_minimum_of_the_stated_objective():

@@ -12,7 +12,7 @@ from statsmodels.duration.hazard_regression import PHReg
 from statsmodels.duration.survfunc import survdiff
 
 import tacit
-from tacit.errors import BadData, BadParameter
+from tacit.errors import BadData, BadParameter, QueryRefused
 from tacit.stats.hazards import CoxProgram
 from tests.stats.references import ll_data, pool, quiet, sm_data, split
 
@@ -50,8 +50,8 @@ CURVES = (
 def test_curves_and_log_rank_equal_lifelines(case):
     fed, time, event, by = survival_cases()[case]
     whole = pool(fed)
-    mine = tacit.stats.kaplan_meier(fed, time=time, event=event, by=by)
-    hazard = tacit.stats.nelson_aalen(fed, time=time, event=event, by=by)
+    mine = tacit.stats.kaplan_meier(fed, time=time, event=event, by=by, min_count=1)
+    hazard = tacit.stats.nelson_aalen(fed, time=time, event=event, by=by, min_count=1)
     for group, rows in whole.groupby(by):
         table = mine.table[mine.table["group"] == group]
         km = quiet(lifelines.KaplanMeierFitter().fit, rows[time], rows[event])
@@ -79,10 +79,50 @@ def test_curves_and_log_rank_equal_lifelines(case):
         )
 
 
+@pytest.mark.parametrize("case", ["gbsg2", "leukemia", "dd"])
+@pytest.mark.parametrize("verb", ["kaplan_meier", "nelson_aalen"])
+def test_small_counts_of_a_curve_are_joined_and_the_estimates_stay(case, verb):
+    """No row is about fewer than 5 people or 1 to 4 events, and nobody is lost between rows."""
+    fed, time, event, by = survival_cases()[case]
+    call = getattr(tacit.stats, verb)
+    mine = call(fed, time=time, event=event, by=by)
+    full = call(fed, time=time, event=event, by=by, min_count=1)
+    assert len(mine.table) < len(full.table)
+    for group in mine.groups:
+        rows, every = (r.table[r.table["group"] == group] for r in (mine, full))
+        assert ((rows["events"] == 0) | (rows["events"] >= 5)).all()
+        assert (rows["at_risk"] >= 5).all()
+        left = -np.diff(rows["at_risk"], append=0)
+        assert (left >= 5).all()
+        assert rows["at_risk"].iloc[0] == every["at_risk"].iloc[0]
+        assert rows["events"].sum() == every["events"].sum()
+        assert rows["time"].iloc[-1] == every["time"].iloc[-1]
+        same = every.set_index("time").loc[rows["time"], [full.kind, "se", "low", "high"]]
+        np.testing.assert_array_equal(rows[[full.kind, "se", "low", "high"]], same)
+    assert "no count of events is 1 to 4" in mine.notes[-1]
+
+
+def test_a_group_with_few_events_is_not_shown():
+    weeks = np.arange(1.0, 41.0)
+    frame = pd.DataFrame({"t": np.tile(weeks, 2), "g": np.repeat(["a", "b"], 40)})
+    frame["e"] = np.where(frame["g"] == "a", frame["t"] % 2, frame["t"] == 7).astype(int)
+    mine = tacit.stats.kaplan_meier(split(frame), time="t", event="e", by="g")
+    assert mine.groups == ["a"]
+    assert list(mine.medians) == ["a"]
+    assert mine.notes[-1] == "Not shown, because of counts below 5: b."
+    only = split(frame[frame["g"] == "b"])
+    with pytest.raises(QueryRefused, match="no group has 5 events"):
+        tacit.stats.kaplan_meier(only, time="t", event="e")
+    incidence = tacit.stats.aalen_johansen(split(frame), time="t", event="e", cause=1, causes=[1]).table
+    assert (incidence["events"] >= 5).all()
+    with pytest.raises(BadParameter, match="min_count"):
+        tacit.stats.kaplan_meier(only, time="t", event="e", min_count=0)
+
+
 def test_late_entry_equals_lifelines():
     fed, time, event, _ = survival_cases()["aids, late entry"]
     whole = pool(fed)
-    mine = tacit.stats.kaplan_meier(fed, time=time, event=event, entry="W", grid=0.0001).table
+    mine = tacit.stats.kaplan_meier(fed, time=time, event=event, entry="W", grid=0.0001, min_count=1).table
     km = quiet(lifelines.KaplanMeierFitter().fit, whole[time], whole[event], entry=whole["W"])
     last = mine[mine["events"] > 0]
     np.testing.assert_allclose(
@@ -107,7 +147,9 @@ def test_the_stratified_log_rank_test_equals_statsmodels_and_opens_no_grid_by_si
 def test_competing_risks_equal_lifelines():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"t": rng.permutation(120) + 1, "e": rng.choice([0, 1, 2], 120)})
-    mine = tacit.stats.aalen_johansen(split(frame), time="t", event="e", cause=1, causes=[1, 2]).table
+    mine = tacit.stats.aalen_johansen(
+        split(frame), time="t", event="e", cause=1, causes=[1, 2], min_count=1
+    ).table
     aj = quiet(lifelines.AalenJohansenFitter().fit, frame["t"], frame["e"], 1)
     np.testing.assert_allclose(
         mine["incidence"], aj.cumulative_density_.loc[mine["time"]].iloc[:, 0], atol=1e-9
@@ -260,7 +302,7 @@ def test_separated_collinear_and_saturated_models_are_refused():
     fed = split(frame)
     with pytest.raises(BadData, match="'age', 'twice' are collinear"):
         tacit.stats.cox(fed, "age + twice", time="week", event="arrest")
-    with pytest.raises(BadData, match="'sure' separate"):
+    with pytest.raises(BadData, match="separated from the others by 'sure'"):
         tacit.stats.cox(fed, "age + sure", time="week", event="arrest")
     few = {"a": frame[frame["arrest"] == 1].head(2), "b": frame[frame["arrest"] == 0].head(20)}
     with pytest.raises(BadData, match="2 events at all parties together, and 3 coefficients"):

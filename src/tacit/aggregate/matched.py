@@ -59,6 +59,8 @@ class Matched(ModelRule):
     )
 
     def with_task(self, task: Any, tests: list[Tensor]) -> BoundModelRule:
+        if not all(q.requires_grad for q in task.module.parameters()):
+            raise _unsupported("some layers are frozen, and their units cannot be reordered")
         layers, start = chain(task.module), task.initial()
         values = _split(task.parameters, start["w"]) | (
             _split(task.buffer_slots, start["buffers"]) if "buffers" in start else {}

@@ -42,6 +42,14 @@ class Mean(Rule):
 def _sums(weights: Tensor, vectors: Tensor) -> Tensor:
     if len(weights) == 1:
         return weights @ vectors
+    counted = weights != 0
+    if vectors.device.type == "cpu" and not (counted.sum(0) > 1).any():
+        # A client belongs to one run, so R·S products for each parameter would nearly all be with 0. On a GPU
+        # they are cheap, and index_add would add in any order.
+        at = counted.any(0)
+        run = counted.to(torch.int8).argmax(0)[at]
+        scaled = vectors[at] * weights.sum(0)[at, None]
+        return vectors.new_zeros(len(weights), vectors.shape[1]).index_add_(0, run, scaled)
     # 0·NaN is NaN: exclude the clients of a run that diverged from the other runs' sums, and mark its own sum
     diverged = ~torch.isfinite(vectors).all(1)
     out = weights @ vectors.masked_fill(diverged[:, None], 0)

@@ -25,6 +25,7 @@ from .optimal import Optimal
 from .private import Private
 from .release import Method
 from .result import AnonymizationResult, HomogeneityWarning, IdentifierWarning, LatticeNode, Step
+from .spatial import SpatialCells, aggregate_points
 
 ALL: dict[str, type[Method]] = {
     "datafly": Datafly,
@@ -66,9 +67,11 @@ __all__ = [
     "Prefixes",
     "Private",
     "ReleaseHistory",
+    "SpatialCells",
     "Step",
     "TCloseness",
     "Tree",
+    "aggregate_points",
     "builders",
     "caesar",
     "coding",

@@ -104,7 +104,8 @@ def multiply_words(vectors: np.ndarray, cells: np.ndarray) -> np.ndarray:
         out = np.zeros((len(vectors), cells.shape[1]), dtype=np.int64)
         _compiled()[4](np.ascontiguousarray(vectors), np.ascontiguousarray(cells), out)
         return out
-    return vectors @ cells  # numpy's product of integers wraps around, and takes ten times as long
+    product: np.ndarray = vectors @ cells  # numpy wraps around as well, and takes ten times as long
+    return product
 
 
 def compiled_search() -> Callable[..., Any]:

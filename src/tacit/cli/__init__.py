@@ -317,7 +317,7 @@ def _run(args: argparse.Namespace) -> Answer:
 
     with Watch(args.quiet, rounds=options.get("rounds", 0), began=began) as watch, named(job.file):
         result = tacit.train(fed, **options, out=out, resume=args.resume is not None, watch=watch)
-    return answer_run(result, out, watch.notes, [result_line(result.metrics, result.metric)])
+    return answer_run(result, out, watch.notes, [result_line(result.metrics, result.metric, result.events)])
 
 
 def answer_run(result: Result, out: Path, notes: list[str], lines: list[str], **more: Any) -> Answer:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from ..anonymity.assessment import Risk
     from ..anonymity.result import AnonymizationResult
+    from ..anonymity.spatial import SpatialCells
 
 
 _SHARED = (
@@ -164,6 +165,17 @@ def add(verb: Callable[..., argparse.ArgumentParser]) -> None:
             help="create the key file first; an existing one is never overwritten",
         ),
         HISTORY,
+        arg(
+            "--points",
+            metavar="X,Y",
+            help="coordinates, which become a quasi-identifier `cell`: squares of at least k people, small "
+            "where many live; needs --cells",
+        ),
+        arg(
+            "--cells",
+            metavar="SMALLEST:LARGEST",
+            help="sides of the cells of --points in the unit of the coordinates, like 125:16000",
+        ),
     )
     verb(
         "risk",
@@ -251,6 +263,12 @@ def _anonymize(args: argparse.Namespace) -> Answer:
         if hidden:
             frame = pseudonyms.pseudonymize(frame, hidden, args.key)
         frame = frame.drop(columns=dropped)
+        hierarchies: dict[str, Any] = dict(find_hierarchies(args.hierarchies, quasi) or {})
+        number, placed = len(frame), None
+        if args.points is not None:
+            placed = _place_points(frame, args)
+            frame, quasi = placed.table, [*quasi, "cell"]
+            hierarchies["cell"] = placed.hierarchy()
         import tacit
 
         if args.compare_limits is not None:
@@ -262,7 +280,7 @@ def _anonymize(args: argparse.Namespace) -> Answer:
                 quasi=quasi,
                 k=args.k,
                 sensitive=sensitive,
-                hierarchies=find_hierarchies(args.hierarchies, quasi),
+                hierarchies=hierarchies,
                 method=method,
                 models=models,
                 metric=args.metric,
@@ -280,7 +298,7 @@ def _anonymize(args: argparse.Namespace) -> Answer:
                 quasi=quasi,
                 k=args.k,
                 sensitive=sensitive,
-                hierarchies=find_hierarchies(args.hierarchies, quasi),
+                hierarchies=hierarchies,
                 method=method,
                 models=models,
                 max_suppressed=args.max_suppressed,
@@ -309,9 +327,10 @@ def _anonymize(args: argparse.Namespace) -> Answer:
         "out": str(out),
         "report": None if page is None else str(page),
         "history": None if history is None else str(history),
-        "rows": len(frame),
+        "rows": number,
+        "cells": None if placed is None else len(placed.cells),
         "published": left.after.rows,
-        "suppressed": len(result.suppressed),
+        "suppressed": number - left.after.rows,
         "unchanged": as_is,
         "classes": left.after.classes,
         "k": left.after.k,
@@ -329,9 +348,17 @@ def _anonymize(args: argparse.Namespace) -> Answer:
         after, before = left.after, left.before
         measure = "granularity" if args.metric == "loss" else args.metric
         lines = [
-            f"published   {after.rows:,} of {len(frame):,} rows in {after.classes:,} classes, k = {after.k} "
+            f"published   {after.rows:,} of {number:,} rows in {after.classes:,} classes, k = {after.k} "
             f"(before: {before.k})",
             f"levels      {', '.join(f'{c} {_format_level(result, c)}' for c in result.quasi)}",
+            *(
+                []
+                if placed is None
+                else [
+                    f"cells       {len(placed.cells):,} of at least {args.k} people; "
+                    f"{len(placed.suppressed):,} rows are in none"
+                ]
+            ),
             f"loss        {result.loss:.4f} ({measure}), {len(result.suppressed):,} rows suppressed",
             f"risk        highest {after.prosecutor.highest:.1%}, average {after.prosecutor.average:.2%} "
             f"(before: {before.prosecutor.highest:.1%}, "
@@ -346,6 +373,36 @@ def _anonymize(args: argparse.Namespace) -> Answer:
         console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
     return value, show
+
+
+def _place_points(frame: DataFrame, args: argparse.Namespace) -> SpatialCells:
+    """The table with cells instead of the coordinates of --points."""
+    from pandas import to_numeric
+
+    from ..anonymity import aggregate_points
+    from ..anonymity.classes import check_columns
+
+    names = check_columns(frame, parse_columns(args.points, "--points"), "--points", "anonymize")
+    smallest, _, largest = (args.cells or "").partition(":")
+    try:
+        sides = [float(smallest), float(largest)]
+    except ValueError:
+        sides = []
+    if len(names) != 2 or not sides:
+        raise BadParameter(
+            f"--points is {args.points!r} and --cells {args.cells!r}; expected two columns and two sides, "
+            "like --points east,north --cells 125:16000."
+        )
+    points = frame.assign(**{n: to_numeric(frame[n], errors="coerce") for n in names})
+    return aggregate_points(
+        points,
+        *names,
+        k=args.k,
+        smallest=sides[0],
+        largest=sides[1],
+        person=args.person,
+        max_suppressed=args.max_suppressed or 0.0,
+    )
 
 
 def _parse_limits(text: str) -> list[float]:

@@ -1,27 +1,39 @@
-"""tacit boost: boosted trees across parties, as the coordinator, as a party, or with all files here."""
+"""tacit boost: boosted trees across parties, as the coordinator, as a party, or with all files here.
+
+A job with a table for each party ([parties.bank]) is about different columns of the same people.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from ..errors import BadParameter
+from .split import kit_of, runtime
 from .sums import run_sum_job, write_files
-from .verbs import CHANGES, DATA, PATIENCE, PROCESSES, QUIET, STATE, Answer, arg
+from .verbs import CHANGES, DATA, PATIENCE, PROCESSES, QUIET, STATE, WAIT, Answer, answer, arg
 
 
 def add(verb: Callable[..., Any]) -> None:
     verb(
         "boost",
         _boost,
-        "Train gradient-boosted trees across parties; only sums over all of them are opened.",
+        "Train gradient-boosted trees across parties: with the same columns, only sums over all of them are "
+        "opened; with different columns of the same people, on secret shares.",
         arg("job", help="a job file (TOML) with [boost], the same at all parties"),
         arg("--kit", metavar="DIR", help="your start kit: coordinate as the server, or answer as a party"),
         DATA,
-        arg("--out", metavar="MODEL.json", help="write the model here, as XGBoost's JSON"),
+        arg(
+            "--out",
+            metavar="MODEL.json|DIR",
+            help="write the model here, as XGBoost's JSON; with different columns the folder of your part "
+            "(default: part in the kit), and without a kit a folder for all parts",
+        ),
         arg("--report", metavar="FILE.html", help="write the report here"),
         STATE,
         CHANGES,
         PROCESSES,
+        WAIT,
         PATIENCE,
         QUIET,
     )
@@ -29,8 +41,13 @@ def add(verb: Callable[..., Any]) -> None:
 
 def _boost(args: Any) -> Answer:
     from ..jobs.boost import deployed
+    from ..jobs.vertical import boost_deployed
     from ..results import check_absent
 
+    if boost_deployed.is_vertical_job(args.job):
+        return _boost_vertical(args, boost_deployed)
+    if args.wait is not None:
+        raise BadParameter("boost: --wait is for parties with different columns ([parties.NAME] tables).")
     if args.out is not None:
         check_absent(args.out)
     return run_sum_job(
@@ -42,3 +59,37 @@ def _boost(args: Any) -> Answer:
         {"--report": args.report},
         out=args.out,
     )
+
+
+def _boost_vertical(args: Any, deployed: Any) -> Answer:
+    if args.changes or args.state is not None:
+        raise BadParameter(
+            "boost: --set and --state are for parties with the same columns; parties with different columns "
+            "agree to the job file as it is, and start again after a kill."
+        )
+    if args.kit is not None:
+        if args.processes or args.report:
+            raise BadParameter("boost: --processes and --report are for runs without a kit.")
+        kit = kit_of(args.kit, "tacit boost --kit")
+        value = deployed.take_part(kit, args.job, args.data, args.out, args.patience, args.wait)
+        return answer(value, _lines(value))
+    if args.out is None or args.data is not None:
+        raise BadParameter(
+            "boost: without a kit all parties run here, with the files of the job. Give --out for their "
+            "parts and no --data, or give --kit."
+        )
+    result = deployed.run_here(args.job, args.out, runtime(args.processes, "tacit boost --processes"))
+    files, lines = write_files(result, report=args.report)
+    return answer(
+        result.to_dict() | files | {"folder": args.out}, [str(result), *lines, f"parts     {args.out}"]
+    )
+
+
+def _lines(value: dict[str, Any]) -> Iterable[str]:
+    yield from (f"note    {note}" for note in value["notes"])
+    yield f"rows    {value['rows']} shared"
+    if value["trees"] is not None:  # a helper has none
+        yield f"trees   {value['trees']}, with {value['splits']} splits of this party's columns"
+    if value["losses"]:
+        yield f"loss    {min(value['losses']):.4f} on held-out rows"
+    yield f"part    {value['folder']}"

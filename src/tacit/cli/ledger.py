@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..numbers import each
 from .verbs import Answer, answer, arg
 
 
@@ -40,7 +41,7 @@ def _ledger(args: Any) -> Answer:
             if args.all or line.kind == "Conclusion" or entry.failed
         ]
         lines += [
-            f"  spent ε = {s.epsilon:.4g}, δ = {s.delta:.4g} for each {s.unit}, by {s.mechanism}"
+            f"  spent ε = {s.epsilon:.4g}, δ = {s.delta:.4g} for {each(s.unit)}, by {s.mechanism}"
             for s in entry.ledger.spent
         ]
     value = [

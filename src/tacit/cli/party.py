@@ -177,7 +177,7 @@ def _answer(result: Result, out: Path) -> Answer:
         result,
         out,
         notes,
-        [result_line(result.metrics, result.metric), *lines],
+        [result_line(result.metrics, result.metric, result.events), *lines],
         dropped=dropped,
         model_sha256=digest,
     )

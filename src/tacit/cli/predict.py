@@ -16,9 +16,9 @@ def add(verb: Callable[..., Any]) -> None:
     verb(
         "predict",
         _predict,
-        "Score new rows with the model of a run; or predict with a split network, a predictor of `tacit ftl` "
-        "or a regression: each party brings its part and its own rows; the holder of the top, or of the "
-        "label, gets the predictions.",
+        "Score new rows with the model of a run; or predict with a split network, a predictor of `tacit "
+        "ftl`, a regression or boosted trees of several parties: each party brings its part and its own "
+        "rows; the holder of the top, or of the label, gets the predictions.",
         arg(
             "part",
             metavar="RUN|PART",
@@ -62,6 +62,12 @@ def add(verb: Callable[..., Any]) -> None:
         ),
         arg("--separator", metavar="SIGN", help="with a run: of the new rows' file (default: detected)"),
         arg("--decimal", default=".", metavar="SIGN", help="with a run: '.' (default) or ','"),
+        arg(
+            "--receiver",
+            metavar="PARTY",
+            help="with boosted trees: who gets the predictions, the same at all parties (default: the "
+            "label's holder)",
+        ),
         arg("--force", action="store_true", help="overwrite an existing file"),
         PROCESSES,
         WAIT,
@@ -103,11 +109,14 @@ def _score(args: Any) -> Answer:
 
 
 def _predict_split(args: Any) -> Answer:
-    from ..jobs.vertical import predict_deployed, regress_predict
+    from ..jobs.vertical import boost_predict, predict_deployed, regress_predict
     from ..parties.ledger import Ledger
 
-    fitted = regress_predict.has_parts(args.part)
-    deployed: Any = regress_predict if fitted else predict_deployed
+    fitted, boosted = regress_predict.has_parts(args.part), boost_predict.has_parts(args.part)
+    deployed: Any = regress_predict if fitted else boost_predict if boosted else predict_deployed
+    if args.receiver is not None and not boosted:
+        raise BadParameter("predict: --receiver is for boosted trees of several parties.")
+    options = {"receiver": args.receiver or ""} if boosted else {}
 
     if args.kit is not None:
         if len(args.file) > 1 or args.processes:
@@ -121,6 +130,7 @@ def _predict_split(args: Any) -> Answer:
             args.force,
             args.duplicates,
             args.wait,
+            **options,
         )
     else:
         files = {}
@@ -140,6 +150,7 @@ def _predict_split(args: Any) -> Answer:
             ledger,
             args.force,
             args.duplicates,
+            **options,
         )
         value["ledger"] = ledger.to_dict()
     lines = [f"note    {note}" for note in value["notes"]]
@@ -148,7 +159,11 @@ def _predict_split(args: Any) -> Answer:
         + (
             f", predictions in {value['out']}"
             if "out" in value
-            else f", predictions at the party that holds the {'label' if fitted else 'top'}"
+            else f", predictions at the party that {_receives(fitted, boosted)}"
         )
     )
     return answer(value, lines)
+
+
+def _receives(fitted: bool, boosted: bool) -> str:
+    return "receives them" if boosted else f"holds the {'label' if fitted else 'top'}"

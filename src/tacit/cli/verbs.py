@@ -21,6 +21,7 @@ MODULES: tuple[str, ...] = (
     "pate",
     "anonymize",
     "anonymize_again",
+    "tabulate",
     "synth",
     "synthesize",
     "psi",

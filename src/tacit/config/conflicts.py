@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import nn
 
 from ..aggregate import Best, Mean
 from ..algorithms import IFCA, FedNova
@@ -683,13 +684,21 @@ def _gossip_model(p: Plan, task: Task, start: State, layout: Callable[[], Layout
         )
 
 
-def _frozen_model(p: Plan, task: Task, start: State, layout: Callable[[], Layout]) -> Iterator[Conflict]:
-    decay = 0.0 if p.algorithm.solver is None else p.algorithm.solver.weight_decay
-    if task.frozen and decay:
+def _running_statistics(
+    p: Plan, task: Task, start: State, layout: Callable[[], Layout]
+) -> Iterator[Conflict]:
+    norms = [m for m in task.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    if any(m.track_running_stats and m.momentum is None for m in norms):
         yield Conflict(
             "model",
-            f"some layers are frozen, and weight_decay={decay:g} of the solver would still pull them to zero",
-            "Train without weight decay, or unfreeze all layers.",
+            "a batch norm with momentum=None averages over all batches so far, which parties do not count",
+            "Give it a momentum, like the default of 0.1.",
+        )
+    if "buffers" in start and _has_noise(p):
+        yield Conflict(
+            "model",
+            "it has running statistics, and noise would make a variance negative",
+            "Use GroupNorm or LayerNorm.",
         )
 
 
@@ -718,5 +727,5 @@ MODEL_ENTRIES: tuple[Callable[[Plan, Task, State, Callable[[], Layout]], Iterato
     _aggregated_model,
     _paced_model,
     _gossip_model,
-    _frozen_model,
+    _running_statistics,
 )

@@ -191,7 +191,8 @@ def from_tables(tables: Mapping[str, Any], file: Path = Path("job.toml")) -> Job
     skew_tables: dict[str, Any] = {"skew": to_table(skews[0])} if "skew" in raw else {}
     if "skews" in raw:
         skew_tables = {"skews": [to_table(skew) for skew in skews]}
-    whole = {**tables, "data": {**values, **skew_tables}, "model": to_table_of(options["model"])}
+    model = {} if options["model"] is None else {"model": to_table_of(options["model"])}
+    whole = {**tables, "data": {**values, **skew_tables}, **model}
     skews = skews or ([] if "by" in values else [data.IID()])
     return Job(values, tuple(skews), options, comparison, whole, file)
 
@@ -203,7 +204,7 @@ def read_options(tables: Mapping[str, Any], file: Path) -> tuple[dict[str, Any],
     comparison: dict[str, Any] = {}
     problems: list[str] = []
     with toml.collect(problems):
-        options["model"] = _model(tables.get("model", OPTIONS["model"].default), file)
+        options["model"] = _model(tables["model"], file) if "model" in tables else OPTIONS["model"].default
     for name in TABLES[1:]:
         if name in tables:
             with toml.collect(problems):

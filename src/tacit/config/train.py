@@ -147,7 +147,11 @@ class TrainConfig:
     """The options of one training run. Build it with `TrainConfig.of`, which checks every value."""
 
     model: Any = component(
-        "mlp", keep, takes="Model", doc="name of a model, an nn.Module, or a function that returns one"
+        None,
+        keep,
+        takes="Model | None",
+        doc="name of a model, an nn.Module, or a function that returns one; None: a linear model for rows "
+        "from a table ('logistic', or 'linear' for regression), 'mlp' for other rows",
     )
     algorithm: Algorithm = component(
         None,
@@ -307,7 +311,7 @@ class TrainConfig:
     l2: float | None = real(
         None,
         least=0,
-        none="a default for linear models on tables, else 0",
+        none="on tables 10/n for linear models with n training rows, or 0.001 if n is not used; else 0",
         doc="λ of the penalty (λ/2)·‖W‖² on weights, not on biases, added to the mean loss",
     )
     patience: int | None = whole(

@@ -26,7 +26,7 @@ Runtime = Processes | Any  # Any: real parties, which `tacit party` sets
 
 
 class TrainOptions(TypedDict, total=False):
-    model: Model
+    model: Model | None
     algorithm: str | Algorithm | None
     rounds: int
     per_round: int | None
@@ -70,7 +70,7 @@ class CompareOptions(TypedDict, total=False):
     aggregates: Sequence[str | Rule] | None
     guards: Sequence[Any] | Mapping[str, Any] | None
     variants: Mapping[str, Mapping[str, Any]] | None
-    model: Model
+    model: Model | None
     rounds: int
     per_round: int | None
     local_epochs: int | Sequence[int]
@@ -101,7 +101,7 @@ class GossipOptions(TypedDict, total=False):
     wait: float
     churn: float
     secure: bool
-    model: Model
+    model: Model | None
     algorithm: str | Algorithm | None
     rounds: int
     local_epochs: int | Sequence[int]

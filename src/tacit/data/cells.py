@@ -82,7 +82,7 @@ def is_counter(column: Series) -> bool:
 
 
 def has_codes(column: Series) -> bool:
-    """Whether there are codes with a leading zero: 007 is not the number 7."""
+    """Whether there are codes: 007 is not the number 7, and a float has no 17 digits."""
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(column):
@@ -228,7 +228,7 @@ def describe_many(values: np.ndarray) -> str:
 
     first = pd.Series(values[:50], dtype=str)
     if first.str.fullmatch(CODE).any():
-        return "codes with leading zeros, which are not numbers."
+        return "codes with leading zeros or very many digits, which are not numbers."
     if not pd.to_numeric(first.str.replace(",", ".", regex=False), errors="coerce").isna().any():
         return DECIMAL_COMMA.format(str(first[0]))
     return "an identifier or free text, not a category."

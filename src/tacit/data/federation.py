@@ -183,7 +183,14 @@ class Federation:
             cell = (owner if y.dim() == 1 else owner[:, None].expand_as(y))[there] * self.classes + y[there]
             shape = (len(self), self.classes)
             counts = torch.bincount(cell, minlength=math.prod(shape)).reshape(shape).tolist()
-        return {**self.outline(), "sizes": self.sizes.tolist(), "counts": counts, "shift": self._shift()}
+        return {
+            **self.outline(),
+            "sizes": self.sizes.tolist(),
+            "counts": counts,
+            "shift": self._shift(),
+            "test_rows": len(self.test.y),
+            "held_rows": len(self.held.index),
+        }
 
     def _shift(self) -> list[float] | None:
         """Return |mean − pooled mean| / pooled standard deviation of each party.
@@ -456,13 +463,19 @@ def _partition(
     n_held = np.minimum(
         np.maximum(np.floor(sizes * held_fraction + 0.5).astype(np.int64), at_least_one), sizes - 1
     )
-    if data.persons is None:
+    persons = np.empty(0) if data.persons is None else data.persons[index if kept is None else kept]
+    draws = None if data.table is None else data.table.draw(rows.y, seed, "held", kept)
+    if draws is not None:  # an ε is claimed: each row or person by itself
+        from .holding import is_drawn
+
+        order, is_held = np.arange(len(index)), is_drawn(draws, held_fraction)[index]
+    elif data.persons is None:
         order = np.lexsort((held_rng.random(len(index)), owner))  # a random order within each party
         position = np.arange(len(index)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         is_held = position < np.repeat(n_held, sizes)
     else:
-        persons = data.persons[index if kept is None else kept]
         order, is_held = hold_out_people(persons, owner, n_held, held_rng)
+    if len(persons):
         notes += _note_shared_people(persons, owner)
     index, owner = index[order], owner[order]
     train, held = (Holdings.from_owners(index[mask], owner[mask], parties) for mask in (~is_held, is_held))

@@ -29,6 +29,7 @@ from .cells import (
 )
 from .recipe import RARE_COUNT, RARE_SHARE, TOO_MANY
 from .skews import USUAL_ROWS
+from .table_files import CODE
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -264,10 +265,11 @@ def _inspect_column(name: str, column: Series, found: Inspection) -> None:
     if text and has_codes(column):
         found.kinds[name] = f"category: {distinct} codes"
         found.add("categories", name)
-        example = next(v for v in known.astype(str) if re.fullmatch(r"0\d+", v))
+        example = next(v for v in known.astype(str) if re.fullmatch(CODE, v))
+        what = "leading zeros" if example.startswith("0") else "many digits"
         found.note(
-            *("leading zeros", name),
-            f"{name!r} has codes with leading zeros, like {example!r}.",
+            *(what, name),
+            f"{name!r} has codes with {what}, like {example!r}.",
             "They stay text, and are categories.",
         )
         return

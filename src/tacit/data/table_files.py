@@ -11,7 +11,8 @@ CSV
     - Spaces after a separator are not part of the cell. Blank lines are skipped.
     - A cell that is one of `NULLS` is a missing value.
     - A column whose cells are all numbers is numeric. If one of them is a code with a leading zero, such as
-      007, the column is text. `True` and `False` are booleans. Everything else, dates included, is text.
+      007, or an integer above 9·10^15, whose last digits a float would lose, the column is text. `True` and
+      `False` are booleans. Everything else, dates included, is text.
     - An id column is text, exactly as written. It has no missing values: whether the text "NA" is an id is
       decided where ids are compared (`identifiers.identify`).
     - With `text=True` every cell is text, exactly as written, and "" and "NA" are two different values.
@@ -47,7 +48,9 @@ NULLS = (
 )
 SEPARATORS = (",", ";", "\t", "|")
 PARQUET = (".parquet", ".pq")  # names of Parquet files that are written; when reading, the content decides
-CODE = r"0\d+"  # a number with a leading zero: a code, whose zeros mean something
+# An integer with a leading zero, whose zeros mean something, or above 2^53: a float64, which pandas uses for
+# a column with missing values, would change its last digits. 2^53 has 16 digits and begins with 90.
+CODE = r"0\d+|9\d{15}|\d{17,}"
 DECIMAL_COMMA = (
     "the numbers have a decimal comma, like {!r}. Read the file with decimal=',' (from_csv, and "
     "pandas.read_csv), or write them with a point."
@@ -166,7 +169,14 @@ def read_table(
                 )
 
             frame = parse()
-            if codes := _code_columns(file, header, frame, separator, encoding):
+            codes = _code_columns(file, header, frame, separator, encoding)
+            # among integers above 2^64 pandas keeps missing cells as text, unless the column is declared text
+            codes += [
+                name
+                for name in frame.columns.difference([*ids, *known])
+                if frame[name].dtype.kind == "O" and frame[name].isin(NULLS).any()
+            ]
+            if codes:
                 frame = parse(codes)
         frame = _check_rows(file, header, frame, 0, encoding)
         for name in header.names if decimal is None else ():
@@ -406,7 +416,7 @@ def _check_widths(file: Path, separator: str, width: int, encoding: str | None =
 def _code_columns(
     file: Path, header: Header, frame: DataFrame, separator: str | None, encoding: str | None = None
 ) -> list[str]:
-    """The columns that were parsed as numbers and have codes with leading zeros in them."""
+    """The columns that were parsed as numbers and have codes in them."""
     numeric = [name for name in header.names if name in frame and frame[name].dtype.kind in "iuf"]
     codes: set[str] = set()
     for chunk in read_chunks(file, numeric, separator, encoding) if numeric else ():

@@ -22,9 +22,10 @@ from torch import Tensor
 from ..errors import BadData, BadParameter
 from ..parameters import bad, nearest
 from ..protocols.sum_steps import ideal
-from .arrays import from_arrays, split_test_set
+from .arrays import from_arrays, select_rows, split_test_set
 from .cells import is_counter, show_row, to_text, without_codes
-from .federation import Dataset, Federation, Rows
+from .federation import Dataset, Federation, Rows, check_fraction, check_whole
+from .holding import draw_people, draw_rows, is_drawn
 from .people import people_of, split_by_time, split_people
 from .pipeline import Pipeline, PipelinePreparation
 from .private_preparation import PrivatePreparation
@@ -61,6 +62,15 @@ class Table:
         if column not in frame.columns:
             return None
         return _group_values(frame[column])
+
+    def draw(self, y: Tensor, seed: int, to: str, kept: np.ndarray | None = None) -> np.ndarray | None:
+        """Return a number below 2^64 for each row by which it is held out; None where no ε is claimed."""
+        if self.private is None:
+            return None
+        frame = self.frame if kept is None else self.frame.iloc[kept]
+        if self.group:
+            return draw_people(frame[self.group], seed, to)
+        return draw_rows(frame, self.recipe, y, seed, to)
 
     def take(self, rest: np.ndarray, tested: np.ndarray) -> Table:
         return replace(
@@ -334,6 +344,14 @@ def from_frame(
     if o["test_after"] is not None:
         assert time is not None
         return split_by_time(data, frame, time, o["test_after"], (o["date_formats"] or {}).get(time))
+    if private is not None:  # a random order of all rows would not be covered by ε
+        assert data.table is not None
+        check_fraction(name, "test_fraction", o["test_fraction"])
+        check_whole(name, "seed", o["seed"], 0)
+        draws = data.table.draw(data.rows.y, o["seed"], "test")
+        assert draws is not None
+        tested = is_drawn(draws, o["test_fraction"])
+        return select_rows(data, np.flatnonzero(~tested), np.flatnonzero(tested))
     split = split_test_set if data.persons is None else split_people
     return split(data, o["test_fraction"], o["seed"])
 

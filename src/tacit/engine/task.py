@@ -73,12 +73,12 @@ class Task:
         self.module, self.x, self.y, self.precision = module, x, y, precision
         self.objective = objective or Objective()
         self.class_weights = self.objective.weights(x.device)
-        self.parameters = _slots(module.named_parameters())
-        self.buffer_slots = _slots(module.named_buffers())
+        # frozen parameters and counters are the same at all parties: they are never sent, averaged or noisy
+        self.parameters = _slots((k, p) for k, p in module.named_parameters() if p.requires_grad)
+        self.buffer_slots = _slots((k, b) for k, b in module.named_buffers() if b.is_floating_point())
         self.dim = sum(s.stop - s.start for s in self.parameters)
         self.stacked = stacked  # whether an engine runs `gradient` under vmap
         self._local = _Thread()
-        self.frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
         self.kind: tuple[bool, bool, bool] = like.kind if like is not None and len(like.x) else self._kind()
         self.special, self.draws, self.mixes = self.kind
         self.dense, self.pooled, self.chain = (
@@ -115,6 +115,12 @@ class Task:
             start["buffers"] = _join(self.buffer_slots, values, torch.float32)
         return {k: v.to(self.x.device) for k, v in start.items()}
 
+    def constants(self) -> dict[str, Tensor]:
+        """What is not in the vector: frozen parameters, and buffers that are not real numbers."""
+        named = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
+        held = {s.name for s in (*self.parameters, *self.buffer_slots)}
+        return {name: tensor.detach() for name, tensor in named.items() if name not in held}
+
     def module_at(self, w: Tensor, buffers: Tensor | None = None) -> nn.Module:
         """A new module with these values."""
         module = copy.deepcopy(self.module).to("cpu")
@@ -124,7 +130,8 @@ class Task:
         with torch.no_grad():
             # load_state_dict would leave out buffers that are not persistent
             for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-                tensor.copy_(values[name])
+                if name in values:
+                    tensor.copy_(values[name])
         return module.eval()
 
     # one step -----------------------------------------------------------------------------------------------
@@ -143,10 +150,7 @@ class Task:
         if not self.objective.l2:
             return None
         each = [
-            torch.full(
-                (s.stop - s.start,), self.objective.l2 * (len(s.shape) > 1 and s.name not in self.frozen)
-            )
-            for s in self.parameters
+            torch.full((s.stop - s.start,), self.objective.l2 * (len(s.shape) > 1)) for s in self.parameters
         ]
         return torch.cat(each).to(self.x.device)
 
@@ -191,14 +195,15 @@ class Task:
     def _mean_loss(
         self, w: Tensor, buffers: State, batch: Batch, module: nn.Module | None = None
     ) -> tuple[Tensor, State]:
-        values = _split(self.parameters, w)
-        for name in self.frozen:
-            values[name] = values[name].detach()
+        module = self.module if module is None else module
+        # clones, because the forward pass writes into them
+        values = _split(self.parameters, w) | {
+            k: b.clone() for k, b in module.named_buffers() if not b.is_floating_point()
+        }
         if buffers:
-            # clones, because the forward pass writes into them
             values |= {k: v.clone() for k, v in _split(self.buffer_slots, buffers["buffers"]).items()}
         with self._forward(batch):
-            out = functional_call(self.module if module is None else module, values, (self.x[batch.index],))
+            out = functional_call(module, values, (self.x[batch.index],))
         losses = self._loss(out.float(), self.y[batch.index])
         after = {"buffers": _join(self.buffer_slots, values, w.dtype).detach()} if buffers else {}
         return (losses * batch.live).sum() / batch.live.sum().clamp(min=1), after
@@ -431,17 +436,15 @@ class _FlatModule:
 
     def __init__(self, module: nn.Module, slots: list[Slot], buffer_slots: list[Slot]):
         self.module, self.buffer_slots = module, buffer_slots
-        self.values = list(module.parameters())
+        self.values = [p for p in module.parameters() if p.requires_grad]
+        self.floats = [b for b in module.buffers() if b.is_floating_point()]
         self.flat = torch.empty(sum(s.stop - s.start for s in slots), device=self.values[0].device)
         for p, s in zip(self.values, slots):
             p.data = self.flat[s.start : s.stop].view(s.shape)
 
     def gradient(self, loss: Tensor) -> Tensor:
-        """The gradient by all parameters as one vector: zero for frozen and unused ones."""
-        grads = iter(
-            torch.autograd.grad(loss, [p for p in self.values if p.requires_grad], allow_unused=True)
-        )
-        each = [next(grads) if p.requires_grad else None for p in self.values]
+        """The gradient by all trainable parameters as one vector: zero for unused ones."""
+        each = torch.autograd.grad(loss, self.values, allow_unused=True)
         return torch.cat(
             [(torch.zeros_like(p) if g is None else g).reshape(-1) for g, p in zip(each, self.values)]
         )
@@ -449,8 +452,8 @@ class _FlatModule:
     def load(self, w: Tensor, buffers: Tensor | None) -> None:
         self.flat.copy_(w)
         if buffers is not None:
-            for slot, buffer in zip(self.buffer_slots, self.module.buffers()):
+            for slot, buffer in zip(self.buffer_slots, self.floats):
                 buffer.copy_(buffers[slot.start : slot.stop].view(slot.shape))
 
     def buffers(self, dtype: torch.dtype) -> Tensor:
-        return torch.cat([b.reshape(-1).to(dtype) for b in self.module.buffers()])
+        return torch.cat([b.reshape(-1).to(dtype) for b in self.floats])

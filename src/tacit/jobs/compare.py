@@ -29,7 +29,7 @@ from ..runs import Event, encode_nonfinite, write_atomic
 from .stacks import alone_baselines, central_baseline, group_into_stacks
 from .train.plan import Plan, make_plan
 from .train.simulated import plain
-from .train.table_defaults import table_defaults
+from .train.table_defaults import choose_model, table_defaults
 from .train.train import train_side_by_side
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def compare(
     adversaries = attacks(common.pop("adversaries", None))
     federations = _federations(feds)
     if "algorithms" not in options and all(fed.pipeline is not None for fed in federations):
+        common = choose_model(common, federations[0])
         preset = table_defaults(TrainConfig.of("compare", **common), federations[0], common)
         own = dataclasses.replace(own, algorithms=(preset.pop("algorithm", "FedAvg"),))
         common |= preset

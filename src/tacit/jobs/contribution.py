@@ -108,8 +108,8 @@ class Contribution(JobResult):
             w[largest] = end[largest]
             model = copy.deepcopy(self.result.model)
             with torch.no_grad():
-                for s, q in zip(task.parameters, model.parameters()):
-                    q.copy_(w[s.start : s.stop].view(s.shape))
+                for s in task.parameters:
+                    model.get_parameter(s.name).copy_(w[s.start : s.stop].view(s.shape))
             out[name] = model
         return out
 
@@ -210,7 +210,8 @@ def _is_simple(p: Plan) -> bool:
 
 
 def _flat(model: Any, task: Any) -> torch.Tensor:
-    return torch.cat([q.detach().reshape(-1).float() for q in model.parameters()]).to(task.x.device)
+    values = [model.get_parameter(s.name).detach().reshape(-1).float() for s in task.parameters]
+    return torch.cat(values).to(task.x.device)
 
 
 class _Judge:

@@ -20,9 +20,10 @@ from ..config import conflicts
 from ..config.signature import with_options
 from ..config.train import OPTIONS
 from ..data.federation import Federation
+from ..data.private_preparation import PrivatePreparation
 from ..guard import Guard, Noise
 from ..guard.guard import Layout
-from ..numbers import size
+from ..numbers import each, size
 from ..parameters import to_table
 from ..parties.ledger import Ledger, Spend
 from ..results import JobResult
@@ -46,6 +47,8 @@ class Outlook(JobResult):
     facts = (
         "sees",
         "spends",
+        "prepares",
+        "total",
         "bytes_up",
         "bytes_down",
         "rounds",
@@ -69,6 +72,15 @@ class Outlook(JobResult):
     held_out: str  # which figures on held-out rows the run would show
     notes: list[str]
     ledger: Ledger = field(default_factory=Ledger, repr=False)
+    prepares: dict[str, Any] | None = None  # what the noisy statistics of the tables spend
+
+    @property
+    def total(self) -> dict[str, float] | None:
+        """ε and δ of preparation and training together, by basic composition; None: training has none."""
+        if self.spends is None:
+            return None
+        parts = [self.spends, *([] if self.prepares is None else [self.prepares])]
+        return {key: sum(part[key] for part in parts) for key in ("epsilon", "delta")}
 
     @property
     def value(self) -> list[dict[str, str]]:
@@ -89,13 +101,24 @@ class Outlook(JobResult):
             s = self.spends
             budget = "" if s["budget"] is None else f" (budget {s['budget']:g})"
             lines += [
-                f"ε = {s['epsilon']:.4g} at δ = {s['delta']:g}{budget} for each {s['unit']}, after "
+                f"ε = {s['epsilon']:.4g} at δ = {s['delta']:g}{budget} for {each(s['unit'])}, after "
                 f"{s['rounds']} rounds",
                 f"  by {s['mechanism']}",
                 f"  against {s['adversary']}",
                 f"  assuming {s['sampling']} sampling",
                 f"  {s['note']}",
             ]
+        if self.prepares is not None:
+            s = self.prepares
+            lines.append(
+                f"ε = {s['epsilon']:.4g} at δ = {s['delta']:g} for {each(s['unit'])}, before round 1"
+                f"\n  by {s['mechanism']}"
+            )
+        if self.prepares is not None and (total := self.total) is not None:
+            lines.append(
+                f"total: ε = {total['epsilon']:.4g} at δ = {total['delta']:g} for "
+                f"{each(self.prepares['unit'])}, preparation and training together"
+            )
         lines.append(f"each party and round: {size(self.bytes_up)} up, {size(self.bytes_down)} down")
         lines.append(f"dropouts tolerated in a round: {self.tolerated} of {self.per_round}")
         lines.append(f"figures on held-out rows: {self.held_out}")
@@ -203,6 +226,7 @@ def plan(
         [to_table(s) for s in (p.guard if guard is None else guard.stages)],
         _held_out(p),
         notes,
+        prepares=_prepares(p),
     )
 
 
@@ -224,6 +248,14 @@ def _spends_of_rows(p: Plan, lines: list[Spend], rounds: int) -> dict[str, Any]:
         "budget": p.private.epsilon,
         "multiplier": multiplier,
     }
+
+
+def _prepares(p: Plan) -> dict[str, Any] | None:
+    """Return what the preparation of the tables spends, if it has noise."""
+    if p.runtime != "parties":
+        return p.fed.spent
+    program = preparing.program_of(p, p.through.layout)
+    return program.spend if isinstance(program, PrivatePreparation) else None
 
 
 def _blank(layout: Layout) -> State:

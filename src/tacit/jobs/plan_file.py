@@ -24,6 +24,7 @@ from ..config import job as config
 from ..config import private as private_config
 from ..config import toml
 from ..errors import BadJob
+from ..numbers import each
 from ..parties.ledger import Ledger
 from ..private.size import PUBLIC, count_release
 from ..results import JobResult
@@ -54,7 +55,7 @@ class FilePlan(JobResult):
         lines = [f"run it with `{self.verb}`", *(f"{s['party']} sees: {s['what']}" for s in self.sees)]
         if self.spends is not None:
             s = self.spends
-            lines.append(f"ε = {s['epsilon']:.4g} at δ = {s['delta']:g} for each {s['unit']}")
+            lines.append(f"ε = {s['epsilon']:.4g} at δ = {s['delta']:g} for {each(s['unit'])}")
             lines.append(f"  by {s['mechanism']}")
         return "\n".join([*lines, *(f"note: {n}" for n in self.notes)])
 

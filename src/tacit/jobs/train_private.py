@@ -20,7 +20,7 @@ from ..config.private import PRIVATE_OPTIONS, PrivateConfig
 from ..config.signature import with_options
 from ..data.federation import Dataset, Federation, check_one_label
 from ..engine.metrics import count, measure, measure_regression
-from ..errors import BadData
+from ..errors import BadData, BadParameter
 from ..guard.stage import source
 from ..parameters import bad, check
 from ..private.dpsgd import DPSGD
@@ -82,6 +82,14 @@ def train_private(
     config = replace(config, lr=lr if config.lr is None else config.lr, device=device)
     settings = config.dpsgd()
     check_one_label("train_private", dataset)
+    if dataset.persons is not None:
+        column = "" if dataset.table is None else dataset.table.group
+        raise BadParameter(
+            f"train_private: rows of {dataset.name} belong to people (group={column!r}), and ε here is for "
+            "one row: a person with several rows would be protected less than it says. For an ε of a person, "
+            "train with one party: tacit.train(table.split(1), private=tacit.private.DPSGD(epsilon=…)). Or "
+            "keep one row of each person and leave group out."
+        )
     rows = len(dataset.rows.y)
     if not rows:
         raise BadData(f"{dataset.name}: there are no rows to train on.")

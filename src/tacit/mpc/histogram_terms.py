@@ -66,7 +66,7 @@ class PaddedSums(
     values: Tensor
 
 
-class Candidates(
+class SplitCandidates(
     Message,
     reveals="the largest gain of each holder at each node; the splits are under pads that their holders know",
 ):
@@ -111,8 +111,8 @@ class TreeShapes(
     split: list[Tensor]
 
 
-class SumsEnd(Message, reveals="that the trees are finished"):
-    pass
+class SumsEnd(Message, reveals="that the trees are finished, and a digest of their shape"):
+    mark: str
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ With reveal="splits" L does not see sums. Both send their shares to the helper u
 
       |--- PaddedSums(share + z) ------------------------------------------------------------------------->|
       |                                                 |--- PaddedSums(share − z) ----------------------->|
-      |<-- Candidates(gain, split under F's pad) ----------------------------------------------------------|
+      |<-- SplitCandidates(gain, split under F's pad) -----------------------------------------------------|
 
 The helper then learns the sums over anonymous cells, without rows, columns' names or labels; L the best gain
 of each holder; a split is under a pad that only F can remove.
@@ -52,7 +52,6 @@ from ..errors import ProtocolError
 from ..parties.party import Party
 from .dealer import SESSION, TapeKey
 from .histogram_terms import (
-    Candidates,
     CellLayout,
     HistogramTerms,
     Layout,
@@ -62,6 +61,7 @@ from .histogram_terms import (
     PadKey,
     SideCorrections,
     SideRequest,
+    SplitCandidates,
     SplitRequest,
     SplitSides,
     SumCorrections,
@@ -295,7 +295,7 @@ class LabelSide:
         for name in holders:
             share = shares[name] + _words(self._pads[name], *shares[name].shape)
             await self.me.send(self.terms.helper, PaddedSums(torch.from_numpy(share)))
-        message, helper = await self.me.recv(self.terms.helper, Candidates), self.terms.helper
+        message, helper = await self.me.recv(self.terms.helper, SplitCandidates), self.terms.helper
         shape = (len(parents), len(holders))
         gains = _check(helper, message.gains, shape, torch.float64, "gains")
         records = _check(helper, message.records, (*shape, RECORD), torch.uint8, "splits")
@@ -341,8 +341,8 @@ class LabelSide:
         left = (u & masked) ^ correction ^ share  # u∧(s⊕b) ⊕ (a∧b ⊕ c) ⊕ (u⊕a)∧b ⊕ c
         return np.asarray(np.unpackbits(left, axis=1, count=terms.rows).astype(bool) & members)
 
-    async def finish(self, shapes: TreeShapes) -> None:
-        await self.me.send(self.terms.helper, SumsEnd())
+    async def finish(self, shapes: TreeShapes, mark: str) -> None:
+        await self.me.send(self.terms.helper, SumsEnd(mark))
         await self.me.send(self.terms.holders, shapes)
 
 
@@ -351,8 +351,8 @@ Search = Callable[[Layout, np.ndarray, np.ndarray | None], list[tuple[float, byt
 
 async def help_sums(
     me: Party, terms: HistogramTerms, multiply: Multiply, search: Search | None = None
-) -> None:
-    """The helper's program: deal randomness; with reveal="splits" also search.
+) -> str:
+    """The helper's program: deal randomness; with reveal="splits" also search. Returns the trees' digest.
 
     `search(layout, nodes × cells × k words, usable columns)` gives (gain, record) of each node.
     """
@@ -368,7 +368,7 @@ async def help_sums(
     while True:
         message: Any = await me.recv(label, SumRequest, SideRequest, SumsEnd)
         if isinstance(message, SumsEnd):
-            return
+            return str(message.mark)
         if isinstance(message, SideRequest):
             splits += message.splits
             if message.party not in layouts or message.splits < 1 or splits > terms.splits * len(layouts):
@@ -438,4 +438,4 @@ async def _find(
             gains[node, place] = gain
             pad = _bytes(pads[name], RECORD)
             records[node, place] = torch.from_numpy(np.frombuffer(record, np.uint8) ^ pad)
-    await me.send(label, Candidates(gains, records))
+    await me.send(label, SplitCandidates(gains, records))

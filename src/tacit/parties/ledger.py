@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import BadRun
-from ..numbers import size
+from ..numbers import each, size
 from ..parameters import bad
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class Ledger:
                 f"{m.party} saw {m.count} {m.kind} from {m.sender} ({size(m.bytes)}): {m.reveals}{mark}"
             )
         lines += [
-            f"spent ε = {s.epsilon:.4g}, δ = {s.delta:.4g} for each {s.unit}, by {s.mechanism}, against "
+            f"spent ε = {s.epsilon:.4g}, δ = {s.delta:.4g} for {each(s.unit)}, by {s.mechanism}, against "
             f"{s.adversary}, assuming {s.sampling} sampling." + (f" {s.note}" if s.note else "")
             for s in self.spent
         ]

@@ -5,7 +5,7 @@
       |--- Join(version, life) --------------------------------->|   when the client starts or restarts
       |<-- Work(contract, run) ----------------------------------|   or Refused(reason), and the client stops
       |  compares the contract with the agreed one, reads its data, builds the model
-      |--- Ready(rows, held, features, classes, parameters) ---->|   or Unfit(reason): data do not fit
+      |--- Ready(rows, held, features, classes, …) ------------->|   or Unfit(reason): data do not fit
       …  rounds; after each answer:
       |--- Free() ---------------------------------------------->|   a late client is available again
       |<-- Final(run, vectors, metrics) -------------------------|   real parties only, after the last round
@@ -82,13 +82,14 @@ class Ready(
     Message,
     reveals="how many rows the party trains on and holds back (unless an ε covers them, or they are fewer "
     "than agreed), the shape of a row, the number of classes and of "
-    "parameters",
+    "parameters, a digest of those that nobody trains",
 ):
     rows: int
     held: int
     features: list[int]
     classes: int
     parameters: int
+    frozen: str  # a digest of the model's constants, which are never sent; "" if there are none
 
 
 class Unfit(

@@ -18,7 +18,8 @@ learn what is sent down, which follows from earlier sums. Every sum is bound to 
 everything sent down. A party answers steps in order, each with one vector: what it sent is kept (`Answers`)
 and sent again if the step is repeated, and a step that is asked with other vectors is refused. The steps of a
 `Chained` program repeat what the earlier ones were sent, and one that repeats something else is refused.
-What a program asks once (`AsksOnce`) is refused in a second step.
+What a program asks once (`AsksOnce`) is refused in a second step. Where the rules say `checked`, a party is
+sent every opened sum and answers only the step that follows from it (checked_sums.py).
 
 Claim: with `threshold` 1 no coordinator opens two different sums of one step. A party masks its vector with
 all parties of the contract, and these masks cancel only in the sum over all of them (sum_of_all.py), so
@@ -45,9 +46,10 @@ from torch import Tensor
 
 from ..crypto.digest import Digests
 from ..errors import BadData, ProtocolError, QueryRefused, SumAborted, TacitError
-from ..parameters import check, choice, real, whole
+from ..parameters import check, choice, flag, real, whole
 from ..parties.message import Message
 from . import secagg, sum_of_all
+from .checked_sums import OPENED, TAGS, Checker, Checks
 from .consent import Commitment, OneSum
 from .joining import shown
 from .rounds import run_sum
@@ -107,6 +109,7 @@ class SumRules:
         60.0, above=0, none=True, doc="seconds for each step of a sum; None waits for everyone"
     )
     tries: int = whole(3, least=1, doc="how often a sum is tried before the program fails")
+    checked: bool = flag(False, doc="whether parties answer only steps that follow from the sums before")
 
     def terms(self, length: int, bound: int, sent: bytes) -> secagg.SecAggTerms:
         _check_terms(self, length, bound)
@@ -117,7 +120,7 @@ def _make_terms(rules: SumRules, length: int, bound: int, sent: bytes) -> secagg
     return secagg.SecAggTerms(
         rules.contract,
         len(rules.parties),
-        length,
+        length + TAGS * rules.checked,
         bound,
         rules.threshold,
         adversary=rules.adversary,
@@ -160,6 +163,8 @@ class KeptAnswers:
         self.answers: dict[int, tuple[bytes, np.ndarray]] = {}
         self.sums: dict[int, OneSum] = {}
         self.asked: set[str] = set()
+        self.opened: dict[int, np.ndarray] = {}
+        self.key: bytes | None = None
 
     def find(self, step: int) -> tuple[bytes, np.ndarray] | None:
         return self.answers.get(step)
@@ -174,6 +179,18 @@ class KeptAnswers:
 
     def commit(self, step: int) -> Commitment:
         return self.sums.setdefault(step, OneSum())
+
+    def find_key(self) -> bytes | None:
+        return self.key
+
+    def keep_key(self, key: bytes) -> None:
+        self.key = key
+
+    def find_opened(self, step: int) -> np.ndarray | None:
+        return self.opened.get(step)
+
+    def keep_opened(self, step: int, total: np.ndarray) -> None:
+        self.opened[step] = total
 
 
 async def client(
@@ -194,6 +211,10 @@ async def client(
     """
     answers = answers if answers is not None else KeptAnswers()
     session = sum_of_all.Session()
+    checker = None
+    if rules.checked:
+        assert isinstance(answers, Checks)
+        checker = Checker(me.name, program, rules.parties, answers)
     message: Any = None
     while True:
         message = message if message is not None else await me.recv(server, *ASKS)
@@ -203,7 +224,7 @@ async def client(
             return dict(message.vectors)
         step = message.step
         try:
-            sent, vector = _answer(me.name, program, table, answers, message)
+            sent, vector = _answer(me.name, program, table, answers, message, checker)
             terms = rules.terms(len(vector), program.bound, sent)
             with me.scope(_tag(message)) as scope:
                 begins = message.keys if message.keys == message.session else None
@@ -211,34 +232,55 @@ async def client(
                     await scope.send(server, sum_of_all.SessionUnknown())
                     message = None
                     continue
-                values = torch.from_numpy(vector)
                 work: Coroutine[Any, Any, Any]
+                if rules.threshold == 1:
+                    work = _add(scope, step, vector, terms, rules, session, begins, identity, server, checker)
+                else:
+                    values = torch.from_numpy(vector)
+                    work = secagg.client(scope, values, terms, identity, server, answers.commit(step))
                 if rules.threshold == 1 and begins is None:
                     # one message and no answer to wait for: nothing that a restarted server could interrupt
-                    await sum_of_all.client(
-                        scope, values, terms, rules.parties, session, None, identity, server
-                    )
-                    message = None
-                    answered(step)
-                    continue
-                if rules.threshold == 1:
-                    work = sum_of_all.client(
-                        scope, values, terms, rules.parties, session, begins, identity, server
-                    )
+                    message = await work
                 else:
-                    work = secagg.client(scope, values, terms, identity, server, answers.commit(step))
-                message = await run_sum(me, server, work, ASKS)
+                    message = await run_sum(me, server, work, ASKS)
         except TacitError as error:
             await me.send(server, SumRefused(step, error.outside))
             raise
         answered(step)
 
 
+async def _add(
+    scope: Party,
+    step: int,
+    vector: np.ndarray,
+    terms: secagg.SecAggTerms,
+    rules: SumRules,
+    session: sum_of_all.Session,
+    begins: bytes | None,
+    identity: Identity | None,
+    server: str,
+    checker: Checker | None,
+) -> None:
+    """Take part in a sum over all parties, with tags where parties check sums."""
+    if checker is not None:
+        if begins is not None:
+            await checker.exchange_key(scope)
+        vector = checker.tag(step, vector)
+    values = torch.from_numpy(vector)
+    await sum_of_all.client(scope, values, terms, rules.parties, session, begins, identity, server)
+
+
 def _answer(
-    name: str, program: SumProgram[T, Any], table: T, answers: Answers, message: SumStep
+    name: str,
+    program: SumProgram[T, Any],
+    table: T,
+    answers: Answers,
+    message: SumStep,
+    checker: Checker | None = None,
 ) -> tuple[bytes, np.ndarray]:
     """Return the digest of the request and the vector that answers it: the kept one, if there is one."""
-    step, down = message.step, dict(message.vectors)
+    step, sent_down = message.step, dict(message.vectors)
+    down = {k: v for k, v in sent_down.items() if checker is None or k != OPENED}
     if not 0 <= step < program.max_steps:
         raise ProtocolError(
             f"the coordinator asks {name!r} for step {step + 1}; the agreed program has {program.max_steps} "
@@ -246,7 +288,7 @@ def _answer(
         )
     if not len(message.session) == len(message.keys) == SESSION_BYTES:
         raise ProtocolError(f"the session of a sum has {len(message.session)} bytes, not {SESSION_BYTES}.")
-    sent, kept = digest_of_step(step, down), answers.find(step)
+    sent, kept = digest_of_step(step, sent_down), answers.find(step)
     if kept is not None:
         if kept[0] != sent:
             raise ProtocolError(
@@ -260,6 +302,8 @@ def _answer(
             f"the coordinator asks {name!r} for step {step + 1} before step {step}. Nothing was sent."
         )
     try:
+        if checker is not None:
+            checker.check(step, sent_down)
         follows = (
             before is None
             or not _implements(type(program), Chained)
@@ -325,7 +369,7 @@ async def server(
     """Run the program over all parties of `rules`, and return its result.
 
     admission   over a network: who is connected. A sum in which a party restarts is begun again
-    sums        the sums of earlier steps, after a restart of the coordinator
+    sums        the sums of earlier steps with their tags, after a restart of the coordinator
     opened      is called with each new sum before the next step, with the parties in it
     share       makes vectors of the result that all parties receive
     """
@@ -348,16 +392,18 @@ async def _coordinate(
     aborted: Callable[[int, str], None],
 ) -> R:
     steps, remaining, keys = program.coordinate(), list(rules.parties), _Keys()
-    down = next(steps)
+    down, total = dict(next(steps)), np.zeros(0, np.int64)
     for step in range(program.max_steps):
+        if rules.checked and step:
+            down[OPENED] = torch.from_numpy(total)
         if step < len(sums):
             total = np.asarray(sums[step], dtype=np.int64)
         else:
-            outcome = await _sum(me, program, rules, step, dict(down), remaining, keys, admission, aborted)
+            outcome = await _sum(me, program, rules, step, down, remaining, keys, admission, aborted)
             total, remaining = outcome.total.numpy(), [p for p in remaining if p in outcome.included]
             opened(step, total, remaining)
         try:
-            down = steps.send(total)
+            down = dict(steps.send(total[: len(total) - TAGS * rules.checked]))
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
     raise AssertionError(f"the program has more than its {program.max_steps} steps")

@@ -7,7 +7,7 @@ simulation runs without them.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from torch import Tensor
@@ -53,6 +53,13 @@ class AsksOnce(Protocol):
 
     def once(self, down: Down) -> str | None:
         """Return the name of such a question, or None if steps may ask it again with other vectors."""
+
+
+@runtime_checkable
+class Repeatable(Protocol):
+    """A program whose coordinator is a function of the sums alone: parties repeat it (checked_sums.py)."""
+
+    is_repeatable: ClassVar[bool]
 
 
 def ideal(program: SumProgram[T, R], tables: Mapping[str, T]) -> R:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..numbers import CHANCE, each, is_finite
 from .layout import Page, Section
 from .layout import table as html_table
 from .markup import Safe, join, plain, tag
@@ -152,8 +153,10 @@ def _data(record: RunRecord) -> Part:
 
 def _metrics(record: RunRecord) -> Part:
     metrics = record.last("end").get("metrics") or {}
+    labels = list(record.federation.get("labels") or [])
+    of = {"average_precision": f" of {labels[1]}"} if len(labels) == 2 else {}
     rows = [
-        [words, _figure(metrics[name]), _interval(metrics, name)]
+        [words + of.get(name, ""), _figure(metrics[name]), _interval(metrics, name)]
         for name, words in METRICS.items()
         if name in metrics
     ]
@@ -161,12 +164,18 @@ def _metrics(record: RunRecord) -> Part:
     if not rows:
         part.lines.append("The model was not evaluated.")
         return part
-    part.lines.append("On rows that were not trained on: the test set, or the parties' held-out rows.")
+    part.lines.append(_tested(record))
     accuracy, majority = metrics.get("accuracy"), metrics.get("majority")
     if isinstance(accuracy, float) and isinstance(majority, float) and accuracy <= majority:
         part.lines.append(
             f"The accuracy {accuracy:.3f} is not above {majority:.3f}, that of always guessing the majority "
             "class."
+        )
+    high = metrics.get("auc_high")
+    if is_finite(high) and high < CHANCE:
+        part.lines.append(
+            f"The AUC is clearly below {CHANCE:g}: the scores rank rows in the wrong order. Do not use this "
+            "model."
         )
     calibration = _details(record).get("calibration")
     if isinstance(calibration, Sequence) and not isinstance(calibration, str) and calibration:
@@ -181,6 +190,19 @@ def _metrics(record: RunRecord) -> Part:
             )
         )
     return part
+
+
+def _tested(record: RunRecord) -> str:
+    """Say which rows the metrics are of, and how many where their number may be stated."""
+    fed, matrix = record.federation, _details(record).get("confusion")
+    test, held = fed.get("test_rows"), fed.get("held_rows")
+    which = "rows that were not trained on: the test set, or the parties' held-out rows"
+    if not fed.get("sizes"):  # real parties keep their numbers, or an ε covers them
+        return f"On {which}."
+    if test is not None and held is not None:
+        which = "rows of the test set" if test else "rows that the parties held out of training"
+    n = sum(map(sum, matrix)) if matrix else test or held
+    return f"On {_count(int(n))} {which}." if n else f"On {which}."
 
 
 def _subgroups(record: RunRecord) -> list[Part]:
@@ -207,7 +229,7 @@ def _privacy(record: RunRecord) -> Part:
     part = Part("Privacy and ledger")
     for s in ledger.get("spent") or []:
         part.lines.append(
-            f"ε = {float(s['epsilon']):.4g} at δ = {float(s['delta']):g} for each {s['unit']}, by "
+            f"ε = {float(s['epsilon']):.4g} at δ = {float(s['delta']):g} for {each(str(s['unit']))}, by "
             f"{s['mechanism']}, against {s['adversary']}, assuming {s['sampling']} sampling. "
             f"{s.get('note', '')}".strip()
         )

@@ -60,6 +60,7 @@ def _metrics(run: RunRecord) -> Any:
     metrics, chosen = run.metrics, run.metric
     rows: list[tuple[str, ...]] = []
     marks = {}
+    labels = _labels(run)
     for name in sorted((n for n in ORDER if is_finite(metrics.get(n))), key=lambda n: n != chosen):
         binning = metrics.get(f"{name}_error") if name in ("auc", "average_precision") else None
         notes = [
@@ -68,6 +69,7 @@ def _metrics(run: RunRecord) -> Any:
             f"always predicting the largest class: {percent(metrics.get('majority'))}"
             if name == "accuracy" and is_finite(metrics.get("majority"))
             else "",
+            f"of class {labels[1]}" if name == "average_precision" and len(labels) == 2 else "",
         ]
         marks[len(rows)] = "best" if name == chosen else ""
         rows.append(

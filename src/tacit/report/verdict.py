@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..numbers import CHANCE
 from .markup import plain
 from .numbers import (
     LOWER_IS_BETTER,
@@ -239,6 +240,9 @@ def article(metric: str) -> str:
     return "an" if metric_name(metric)[0] in "aeiouAFR" else "a"  # an AUC, an F1, an R²
 
 
+BASED_ON = ("accuracy", "majority", "auc", "auc_high", "r2")  # whether a model is better than a constant
+
+
 def _not_above_baseline(data: Mapping[str, Any], skew: str, label: str) -> str:
     """Say that an algorithm is no better than a constant prediction, if that is so."""
     runs = [
@@ -246,7 +250,7 @@ def _not_above_baseline(data: Mapping[str, Any], skew: str, label: str) -> str:
         for row in data.get("rows") or []
         if (row.get("label"), row.get("skew")) == (label, skew)
     ]
-    means = {k: mean_error(m.get(k) for m in runs)[0] for k in ("accuracy", "majority", "auc", "r2")}
+    means = {k: mean_error(m.get(k) for m in runs)[0] for k in BASED_ON}
     return " " + said if (said := baseline(data.get("metric", "accuracy"), means)) else ""
 
 
@@ -255,9 +259,14 @@ def baseline(metric: str, metrics: Mapping[str, Any]) -> str:
 
     That is the mean of the target for a regression, and the largest class for a classification.
     """
-    accuracy, majority, auc, r2 = (metrics.get(k) for k in ("accuracy", "majority", "auc", "r2"))
+    accuracy, majority, auc, high, r2 = (metrics.get(k) for k in BASED_ON)
     if is_finite(r2) and not is_finite(accuracy):
         return "" if r2 > 0 else "It does not beat always predicting the mean of the target."
+    if is_finite(auc) and is_finite(high) and high < CHANCE:
+        return (
+            f"Its AUC, {percent(auc)}, is clearly below {percent(CHANCE)}, that of chance: its scores rank "
+            "rows in the wrong order. Check the labels, and whether parties code columns differently."
+        )
     if not (is_finite(accuracy) and is_finite(majority)):
         return ""
     if accuracy <= majority:
@@ -342,11 +351,15 @@ def run(record: RunRecord) -> list[str]:
     ]
     if record.diverged is None and not is_too_noisy and (said := baseline(metric, metrics)):
         sentences.append(said)
+    labels = record.federation.get("labels") or []
+    of = f" for {plain(labels[1])}" if len(labels) == 2 else ""
     if record.diverged is None and metric == "auc" and is_finite(metrics.get("average_precision")):
         sentences.append(
-            f"Its average precision is {percent(metrics['average_precision'])}, its accuracy "
+            f"Its average precision{of} is {percent(metrics['average_precision'])}, its accuracy "
             f"{percent(metrics.get('accuracy'))}."
         )
+    if metric == "average_precision" and of:
+        sentences.append(f"The average precision is that{of}.")
     if is_too_noisy:
         sentences.append(
             "The metrics are covered by ε. More parties, a larger ε or evaluate_every=0 reduce their noise."

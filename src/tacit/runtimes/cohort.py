@@ -222,7 +222,7 @@ class Cohort:
         down = self.down(float(number))
         rule = self.rule.at_round(down)
         total, order = rule.start(), []
-        for weights, vectors, rows in uploads:
+        for weights, vectors, rows in uploads if len(self.runs) == 1 else self._collect(uploads):
             whose = torch.from_numpy(
                 (run_of[rows] == np.arange(len(self.runs))[:, None]).astype(np.float32)
             )  # [R, S]
@@ -234,6 +234,21 @@ class Cohort:
             m if i in run_of else before for i, (before, m) in enumerate(zip(self.memories, after))
         ]
         return mean
+
+    def _collect(
+        self, uploads: Iterator[tuple[Tensor, State, np.ndarray]]
+    ) -> Iterator[tuple[Tensor, State, np.ndarray]]:
+        """The uploads in larger chunks: adding one costs as much as all runs have parameters."""
+        parts: list[tuple[Tensor, State, np.ndarray]] = []
+        size = 0
+        for upload in uploads:
+            parts.append(upload)
+            size += sum(v.numel() * v.element_size() for v in upload[1].values())
+            if size >= CPU_STACK:
+                yield _join(parts)
+                parts, size = [], 0
+        if parts:
+            yield _join(parts)
 
     def _guarded_mean(
         self,
@@ -612,6 +627,18 @@ class Cohort:
         for guard, states, s in zip(self.guards, self.guard_states, saved):
             guard.state = {k[6:]: v for k, v in s.items() if k.startswith("guard.")}
             states.load({k[8:]: v for k, v in s.items() if k.startswith("guarded.")})
+
+
+def _join(parts: list[tuple[Tensor, State, np.ndarray]]) -> tuple[Tensor, State, np.ndarray]:
+    """Chunks of uploads as one."""
+    if len(parts) == 1:
+        return parts[0]
+    weights, vectors, rows = zip(*parts)
+    return (
+        torch.cat(weights),
+        {k: torch.cat([v[k] for v in vectors]) for k in vectors[0]},
+        np.concatenate(rows),
+    )
 
 
 def _keep_idle(idle: Tensor, before: Tensor, after: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,19 +24,19 @@ def numbers(frame: pd.DataFrame, column: str) -> np.ndarray:
             "category.",
             outside=f"its column {column!r} of the agreed job is not numeric",
         )
-    values: np.ndarray = series.to_numpy(dtype=np.float64, na_value=np.nan) + 0.0  # −0 becomes 0
+    values: np.ndarray = series.to_numpy(dtype=np.float64, na_value=np.nan)
     if np.isinf(values).any():
         raise BadData(f"column {column!r} has infinite values. Replace or remove them.")
     return values
 
 
 def matrix(frame: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
-    """Return numeric columns as the rows of a matrix: one read of the table for all of them."""
+    """Return numeric columns as the rows of a matrix to read: the table's own memory, where possible."""
     names = list(columns)
     if names and all(isinstance(t, np.dtype) and t.kind in "iufb" for t in frame.dtypes.reindex(names)):
-        values = frame[names].to_numpy(dtype=np.float64).T + 0.0
+        values = np.ascontiguousarray(frame[names].to_numpy(dtype=np.float64).T)
         if not np.isinf(values).any():
-            return np.ascontiguousarray(values)
+            return values
     return np.array([numbers(frame, c) for c in names]).reshape(len(names), len(frame))
 
 
@@ -58,7 +59,11 @@ def codes(frame: pd.DataFrame, column: str, levels: Sequence[str]) -> np.ndarray
 
 
 def is_number(series: pd.Series) -> bool:
-    return pd.api.types.is_numeric_dtype(series.dtype) and not pd.api.types.is_bool_dtype(series.dtype)
+    return is_number_type(series.dtype)
+
+
+def is_number_type(kind: Any) -> bool:
+    return pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_bool_dtype(kind)
 
 
 def levels_of(frames: Mapping[str, pd.DataFrame], column: str, owner: str) -> list[str]:

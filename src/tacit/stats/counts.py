@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -94,6 +95,7 @@ class CorrelationProgram:
     Step 1 sums each column; step 2 sums products about these means over each pair's complete rows.
     """
 
+    is_repeatable: ClassVar[bool] = True
     columns: tuple[str, ...]
     max_steps: int = 2
     bound: int = exact.BOUND
@@ -154,6 +156,7 @@ class FrequentProgram:
     or end there. Prefixes of fewer rows than `least` are not continued, and at most `most` are.
     """
 
+    is_repeatable: ClassVar[bool] = True
     column: str
     least: int
     longest: int = 32

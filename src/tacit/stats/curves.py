@@ -45,6 +45,40 @@ def survival_table(
     return table[exits > 0].reset_index(drop=True)
 
 
+def join_rows(table: pd.DataFrame, exits: np.ndarray, least: int) -> pd.DataFrame:
+    """Return the curve at fewer times: in each row `least` people left, with no event or `least` events.
+
+    A row is then about the people who left since the row before: `time` and the estimates are those of the
+    last time, `events` (and `censored`) the people in between, `at_risk` those at risk at the first. The
+    estimates are of all times. What is left at the end joins the rows before it; without enough people for
+    one row there is none.
+    """
+    if least <= 1 or not len(table):
+        return table
+    events, at_risk = table["events"].to_numpy(), table["at_risk"].to_numpy()
+
+    def is_large(a: int, b: int) -> bool:
+        count = int(events[a:b].sum())
+        return min(int(exits[a:b].sum()), int(at_risk[a])) >= least and (count == 0 or count >= least)
+
+    bounds, start = [], 0
+    for stop in range(1, len(table) + 1):
+        if is_large(start, stop):
+            bounds.append((start, stop))
+            start = stop
+    while start < len(table) and bounds:
+        start = bounds.pop()[0]
+        if is_large(start, len(table)):
+            bounds.append((start, len(table)))
+            break
+    joined = table.iloc[[b - 1 for _, b in bounds]].reset_index(drop=True)
+    joined["at_risk"] = [at_risk[a] for a, _ in bounds]
+    joined["events"] = [events[a:b].sum() for a, b in bounds]
+    if "censored" in joined:
+        joined["censored"] = [(exits - events)[a:b].sum() for a, b in bounds]
+    return joined
+
+
 def log_log_interval(
     survival: np.ndarray, variance: np.ndarray, level: float
 ) -> tuple[np.ndarray, np.ndarray]:

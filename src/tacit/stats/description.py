@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby, pairwise
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -29,6 +30,7 @@ from .tables import check_columns
 
 ALL = "all"
 _BLOCK = 1 << 14  # numbers: 128 KiB
+_FEW = 256  # numbers that math.fsum adds as fast
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Descriptions:
 class DescribeProgram:
     """The program of sums. `categories` are (name, levels); `by` is one of those, or None."""
 
+    is_repeatable: ClassVar[bool] = True
     numeric: tuple[str, ...] = ()
     categories: tuple[tuple[str, tuple[str, ...]], ...] = ()
     by: tuple[str, tuple[str, ...]] | None = None
@@ -116,7 +119,8 @@ class DescribeProgram:
             sizes = np.bincount(cell, minlength=self.cells)
             if self.cells > 1:
                 x = x[:, np.argsort(cell, kind="stable")]
-            return _CellRows(x, np.concatenate([[0], np.cumsum(sizes)]))
+            is_complete = bool(np.isfinite(x).all())  # infinite numbers were refused
+            return _CellRows(x, np.concatenate([[0], np.cumsum(sizes)]), is_complete)
 
         return recall(table, ("rows", self), read)
 
@@ -128,7 +132,7 @@ class DescribeProgram:
         rows = self._rows(table)
         sizes = np.diff(rows.starts)
         counts = [
-            [size - np.count_nonzero(np.isnan(x)) for size, x in zip(sizes, cells)]
+            sizes if rows.is_complete else [len(x) - np.count_nonzero(np.isnan(x)) for x in cells]
             for cells in rows.columns()
         ]
         sums = [[sum_exactly(x) for x in cells] for cells in rows.columns()]
@@ -143,10 +147,10 @@ class DescribeProgram:
         rows = self._rows(table)
         squares = []
         for j, cells in enumerate(rows.columns()):
-            squares += [sum_exactly((x - mean[k, j]) ** 2) for k, x in enumerate(cells)]
+            squares += [sum_exactly(x, mean[k, j]) for k, x in enumerate(cells)]
             # without groups, about the mean of all rows is about the mean of the only cell
             same = self.cells == 1 and mean[0, j] == mean[1, j]
-            squares.append(squares[-1] if same else sum_exactly((rows.x[j] - mean[-1, j]) ** 2))
+            squares.append(squares[-1] if same else sum_exactly(rows.x[j], mean[-1, j]))
         parts = [exact.encode(np.array(squares))]
         if self.quantiles:
             parts += [ordered.count_first(keys) for cells in self._keys(table).keys for keys in cells]
@@ -168,11 +172,13 @@ class DescribeProgram:
                 "sent."
             )
         found = np.zeros((len(prefixes), ordered.NEXT), np.int64)
-        keys = self._keys(table).keys
-        for i, (j, g, prefix) in enumerate(zip(columns, groups, prefixes)):
+        keys, edges = self._keys(table).keys, ordered.next_edges(np.array(prefixes, np.uint32), step - 1)
+        for (j, g), run in groupby(range(len(prefixes)), lambda i: (columns[i], groups[i])):
+            places = list(run)
+            part = slice(places[0], places[-1] + 1)
             # all rows are those of all cells
             for cell in keys[j] if self.groups[g] == ALL else keys[j][g : g + 1]:
-                found[i] += ordered.count_next(cell, prefix, step - 1)
+                found[part] += ordered.count_next(cell, edges[part])
         return found.reshape(-1)
 
     def row_sets(self, table: pd.DataFrame) -> dict[str, np.ndarray]:
@@ -292,6 +298,7 @@ class _CellRows:
 
     x: np.ndarray
     starts: np.ndarray  # where each cell begins, and the number of rows
+    is_complete: bool  # no number is missing
 
     def columns(self) -> Iterator[list[np.ndarray]]:
         """For each column, its numbers in each cell."""
@@ -306,39 +313,48 @@ class _CellKeys:
     @classmethod
     def of(cls, rows: _CellRows) -> _CellKeys:
         def present(x: np.ndarray) -> np.ndarray:
-            missing = np.isnan(x)
-            return x[~missing] if missing.any() else x
+            return x if rows.is_complete else x[~np.isnan(x)]
 
         return cls([[ordered.sort_keys(present(x)) for x in cells] for cells in rows.columns()])
 
 
-def sum_exactly(values: np.ndarray) -> float:
-    """Return the correctly rounded sum of numbers in any order; NaN is left out.
+def sum_exactly(values: np.ndarray, center: float | None = None) -> float:
+    """Return the correctly rounded sum of numbers in any order, or of squares about a center; no NaN.
 
     S. Rump, T. Ogita, S. Oishi: *Accurate Floating-Point Summation*, 2008, ExtractVector: adding and
     subtracting M = 2^k leaves the leading bits of every number, whose sum is exact in any order. A block is
-    read several times, so it is small enough for a core's cache.
+    read several times, so it is small enough for a core's cache. Few numbers have bits after the second time.
     """
     parts: list[float] = []
     for start in range(0, len(values), _BLOCK):
-        rest = np.array(values[start : start + _BLOCK], dtype=np.float64)
+        block = values[start : start + _BLOCK]
+        if center is None:
+            rest = np.array(block, dtype=np.float64)
+        else:
+            rest = np.subtract(block, center, dtype=np.float64)
+            rest *= rest
         largest = max(float(rest.max()), -float(rest.min()))
         if math.isnan(largest):
             np.nan_to_num(rest, copy=False, posinf=np.inf, neginf=-np.inf)
             largest = max(float(rest.max()), -float(rest.min()))
         room = math.ceil(math.log2(len(rest) + 2)) + 1
         head = np.empty_like(rest)
+        # numbers of 2^112 and more are refused by the encoding; here they only must not overflow
+        power = min(math.frexp(largest)[1] + room, 1020)
         while largest > 0:
-            # numbers of 2^112 and more are refused by the encoding; here they only must not overflow
-            m = math.ldexp(1.0, min(math.frexp(largest)[1] + room, 1020))
-            np.add(rest, m, out=head)
-            head -= m
-            rest -= head
-            parts.append(float(head.sum()))
-            left = max(float(rest.max()), -float(rest.min()))
-            if left == largest:  # the rest is below the smallest number
+            for _ in range(2):  # the leading bits, and the next: what is left of the others is 0
+                if power > -1000:  # far from the smallest numbers
+                    m = math.ldexp(1.0, power)
+                    np.add(rest, m, out=head)
+                    head -= m
+                    rest -= head
+                    parts.append(float(head.sum()))
+                    power += room - 53  # no number in the rest is above 2^(power − 53)
+            rest = rest[np.flatnonzero(rest)]
+            if len(rest) <= _FEW or power <= -1000:
+                parts += rest.tolist()
                 break
-            largest = left
+            head = head[: len(rest)]
     return math.fsum(parts)
 
 

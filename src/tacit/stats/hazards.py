@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,7 @@ from ..errors import BadData, ProtocolError
 from ..protocols.sum_steps import Down
 from . import design, risk_sets
 from .disclosure import check_concentration, check_saturated
-from .lifetimes import COUNT_BOUND, _codes, count_powers, read_events, read_times, to_cells
+from .lifetimes import COUNT_BOUND, _codes, check_cells, count_powers, read_events, read_times, to_cells
 from .newton import INTERCEPT, Scaling, upper
 from .recall import recall
 from .risk_sets import RiskRows
@@ -55,6 +55,7 @@ class CoxRows:
 class CoxProgram:
     """The sums of a Cox model. All fields are plain values."""
 
+    is_repeatable: ClassVar[bool] = True
     formula: str
     time: str
     event: str
@@ -154,14 +155,6 @@ class CoxProgram:
         if step == 0:
             return self._describe(table)
         agreement = design.Agreement.from_tensor(down["levels"])
-        design.check_columns(table, self.used)
-        design.check_agreement(
-            agreement,
-            table,
-            self.categories,
-            [*self.variables.categorical, *self.strata],
-            self.levels or {},
-        )
         rows = recall(table, (repr(self), agreement.key), lambda: self._read(table, agreement))
         phase = int(down["phase"])
         if phase == COUNT:
@@ -210,6 +203,14 @@ class CoxProgram:
         return np.concatenate([np.array(head), count_powers(cells), kinds])
 
     def _read(self, table: pd.DataFrame, agreement: design.Agreement) -> CoxRows:
+        design.check_columns(table, self.used)
+        design.check_agreement(
+            agreement,
+            table,
+            self.categories,
+            [*self.variables.categorical, *self.strata],
+            self.levels or {},
+        )
         frame = design.complete_cases(table, self.used, self.missing)
         names = design.term_names(self.formula, self.columns, agreement)
         keep = [k for k, name in enumerate(names) if name != INTERCEPT]
@@ -247,6 +248,7 @@ class CoxProgram:
         numbers = exact.encode(np.concatenate([x.sum(axis=0), x[event].sum(axis=0), upper(x.T @ x)]))
         if self.by_site:
             return numbers
+        check_cells(cells, self.grid)
         if len(rows.cells) and int(rows.cells.max()) >= cells:
             raise BadData("the coordinator's grid ends before the last time of this party.")
         out = np.zeros((2, len(self.strata_levels(agreement)), cells), dtype=np.int64)

@@ -314,9 +314,8 @@ def _explain(program: CoxProgram, ascent: Ascent, names: list[str]) -> BadData:
     if ascent.diverging or not np.isfinite(step).all():
         columns = [n for n, s in zip(names, step) if np.isfinite(s) and s > 0.25 * np.nanmax(step)]
         return BadData(
-            f"{OWNER}: the partial likelihood has no maximum: "
-            f"{', '.join(map(repr, columns)) or 'the columns'} separate "
-            "those with an event from the others. Use l2=, or leave the column out."
+            f"{OWNER}: the partial likelihood has no maximum: those with an event are separated from the "
+            f"others by {', '.join(map(repr, columns)) or 'the columns'}. Use l2=, or leave the column out."
         )
     return BadData(
         f"{OWNER}: not converged after {program.max_rounds} iterations. Raise max_rounds, use l2= or "

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 import torch
 
-from ..errors import BadData
+from ..errors import BadData, ProtocolError
 from ..parameters import bad
 from ..protocols.sum_steps import Down
 from . import design
@@ -96,6 +96,16 @@ def cells_from_powers(total: np.ndarray, grid: float | list[float], owner: str) 
     return cells
 
 
+def check_cells(cells: int, grid: float | list[float]) -> None:
+    """Refuse a number of grid points that no times need: it is the coordinator's word, and takes memory."""
+    most = MOST_CELLS if isinstance(grid, float | int) else len(grid)
+    if not 0 < cells <= most:
+        raise ProtocolError(
+            f"the coordinator asks for {cells:,} grid points; this grid has at most {most:,}. Nothing was "
+            "sent."
+        )
+
+
 def read_times(frame: pd.DataFrame, name: str) -> np.ndarray:
     if not pd.api.types.is_numeric_dtype(frame[name].dtype):
         raise BadData(f"column {name!r} contains non-numeric values; times are numbers.")
@@ -155,6 +165,7 @@ class LifetimeCounts:
 class LifetimeProgram:
     """Counts of events on a grid. All fields are plain values."""
 
+    is_repeatable: ClassVar[bool] = True
     time: str
     event: str
     by: str | None = None
@@ -211,6 +222,7 @@ class LifetimeProgram:
         agreement = design.Agreement.from_tensor(down["levels"])
         groups, strata = self._shape(agreement)
         count = int(down["cells"])
+        check_cells(count, self.grid)
         if len(cells) and int(cells.max()) >= count:
             raise BadData("the coordinator's grid ends before the last time of this party.")
         place = {s: k for k, s in enumerate(strata)}

@@ -13,6 +13,7 @@ cell. The last digits of one person's number are not opened.
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 
@@ -21,6 +22,8 @@ FIRST = 1 << BITS[0]
 NEXT = 1 << BITS[1]
 TOTAL = sum(BITS)
 _KEY_BITS = 32  # of a sorted key
+_HIGH = 1 if sys.byteorder == "little" else 0  # of the two halves of a float64
+_LAST = np.uint32((1 << _KEY_BITS) - 1)
 
 
 def value_of(key: int) -> float:
@@ -31,8 +34,8 @@ def value_of(key: int) -> float:
 
 def sort_keys(values: np.ndarray) -> np.ndarray:
     """Return the first 32 bits of the keys, sorted: more than a search reads, and half as much to sort."""
-    bits = np.ascontiguousarray(values, dtype=np.float64).view(np.uint64)
-    first = (bits >> np.uint64(64 - _KEY_BITS)).astype(np.uint32).view(np.int32)
+    halves = (np.asarray(values, dtype=np.float64) + 0.0).view(np.int32)  # −0 becomes 0
+    first = halves[_HIGH::2].copy()
     sign = first >> 31  # −1 (all bits) or 0
     sign |= np.int32(-(1 << 31))
     first ^= sign
@@ -47,17 +50,24 @@ def count_first(sorted_keys: np.ndarray) -> np.ndarray:
     return _count_between(sorted_keys, edges)
 
 
-def count_next(sorted_keys: np.ndarray, prefix: int, level: int) -> np.ndarray:
-    """Return the counts by the bits of `level` of the rows whose key begins with `prefix`."""
+def next_edges(prefixes: np.ndarray, level: int) -> np.ndarray:
+    """Return, for each prefix (uint32), where the cells by the bits of `level` begin, and where they end."""
     rest = _KEY_BITS - sum(BITS[: level + 1])
     room = rest + BITS[level]
-    a = sorted_keys.searchsorted(np.uint32(prefix << room))
-    b = sorted_keys.searchsorted(np.uint32(((prefix + 1) << room) - 1), side="right")
-    within = sorted_keys[a:b]
-    if len(within) > 8 * NEXT:  # then looking for the edges is faster than reading all keys
-        edges = (np.arange(1, NEXT, dtype=np.uint32) << np.uint32(rest)) + np.uint32(prefix << room)
-        return _count_between(within, edges)
-    return np.bincount((within >> np.uint32(rest)) & np.uint32(NEXT - 1), minlength=NEXT)
+    edges = np.empty((len(prefixes), NEXT + 1), np.uint32)
+    edges[:, :-1] = (prefixes << np.uint32(room))[:, None] + (
+        np.arange(NEXT, dtype=np.uint32) << np.uint32(rest)
+    )
+    # after the last prefix: the largest key, which no finite number has
+    is_last = prefixes == (1 << (_KEY_BITS - room)) - 1
+    edges[:, -1] = np.where(is_last, _LAST, (prefixes + np.uint32(1)) << np.uint32(room))
+    return edges
+
+
+def count_next(sorted_keys: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Return the counts between the edges of each prefix."""
+    places = sorted_keys.searchsorted(edges.reshape(-1)).reshape(edges.shape)
+    return places[:, 1:] - places[:, :-1]
 
 
 def _count_between(sorted_keys: np.ndarray, edges: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -84,6 +84,7 @@ class GlmEstimate:
 class GlmProgram:
     """The sums of a generalized linear model. All fields are plain values."""
 
+    is_repeatable: ClassVar[bool] = True
     formula: str
     family: str = "binomial"
     link: str | None = None
@@ -179,7 +180,6 @@ class GlmProgram:
         if step == 0:
             return self._describe(table)
         agreement = design.Agreement.from_tensor(down["levels"])
-        self.check_levels(table, agreement)
         rows = recall(table, (repr(self), agreement.key), lambda: self._read(table, agreement))
         check_saturated(int(down["rows"]), rows.x.shape[1] + self._estimates_alpha)
         if int(down["rows"]) < len(rows.y):
@@ -210,6 +210,7 @@ class GlmProgram:
         return np.concatenate([np.array([1, len(complete), len(table) - len(complete)]), kinds])
 
     def _read(self, table: pd.DataFrame, agreement: design.Agreement) -> GlmRows:
+        self.check_levels(table, agreement)
         frame = design.complete_cases(table, self.used, self.missing)
         n = len(frame)
         if n == 0:

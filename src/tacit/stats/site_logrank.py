@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -34,6 +34,7 @@ class SiteLogrank:
 
 @dataclass(frozen=True)
 class SiteLogrankProgram:
+    is_repeatable: ClassVar[bool] = True
     time: str
     event: str
     by: str

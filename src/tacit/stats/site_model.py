@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -31,6 +31,7 @@ KINDS = ("gee", "mixed", "meta")
 
 @dataclass(frozen=True)
 class SiteModelProgram:
+    is_repeatable: ClassVar[bool] = True
     kind: str
     formula: str
     family: str

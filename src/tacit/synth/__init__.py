@@ -15,6 +15,7 @@ which is under the Business Source License; so the quality score is computed her
 from __future__ import annotations
 
 from .aim import AIM
+from .argn import ARGN
 from .bayes import Bayes
 from .cart import Cart
 from .columns import Column, boolean, categorical, continuous, identifier, integer, ordinal, timestamp
@@ -28,6 +29,19 @@ from .evaluate import Evaluation, evaluate, rank
 from .gan import GAN, WGAN
 from .generator import Generator, GeneratorState, IdentifierWarning, load
 from .independent import Independent
+from .linked import (
+    ForeignKey,
+    LinkedEvaluation,
+    LinkedTables,
+    PrimaryKey,
+    Sequences,
+    Total,
+    evaluate_linked,
+    evaluate_sequences,
+    load_linked,
+    load_sequences,
+    split_linked,
+)
 from .mst import MST
 from .pategan import PATEGAN
 from .reading import describe
@@ -45,6 +59,7 @@ ALL: dict[str, type[Generator]] = {
     "WGAN": WGAN,
     "CTGAN": CTGAN,
     "TabDDPM": TabDDPM,
+    "ARGN": ARGN,
     "MST": MST,
     "AIM": AIM,
     "DPGAN": DPGAN,
@@ -55,6 +70,7 @@ ALL: dict[str, type[Generator]] = {
 __all__ = [
     "AIM",
     "ALL",
+    "ARGN",
     "CTGAN",
     "DPCTGAN",
     "DPGAN",
@@ -68,26 +84,37 @@ __all__ = [
     "Column",
     "Combinations",
     "Evaluation",
+    "ForeignKey",
     "GaussianCopula",
     "Generator",
     "GeneratorState",
     "IdentifierWarning",
     "Independent",
+    "LinkedEvaluation",
+    "LinkedTables",
     "Ordered",
+    "PrimaryKey",
     "Range",
+    "Sequences",
     "Statistics",
     "TabDDPM",
     "Table",
+    "Total",
     "Unique",
     "boolean",
     "categorical",
     "continuous",
     "describe",
     "evaluate",
+    "evaluate_linked",
+    "evaluate_sequences",
     "identifier",
     "integer",
     "load",
+    "load_linked",
+    "load_sequences",
     "ordinal",
     "rank",
+    "split_linked",
     "timestamp",
 ]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -53,27 +53,46 @@ class Cart(Generator):
     even: bool = flag(True, doc=EVEN)
     seed: int = whole(0, least=0, doc="random seed of the fit")
 
+    conditional: ClassVar[bool] = True
+
     def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> GeneratorState:
+        return self.learn_given(v, layout, 0, rng, watch)
+
+    def learn_given(
+        self,
+        v: np.ndarray,
+        layout: Layout,
+        given: int,
+        rng: np.random.Generator,
+        watch: Watch,
+        people: np.ndarray | None = None,
+    ) -> GeneratorState:
         cells = Discretizer.from_data(layout.variables, v, self.bins)
         codes = cells.encode(v)
-        real_rows = layout.table.fit_to_domain(layout.decode(v))
+        new = [j for variable in layout.variables[given:] for j in variable.columns]
+
+        def decode(variables: np.ndarray) -> np.ndarray:
+            return layout.table.fit_to_domain(layout.decode(variables))[:, new]
+
+        real_rows = decode(v)
         shuffled = np.column_stack(
             [codes[rng.integers(len(v), size=PROBE), i] for i in range(codes.shape[1])]
         )
-        independent_rate = copy_rate(
-            real_rows, layout.table.fit_to_domain(layout.decode(cells.decode(shuffled, rng)))
-        )
-        natural = max(lower_rate(natural_rate(real_rows), len(v)), independent_rate, LEAST / len(v))
+        independent_rate = copy_rate(real_rows, decode(cells.decode(shuffled, rng)))
+        rate = natural_rate(real_rows, people)
+        natural = max(lower_rate(rate, len(v)), independent_rate, LEAST / len(v))
         history: list[dict[str, Any]] = []
         # smaller leaves gain little (Adult: TSTR .917 at 10 rows, .914 at 50) and copy more (24%, 17%; the
         # natural rate is 15%)
         leaf = self.leaf or max(10, math.isqrt(len(v)) // 3)
         while True:
-            state = GeneratorState(
-                {**cells.tensors(), **_trees(codes, cells, layout, leaf, self.seed)}, history=history
-            )
-            drawn = self.draw(state, layout, PROBE, rng, Conditions({}, {}, {}))
-            drawn = layout.table.fit_to_domain(layout.decode(drawn))
+            trees = _trees(codes, cells, layout, leaf, self.seed, given)
+            state = GeneratorState({**cells.tensors(), **trees}, history=history)
+            if given:  # beside the rows they were learned with, where copies are most likely
+                beside = v[rng.integers(len(v), size=PROBE), :given]
+                drawn = decode(self.draw_given(state, layout, beside, rng))
+            else:
+                drawn = decode(self.draw(state, layout, PROBE, rng, Conditions({}, {}, {})))
             history.append({"leaf": leaf, "copies": copy_rate(real_rows, drawn), "natural": natural})
             watch({"kind": "guard", **history[-1]})
             if self.copies is None or history[-1]["copies"] <= self.copies * natural:
@@ -90,23 +109,44 @@ class Cart(Generator):
     def draw(
         self, state: GeneratorState, layout: Layout, n: int, rng: np.random.Generator, conditions: Conditions
     ) -> np.ndarray:
-        t = {name: tensor.numpy() for name, tensor in state.tensors.items()}
         cells = Discretizer.from_tensors(layout.variables, state.tensors)
         allowed = layout.allowed_levels(conditions)
-        codes = np.zeros((n, len(cells.sizes)), dtype=np.int64)
-        share = t["share"] * allowed[0] if 0 in allowed and (t["share"] * allowed[0]).sum() else t["share"]
-        codes[:, 0] = inverse(share, uniforms(n, rng, self.even))
-        for i in range(1, len(cells.sizes)):
+        share = state.tensors["share"].numpy()
+        share = share * allowed[0] if 0 in allowed and (share * allowed[0]).sum() else share
+        first = inverse(share, uniforms(n, rng, self.even))
+        return cells.decode(self._draw_codes(state, cells, first[:, None], rng), rng)
+
+    def draw_given(
+        self, state: GeneratorState, layout: Layout, given: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        cells = Discretizer.from_tensors(layout.variables, state.tensors)
+        k = given.shape[1]
+        padded = np.column_stack([given, np.zeros((len(given), len(cells.sizes) - k))])
+        drawn = cells.decode(self._draw_codes(state, cells, cells.encode(padded)[:, :k], rng), rng)
+        drawn[:, :k] = given
+        return drawn
+
+    def _draw_codes(
+        self, state: GeneratorState, cells: Discretizer, first: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Complete rows of which the first codes are known."""
+        t = {name: tensor.numpy() for name, tensor in state.tensors.items()}
+        codes = np.zeros((len(first), len(cells.sizes)), dtype=np.int64)
+        codes[:, : first.shape[1]] = first
+        for i in range(first.shape[1], len(cells.sizes)):
             leaf = _descend(t, i, codes)
             u = uniforms_within(leaf, rng, self.even)
             # the cells of all leaves are one list; its cumulative counts are searched once for all rows
             begin, end, total = t[f"begin.{i}"][leaf], t[f"begin.{i}"][leaf + 1], t[f"total.{i}"]
             at = np.searchsorted(total, total[begin] + u * (total[end] - total[begin]), side="right") - 1
             codes[:, i] = t[f"cell.{i}"][np.clip(at, begin, end - 1)]
-        return cells.decode(codes, rng)
+        return codes
 
 
-def _trees(codes: np.ndarray, cells: Discretizer, layout: Layout, leaf: int, seed: int) -> dict[str, Tensor]:
+def _trees(
+    codes: np.ndarray, cells: Discretizer, layout: Layout, leaf: int, seed: int, given: int = 0
+) -> dict[str, Tensor]:
+    """A tree for every variable after the first `given` ones, and the shares of variable 0."""
     try:
         from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
     except ImportError:
@@ -115,7 +155,7 @@ def _trees(codes: np.ndarray, cells: Discretizer, layout: Layout, leaf: int, see
     parts: dict[str, np.ndarray] = {
         "share": np.bincount(codes[:, 0], minlength=cells.sizes[0]).astype(np.float64)
     }
-    for i in range(1, len(cells.sizes)):
+    for i in range(max(1, given), len(cells.sizes)):
         ordered = layout.variables[i].ordered
         target = _response(codes[:, i], cells.sizes[i], ordered)
         ranks = [
@@ -213,10 +253,13 @@ def lower_rate(rate: float, n: int) -> float:
     return max(0.0, k - math.sqrt(2 * k)) / n
 
 
-def natural_rate(rows: np.ndarray) -> float:
-    """Return the share of rows that equal another row.
+def natural_rate(rows: np.ndarray, people: np.ndarray | None = None) -> float:
+    """Return the share of rows that equal another row (of another person).
 
     This is the leave-one-out estimate for a new row of the same population.
     """
     _, back, counts = np.unique(row_keys(rows), return_inverse=True, return_counts=True)
+    if people is not None:
+        pairs = np.unique(np.column_stack([back.reshape(-1), people]), axis=0)
+        counts = np.bincount(pairs[:, 0])
     return float((counts[back] > 1).mean())

@@ -73,10 +73,23 @@ def protect(
 ) -> tuple[np.ndarray, Table, Protection]:
     """Return rows without rare values, the table without them, and what a sample is checked against.
 
-    `people` is the person of each row; then people are counted, not rows.
+    `people` is the person of each row; then people are counted, not rows. Rows are left out where cutting
+    off two ordered columns would turn their order around.
     """
+    x, table, protection, valid = protect_cells(x, table, floor, rng, people)
+    return x[valid], table, protection
+
+
+def protect_cells(
+    x: np.ndarray,
+    table: Table,
+    floor: int,
+    rng: np.random.Generator,
+    people: np.ndarray | None = None,
+) -> tuple[np.ndarray, Table, Protection, np.ndarray]:
+    """Return what `protect` returns, with all rows, and which of them keep the order of their columns."""
     if floor <= 1:
-        return x, table, Protection(1)
+        return x, table, Protection(1), np.ones(len(x), dtype=bool)
     whose = np.arange(len(x)) if people is None else people
     number, unit = len(np.unique(whose)), "rows" if people is None else "people"
     if number < 2 * floor:
@@ -124,7 +137,7 @@ def protect(
     for constraint in table.constraints:  # cutting two columns off separately may turn their order around
         if isinstance(constraint, Ordered):
             valid &= constraint.holds(x, table)
-    return x[valid], table, Protection(floor, withheld, bounds, replaced)
+    return x, table, Protection(floor, withheld, bounds, replaced), valid
 
 
 def _values(column: Column, codes: np.ndarray) -> np.ndarray:

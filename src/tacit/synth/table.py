@@ -60,18 +60,24 @@ class Table:
         Override a column by name: `Table.infer(frame, zip="categorical", age=integer(0, 120))`, or, if a name
         is not a Python identifier, `columns={"zip code": "categorical"}`.
         """
-        check_frame(frame)
-        known = {**(columns or {}), **overrides}
-        names = [str(n) for n in frame.columns]
-        check_known(known, names, "Table.infer: there is no column", error=BadParameter)
-        inferred = [_column(frame.iloc[:, i], name, known.get(name)) for i, name in enumerate(names)]
-        table = cls(tuple(_apply_ranges(c, constraints, False) for c in inferred), tuple(constraints))
+        table = cls.infer_columns(frame, constraints, {**(columns or {}), **overrides})
         if not table.modeled:
             raise BadData(
                 "every column is an identifier, so there is nothing to learn. Declare another kind for one "
                 "of them, or add columns."
             )
         return table
+
+    @classmethod
+    def infer_columns(
+        cls, frame: pd.DataFrame, constraints: Sequence[Constraint], known: Mapping[str, str | Column]
+    ) -> Table:
+        """Infer a table of which all columns may be identifiers; `known` columns override it."""
+        check_frame(frame)
+        names = [str(n) for n in frame.columns]
+        check_known(known, names, "Table.infer: there is no column", error=BadParameter)
+        inferred = [_column(frame.iloc[:, i], name, known.get(name)) for i, name in enumerate(names)]
+        return cls(tuple(_apply_ranges(c, constraints, False) for c in inferred), tuple(constraints))
 
     @classmethod
     def declare(cls, columns: Mapping[str, Column], constraints: Sequence[Constraint] = ()) -> Table:
@@ -169,15 +175,20 @@ class Table:
 
 def check_frame(frame: Any) -> None:
     """Raise BadData unless this is a data frame with columns and at least two rows."""
-    if not isinstance(frame, pd.DataFrame):
-        raise BadData(f"expected a pandas DataFrame, got {type(frame).__name__}. pandas.read_csv reads one.")
-    if not len(frame.columns):
-        raise BadData("the table has no columns.")
+    check_columns(frame)
     if len(frame) < MIN_ROWS:
         raise BadData(
             f"the table has {len(frame)} row{'' if len(frame) == 1 else 's'}; at least {MIN_ROWS} are needed "
             "to learn from."
         )
+
+
+def check_columns(frame: Any) -> None:
+    """Raise BadData unless this is a data frame with columns."""
+    if not isinstance(frame, pd.DataFrame):
+        raise BadData(f"expected a pandas DataFrame, got {type(frame).__name__}. pandas.read_csv reads one.")
+    if not len(frame.columns):
+        raise BadData("the table has no columns.")
 
 
 def _apply_ranges(column: Column, constraints: Sequence[Constraint], declares: bool) -> Column:

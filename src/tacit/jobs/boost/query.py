@@ -26,7 +26,7 @@ from ...boost.result import BoostResult
 from ...config import toml
 from ...config.boost import BoostConfig
 from ...errors import BadJob, QueryRefused
-from ...parameters import bad, from_fields, whole
+from ...parameters import bad, choice, from_fields, whole
 from ...parties.ledger import Ledger
 from ...stats.columns import text_of
 from ..stats.queries import DataOptions, Query, StatsVerb, SumOptions
@@ -92,6 +92,14 @@ class BoostPolicy:
     min_rows: int = whole(1, least=1, doc="fewest rows over all parties in a leaf; the job must have as many")
     max_trees: int | None = whole(None, least=1, none=True, doc="most trees of a job")
     max_depth: int | None = whole(None, least=1, none=True, doc="largest depth of a job")
+    reveal: str = choice(
+        "sums", ("sums", "splits"), doc="vertical: what the label holder may learn; 'splits' refuses 'sums'"
+    )
+    min_shared: int = whole(50, least=2, doc="vertical: fewest shared people")
+    min_difference: int = whole(
+        10, least=1, doc="vertical: fewest people by which those of two jobs may differ, if they differ"
+    )
+    max_models: int = whole(20, least=1, doc="vertical: different jobs about the same people")
 
 
 def read_policy(kit: Path | None) -> BoostPolicy:

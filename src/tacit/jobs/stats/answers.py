@@ -4,7 +4,9 @@
                                     {"what": "charged"}                    the account paid for the query
                                     {"what": "answer", "step": 3, "sent": "…", "file": "…"}
                                     {"what": "upload"|"reveal", "step": 3, "among": "…"}   (threshold < 1)
-    STATE/sums-HASH/3.safetensors   the vector that answers step 3
+                                    {"what": "key", "key": "…"}            checks opened sums
+                                    {"what": "opened", "step": 3, "vector": "…"}
+    STATE/sums-HASH/3.safetensors   the vector that answers step 3; opened-3.safetensors: the opened sum
 
 A coordinator cannot reset it: it is keyed by the contract. A party that was killed and restarted reads it
 again, and answers a repeated step with the same vector, noise included.
@@ -39,6 +41,8 @@ class AnswerFile(RecordFile):
         self.uploads: dict[int, str] = {}
         self.reveals: set[int] = set()
         self.asked: set[str] = set()  # questions that are answered once (sum_steps.AsksOnce)
+        self.key: bytes | None = None  # of the tags by which sums are checked (checked_sums.py)
+        self.opened: dict[int, str] = {}  # step: digest of the opened sum
 
     def apply(self, entry: dict[str, Any]) -> None:
         match entry["what"]:
@@ -54,6 +58,10 @@ class AnswerFile(RecordFile):
                 self.uploads[entry["step"]] = entry["among"]
             case "reveal":
                 self.reveals.add(entry["step"])
+            case "key":
+                self.key = bytes.fromhex(entry["key"])
+            case "opened":
+                self.opened[entry["step"]] = entry["vector"]
             case other:
                 raise ValueError(f"unknown entry {other!r}")
 
@@ -72,11 +80,14 @@ class AnswerFile(RecordFile):
     def find(self, step: int) -> tuple[bytes, np.ndarray] | None:
         if step not in self.sent:
             return None
+        sent, digest = self.sent[step]
+        return bytes.fromhex(sent), self._load(f"{step}.safetensors", digest)
+
+    def _load(self, name: str, digest: str) -> np.ndarray:
         from safetensors import SafetensorError
         from safetensors.numpy import load
 
-        file = self.folder / f"{step}.safetensors"
-        sent, digest = self.sent[step]
+        file = self.folder / name
         try:
             content = file.read_bytes()
             vector: np.ndarray = load(content)["vector"]
@@ -84,15 +95,18 @@ class AnswerFile(RecordFile):
             raise BadRun(f"{file} cannot be read: {error}. Restore it from a copy.") from None
         if hashlib.sha256(content).hexdigest() != digest:
             raise BadRun(f"{file} is not the answer that {self.file} records. Restore both from a copy.")
-        return bytes.fromhex(sent), vector
+        return vector
 
-    def keep(self, step: int, sent: bytes, vector: np.ndarray, once: str | None = None) -> None:
+    def _save(self, name: str, vector: np.ndarray) -> str:
         from safetensors.numpy import save
 
         content = save({"vector": np.ascontiguousarray(vector, dtype=np.int64)})
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(self.folder / f"{step}.safetensors", content, 0o600)
-        digest = hashlib.sha256(content).hexdigest()
+        write_atomic(self.folder / name, content, 0o600)
+        return hashlib.sha256(content).hexdigest()
+
+    def keep(self, step: int, sent: bytes, vector: np.ndarray, once: str | None = None) -> None:
+        digest = self._save(f"{step}.safetensors", vector)
         if not self.write(
             lambda: step not in self.sent and once not in self.asked,
             what="answer", step=step, sent=sent.hex(), vector=digest, once=once,
@@ -103,6 +117,21 @@ class AnswerFile(RecordFile):
 
     def has_asked(self, once: str) -> bool:
         return once in self.asked
+
+    def find_key(self) -> bytes | None:
+        return self.key
+
+    def keep_key(self, key: bytes) -> None:
+        if not self.write(lambda: self.key is None, what="key", key=key.hex()):
+            raise ProtocolError(f"another process of {self.party!r} has a key. Run one process per party.")
+
+    def find_opened(self, step: int) -> np.ndarray | None:
+        digest = self.opened.get(step)
+        return None if digest is None else self._load(f"opened-{step}.safetensors", digest)
+
+    def keep_opened(self, step: int, total: np.ndarray) -> None:
+        digest = self._save(f"opened-{step}.safetensors", total)
+        self.write(lambda: step not in self.opened, what="opened", step=step, vector=digest)
 
     def commit(self, step: int) -> RecordedStep:
         return RecordedStep(self, step)

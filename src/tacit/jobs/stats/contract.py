@@ -16,7 +16,9 @@ from typing import Any
 
 from ...errors import BadJob, BadParameter
 from ...parameters import check
+from ...protocols.checked_sums import can_check
 from ...protocols.sum_program import SumProgram, SumRules
+from ...protocols.sum_steps import Repeatable
 
 FORMAT = 1
 
@@ -68,6 +70,7 @@ class SumContract:
             "bound": program.bound,
             "threshold": threshold,
             "adversary": adversary,
+            "checked": threshold == 1 and is_checked(program, len(parties)),
             "data": dict(data or {}),
         }
         try:
@@ -96,7 +99,9 @@ class SumContract:
     def rules(self, within: float | None = None, tries: int = 3) -> SumRules:
         t = self.tables
         return check(
-            SumRules(self.digest, tuple(t["parties"]), t["threshold"], t["adversary"], within, tries)
+            SumRules(
+                self.digest, tuple(t["parties"]), t["threshold"], t["adversary"], within, tries, t["checked"]
+            )
         )
 
     def check_offer(self, offered: str) -> None:
@@ -119,6 +124,16 @@ class SumContract:
             "the coordinator's query is not the agreed one. It differs in: "
             f"{'; '.join(found[:8]) or 'its form'}. Nothing was read or sent."
         )
+
+
+def is_checked(program: SumProgram[Any, Any], parties: int) -> bool:
+    """Return whether parties repeat the coordinator's part, where every sum is over all of them."""
+    return (
+        isinstance(program, Repeatable)
+        and program.is_repeatable
+        and program.max_steps > 1
+        and can_check(program, parties)
+    )
 
 
 def _flatten(tables: Mapping[str, Any], prefix: str = "", depth: int = 3) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from ...parameters import bad
 from ...parties.ledger import Ledger
 from ...results import JobResult
 from ...stats import table_one
-from ...stats.columns import is_number, levels_of, text_of
+from ...stats.columns import is_number_type, levels_of, text_of
 from ...stats.description import ALL, DescribeProgram, Descriptions
 from ...stats.noisy import NoisyProgram, check_privacy
 from ...stats.table_one import TableOptions
@@ -227,7 +227,8 @@ def describe_program(
     declared = dict(categories) if isinstance(categories, Mapping) else dict.fromkeys(categories)
     names = [c for c in names if c != by]
     need_columns(frames, [*names, *declared, *([by] if by else [])], owner)
-    numeric = [c for c in names if c not in declared and all(is_number(f[c]) for f in frames.values())]
+    kinds = [f.dtypes for f in frames.values()]
+    numeric = [c for c in names if c not in declared and all(is_number_type(k[c]) for k in kinds)]
     found = {c: levels(frames, c, declared.get(c), owner) for c in names if c not in numeric}
     group = None if by is None else (by, levels(frames, by, declared.get(by), owner)[1])
     return DescribeProgram(tuple(numeric), tuple(found.values()), group, tuple(map(float, quantiles)))

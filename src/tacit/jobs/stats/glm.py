@@ -56,7 +56,8 @@ def glm(
     `weight_kind` is "variance" or
     "frequency". `l2` and `l1` penalize −log-likelihood/n by l2/2·Σβ² + l1·Σ|β|, without the intercept.
 
-    `robust`: "HC0", "HC1" (heteroscedasticity) or "site" (clustered by party, at least 3). `firth=True`
+    `robust`: "HC0", "HC1" (heteroscedasticity; HC1 is n / (n − p) times HC0 in every family, where
+    statsmodels has that factor for OLS only) or "site" (clustered by party, at least 3). `firth=True`
     reduces bias and gives finite estimates for separated outcomes (logistic models). `levels` declares the
     levels of categorical columns in their order; others are discovered by a sum and sorted. Rows with missing
     values are left out and counted; `missing="error"` refuses them. `max_rounds` is 10 (25 with Firth).

@@ -100,7 +100,7 @@ async def party(
         if not table:
             table.append(read())
         ready.set()
-        return Ready(WITHHELD, WITHHELD, [], 0, 0)  # how many rows there are is a sum of its own
+        return Ready(WITHHELD, WITHHELD, [], 0, 0, "")  # how many rows there are is a sum of its own
 
     async def work() -> None:
         await ready.wait()

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
+import torch
 
 from ...crypto.agree import Identity
 from ...guard.secagg import SecAgg
@@ -31,6 +32,7 @@ from ...parties.forms import ALIGN
 from ...parties.ledger import Ledger
 from ...parties.party import Party
 from ...protocols import secagg, sum_of_all, sum_program
+from ...protocols.checked_sums import OPENED, TAGS
 from ...protocols.sum_program import KeptAnswers, SumProgram, SumStep
 from ...protocols.summing import MaskedVector
 from ...runtimes.choose import allowed_runtimes, choose_runtime
@@ -38,7 +40,7 @@ from ...runtimes.inprocess import InProcess
 from ...runtimes.processes import Processes
 from ...stats.privacy import Private
 from ...stats.tables import check_frames, to_plain
-from .contract import SumContract
+from .contract import SumContract, is_checked
 from .parties import coordinator, member, party
 
 R = TypeVar("R")
@@ -158,6 +160,8 @@ class _Counting:
         self.max_steps, self.bound, self.local = program.max_steps, program.bound, program.local
         self.length = program.length
         self.steps = self.numbers = self.up = self.down = 0
+        self.tags = TAGS if stage.threshold == 1 and is_checked(program, parties) else 0
+        self.before = 0  # numbers in the last sum, which is sent with the next step
         # by the length of a vector, and whether it is the first
         self.traffic: dict[tuple[int, bool], tuple[int, int]] = {}
         self.heads: dict[tuple[Any, ...], int] = {}  # bytes of a message besides its vectors
@@ -196,14 +200,18 @@ class _Counting:
 
     def _count(self, down: sum_program.Down, length: int) -> None:
         session = bytes(sum_program.SESSION_BYTES)
-        sent = self._size(SumStep(self.steps, session, session, dict(down)))
+        vectors = dict(down)
+        if self.tags and self.steps:
+            vectors[OPENED] = torch.zeros(self.before, dtype=torch.int64)
+        sent = self._size(SumStep(self.steps, session, session, vectors))
+        self.before = length + self.tags
         self.steps += 1
         self.numbers += length
         self.down += sent * self.parties
         if self.parties >= 2 and length:
             begins = self.steps == 1
-            if (length, begins) not in self.traffic:
-                self.traffic[length, begins] = self._traffic(length, begins)
-            up, received = self.traffic[length, begins]
+            if (self.before, begins) not in self.traffic:
+                self.traffic[self.before, begins] = self._traffic(self.before, begins)
+            up, received = self.traffic[self.before, begins]
             self.up += up
             self.down += received

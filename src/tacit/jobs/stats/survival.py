@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ...errors import BadData
+from ...errors import BadData, QueryRefused
 from ...parameters import bad
 from ...parties.ledger import Ledger
 from ...stats import curves
@@ -20,6 +20,7 @@ from ...stats.site_logrank import SiteLogrank, SiteLogrankProgram
 from ...stats.survival_result import Curves, LogRank
 from ...stats.tables import check_frames
 from . import private_survival
+from .describe import LEAST, check_count
 from .glm import SITE, add_site, with_sites
 from .run import run_sums
 
@@ -35,6 +36,7 @@ def kaplan_meier(
     entry: str | None = None,
     grid: float | Sequence[float] = 1.0,
     level: float = 0.95,
+    min_count: int = LEAST,
     levels: Mapping[str, Sequence[Any]] | None = None,
     missing: str = "drop",
     epsilon: float | None = None,
@@ -48,8 +50,13 @@ def kaplan_meier(
     time of entry if it is not 0. Times are rounded up to a grid, which is opened: multiples of `grid`
     (default 1, one unit of time), or the times it lists. With `epsilon`, the counts are noisy, and `grid`
     must list the times.
+
+    Rows of the table are joined until min_count people have left since the row before, with no event or
+    min_count events. The estimates in a row are those of its time, from all times; `at_risk` is at the
+    beginning of the row. min_count=1 shows every time.
     """
     check_level("kaplan_meier", level)
+    check_count("kaplan_meier", "min_count", min_count)
     if epsilon is not None:
         options = _private(time, event, by, entry, grid, levels, missing, epsilon, delta)
         found = private_survival.count_privately("kaplan_meier", fed, runtime, guard, **options)
@@ -57,10 +64,12 @@ def kaplan_meier(
     counts, ledger, notes = count_lifetimes(
         "kaplan_meier", fed, time, event, by, (), entry, grid, (1,), levels, missing, runtime, guard
     )
-    return conclude_survival(counts, ledger, notes, level)
+    return conclude_survival(counts, ledger, notes, level, min_count)
 
 
-def conclude_survival(counts: LifetimeCounts, ledger: Ledger, notes: tuple[str, ...], level: float) -> Curves:
+def conclude_survival(
+    counts: LifetimeCounts, ledger: Ledger, notes: tuple[str, ...], level: float, least: int
+) -> Curves:
     tables, medians = [], {}
     for k, group in enumerate(counts.groups):
         table = curves.survival_table(
@@ -68,7 +77,7 @@ def conclude_survival(counts: LifetimeCounts, ledger: Ledger, notes: tuple[str, 
         )
         medians[str(group)] = curves.median_time(table)
         tables.append(with_group(table, group))
-    return _curves("survival", tables, counts, ledger, notes, medians)
+    return _curves("survival", tables, counts, ledger, notes, medians, least)
 
 
 def nelson_aalen(
@@ -80,6 +89,7 @@ def nelson_aalen(
     entry: str | None = None,
     grid: float | Sequence[float] = 1.0,
     level: float = 0.95,
+    min_count: int = LEAST,
     smooth: bool = True,
     levels: Mapping[str, Sequence[Any]] | None = None,
     missing: str = "drop",
@@ -93,6 +103,7 @@ def nelson_aalen(
     `epsilon` is as for `kaplan_meier`; tied events then count together.
     """
     check_level("nelson_aalen", level)
+    check_count("nelson_aalen", "min_count", min_count)
     if epsilon is not None:
         options = _private(time, event, by, entry, grid, levels, missing, epsilon, delta)
         found = private_survival.count_privately("nelson_aalen", fed, runtime, guard, **options)
@@ -100,11 +111,11 @@ def nelson_aalen(
     counts, ledger, notes = count_lifetimes(
         "nelson_aalen", fed, time, event, by, (), entry, grid, (1,), levels, missing, runtime, guard
     )
-    return conclude_hazard(counts, ledger, notes, level, smooth)
+    return conclude_hazard(counts, ledger, notes, level, smooth, min_count)
 
 
 def conclude_hazard(
-    counts: LifetimeCounts, ledger: Ledger, notes: tuple[str, ...], level: float, smooth: bool
+    counts: LifetimeCounts, ledger: Ledger, notes: tuple[str, ...], level: float, smooth: bool, least: int
 ) -> Curves:
     tables = [
         with_group(
@@ -115,7 +126,7 @@ def conclude_hazard(
         )
         for k, group in enumerate(counts.groups)
     ]
-    return _curves("hazard", tables, counts, ledger, notes, {})
+    return _curves("hazard", tables, counts, ledger, notes, {}, least)
 
 
 def aalen_johansen(
@@ -129,6 +140,7 @@ def aalen_johansen(
     entry: str | None = None,
     grid: float | Sequence[float] = 1.0,
     level: float = 0.95,
+    min_count: int = LEAST,
     levels: Mapping[str, Sequence[Any]] | None = None,
     missing: str = "drop",
     epsilon: float | None = None,
@@ -142,6 +154,7 @@ def aalen_johansen(
     for `kaplan_meier`.
     """
     check_level("aalen_johansen", level)
+    check_count("aalen_johansen", "min_count", min_count)
     plain = check_causes(cause, causes)
     if epsilon is not None:
         options = _private(time, event, by, entry, grid, levels, missing, epsilon, delta)
@@ -151,7 +164,7 @@ def aalen_johansen(
     counts, ledger, notes = count_lifetimes(
         "aalen_johansen", fed, time, event, by, (), entry, grid, tuple(plain), levels, missing, runtime, guard
     )
-    return conclude_incidence(counts, ledger, notes, level, plain.index(plain_level(cause)))
+    return conclude_incidence(counts, ledger, notes, level, plain.index(plain_level(cause)), min_count)
 
 
 def check_causes(cause: Any, causes: Sequence[Any]) -> list[Any]:
@@ -172,7 +185,7 @@ def _private(
 
 
 def conclude_incidence(
-    counts: LifetimeCounts, ledger: Ledger, notes: tuple[str, ...], level: float, which: int
+    counts: LifetimeCounts, ledger: Ledger, notes: tuple[str, ...], level: float, which: int, least: int
 ) -> Curves:
     tables = [
         with_group(
@@ -183,7 +196,7 @@ def conclude_incidence(
         )
         for k, group in enumerate(counts.groups)
     ]
-    return _curves("incidence", tables, counts, ledger, notes, {})
+    return _curves("incidence", tables, counts, ledger, notes, {}, least)
 
 
 def logrank(
@@ -317,9 +330,21 @@ def check_level(owner: str, level: float) -> None:
 
 def _curves(
     kind: str, tables: list[pd.DataFrame], counts: LifetimeCounts, ledger: Ledger, notes: tuple[str, ...],
-    medians: dict[str, float],
+    medians: dict[str, float], least: int,
 ) -> Curves:  # fmt: skip
+    exits = [c[c > 0] for c in counts.exits[0]]
+    joined = [curves.join_rows(table, left, least) for table, left in zip(tables, exits)]
+    if any(len(a) < len(b) for a, b in zip(joined, tables)):
+        notes = (*notes, f"Times are joined so that no count of events is 1 to {least - 1} (min_count).")
+    hidden = [str(g) for g, table in zip(counts.groups, joined) if not len(table)]
+    if len(hidden) == len(joined):
+        raise QueryRefused(
+            f"no group has {least} events, and smaller counts are not shown. Set min_count=1 if they may be."
+        )
+    if hidden:
+        notes = (*notes, f"Not shown, because of counts below {least}: {', '.join(hidden)}.")
+        medians = {group: value for group, value in medians.items() if group not in hidden}
     return Curves(
-        kind, pd.concat(tables, ignore_index=True), counts.grid, counts.rows, counts.dropped, counts.parties,
+        kind, pd.concat(joined, ignore_index=True), counts.grid, counts.rows, counts.dropped, counts.parties,
         ledger, counts, medians, notes,
     )  # fmt: skip

@@ -14,6 +14,7 @@ from ...stats.lifetimes import LifetimeProgram, check_grid
 from ...stats.site_logrank import SiteLogrankProgram
 from ...stats.survival_result import Curves, LogRank
 from . import private_survival, survival
+from .describe import LEAST, check_count
 from .glm import SITE
 from .model_query import DELTA, need_values, plain_levels, to_strata
 from .queries import StatsVerb
@@ -27,6 +28,7 @@ class CurveOptions:
     entry: str | None = None
     grid: float | list[float] = 1.0
     level: float = 0.95
+    min_count: int = LEAST
     levels: dict = field(default_factory=dict)  # type: ignore[type-arg]  # checked by plain_levels
     missing: str = "drop"
     epsilon: float | None = None
@@ -99,6 +101,7 @@ def _counts(o: Any, strata: Sequence[str], owner: str, levels: Mapping[str, Any]
 def _curve(owner: str) -> Any:
     def build(o: CurveOptions, parties: int) -> Any:
         survival.check_level(f"stats.{owner}", o.level)
+        check_count(f"stats.{owner}", "min_count", o.min_count)
         return _build(o, parties, owner)
 
     return build
@@ -107,14 +110,15 @@ def _curve(owner: str) -> Any:
 def _drawn(o: CurveOptions, program: Any, found: Any, ledger: Ledger) -> Curves:
     if o.epsilon is not None:
         return private_survival.conclude_curves("survival", "kaplan_meier", program, found, ledger, o.level)
-    return survival.conclude_survival(found, ledger, survival.say_opened(program, found, ledger), o.level)
+    notes = survival.say_opened(program, found, ledger)
+    return survival.conclude_survival(found, ledger, notes, o.level, o.min_count)
 
 
 def _cumulated(o: HazardOptions, program: Any, found: Any, ledger: Ledger) -> Curves:
     if o.epsilon is not None:
         return private_survival.conclude_curves("hazard", "nelson_aalen", program, found, ledger, o.level)
     notes = survival.say_opened(program, found, ledger)
-    return survival.conclude_hazard(found, ledger, notes, o.level, o.smooth)
+    return survival.conclude_hazard(found, ledger, notes, o.level, o.smooth, o.min_count)
 
 
 def _incidence(o: IncidenceOptions, program: Any, found: Any, ledger: Ledger) -> Curves:
@@ -124,7 +128,7 @@ def _incidence(o: IncidenceOptions, program: Any, found: Any, ledger: Ledger) ->
             "incidence", "aalen_johansen", program, found, ledger, o.level, which
         )
     notes = survival.say_opened(program, found, ledger)
-    return survival.conclude_incidence(found, ledger, notes, o.level, which)
+    return survival.conclude_incidence(found, ledger, notes, o.level, which, o.min_count)
 
 
 def _ranked(o: LogrankOptions, parties: int) -> Any:

@@ -416,7 +416,7 @@ def _check_simulated(where: str, job: config.Job) -> None:
             f"{where}, train: runtime and landscape are for `tacit run`; the runs of a study are "
             "simulated, side by side. Leave them out."
         )
-    if "weights" in models.table_of(job.model):
+    if isinstance(job.model, models.Pretrained):
         raise BadJob(
             f"{where}: weights are for `tacit run` and `tacit compare`; the runs of a study start from new "
             "models. Leave them out."

@@ -45,11 +45,12 @@ from .hidden_sums import HiddenCounts, HiddenSum
 from .local import Member
 from .objective import balance_classes
 from .party_rows import PartyTable, load_rows, read_party_table
-from .plan import Plan
+from .plan import Plan, digest_constants
 from .preparation_account import PaidAnswers
 from .preparing import PartyPreparation
 from .record import STATISTICS, Record
 from .row_privacy import RowPrivacy
+from .table_defaults import party_l2
 
 log = logging.getLogger("tacit.party")
 ACCEPTED = "accepted.jsonl"  # the contracts this party accepted, in its folder
@@ -239,7 +240,8 @@ class ClientWork:
             rows, held = joining.WITHHELD, joining.WITHHELD
         elif self.is_small:  # it contributes no row, and so its number is nobody's business
             rows, held = joining.TOO_FEW, 0
-        return joining.Ready(rows, held, list(fed.rows.x.shape[1:]), fed.classes or 0, self.mine.task.dim)
+        shape, task = list(fed.rows.x.shape[1:]), self.mine.task
+        return joining.Ready(rows, held, shape, fed.classes or 0, task.dim, digest_constants(task))
 
     @property
     def is_small(self) -> bool:
@@ -325,6 +327,8 @@ class ClientWork:
         # without its statistics a table is encoded by its own: that shows what does not fit, and no more
         fed = load_rows(Path(self.data["folder"])) if self.table is None else self.table.encode(self.pipeline)
         p = balance_classes(p, self.pipeline)
+        if p.l2 is None:  # it follows from the number of rows
+            p = replace(p, l2=party_l2(int(fed.train.sizes[0]), len(p.fed.parties)))
         binding = preparing.bind_statistics(contract.digest, self.statistics)
         shape, classes = list(fed.rows.x.shape[1:]), fed.classes or 0
         if shape != terms["features"] or classes != terms["classes"]:

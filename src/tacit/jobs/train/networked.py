@@ -41,7 +41,7 @@ from .member import member, model_spec, run_alongside
 from .messages import SERVER, MessageTrainer
 from .objective import balance_classes
 from .party_rows import read_layout, save_rows
-from .plan import Plan
+from .plan import Plan, digest_constants
 from .preparing import PartyPreparation
 from .trainer import Records, RoundRecord, RunContext
 
@@ -199,6 +199,11 @@ class NetworkedTrainer(MessageTrainer):
             return (
                 f"its rows have the shape {ready.features}, {ready.classes} classes, and its model "
                 f"{ready.parameters} parameters; the job has {job[0]}, {job[1]} and {job[2]}"
+            )
+        if ready.frozen != digest_constants(self.task):
+            return (
+                "the frozen part of its model is another than the server's. A function that builds a model "
+                "must give the same frozen part in every process"
             )
         if ready.rows == joining.WITHHELD and self.plan.hides_sizes:
             return None

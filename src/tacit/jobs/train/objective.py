@@ -13,7 +13,7 @@ from ...data.federation import Federation
 from ...data.pipeline import Pipeline
 from ...parameters import bad
 from .preparing import program_of
-from .table_defaults import L2, is_linear, recipe_of
+from .table_defaults import default_l2
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -23,12 +23,8 @@ def resolve_loss(config: TrainConfig, fed: Federation) -> dict[str, Any]:
     """Return the loss and the penalty of a run, where the options leave them open."""
     return {
         "loss": config.loss or ("mse" if fed.classes is None else "cross_entropy"),
-        "l2": _default_l2(config, fed) if config.l2 is None else config.l2,
+        "l2": default_l2(config, fed) if config.l2 is None else config.l2,
     }
-
-
-def _default_l2(config: TrainConfig, fed: Federation) -> float:
-    return L2 if is_linear(config.model) and recipe_of(fed, config.runtime) is not None else 0.0
 
 
 def weigh_classes(p: Plan) -> tuple[float, ...] | str | None:

@@ -1,24 +1,22 @@
 """Which rows of a real party's table are held out: a share of them, all rows of some people, or later ones.
 
-Where an ε is claimed, the side of a row, or of all rows of a person, follows from their own values: nobody
-else's presence moves it.
+Where an ε is claimed, the side of a row, or of all rows of a person, follows from their own values
+(data/holding.py): nobody else's presence moves it.
 """
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 
-from ...data.cells import to_text
+from ...data.holding import draw_people, draw_rows, is_drawn
 from ...data.people import hold_out_people, is_late
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from ...data.recipe import Recipe
     from .party_rows import AgreedTable
 
 # the stream of random numbers that decides which rows a party holds back; 0 to 4 are used to partition data
@@ -49,10 +47,10 @@ def split_rows(
             train &= ~np.isin(persons, persons[held])
     elif one_by_one:
         if persons is None:
-            draws = _draw_by_content(frame, agreed.recipe, y, seed)
+            draws = draw_rows(frame, agreed.recipe, y, seed)
         else:
-            draws = [_draw(_identify(text), seed) for text in to_text(frame[agreed.group])]
-        held = np.array([draw < agreed.held_fraction * 2**64 for draw in draws], dtype=bool)
+            draws = draw_people(frame[agreed.group], seed)
+        held = is_drawn(draws, agreed.held_fraction)
         train = ~held
     elif persons is not None:
         rng = np.random.default_rng([seed, HOLDING])
@@ -68,25 +66,3 @@ def split_rows(
 
 def _count_held(rows: int, fraction: float) -> int:
     return min(max(round(fraction * rows), 1 if fraction and rows > 1 else 0), rows - 1)
-
-
-def _draw_by_content(frame: DataFrame, recipe: Recipe, y: torch.Tensor, seed: int) -> list[int]:
-    """Return a number below 2^64 for each row, by its own values: neither its place nor other rows matter."""
-    raw = recipe.raw(frame)
-    codes = [recipe.place_of(name, frame)[:, None] for name in recipe.categories]
-    # one bit pattern for each of NaN and 0
-    content = np.concatenate([np.where(np.isnan(raw), np.nan, raw) + 0.0, *codes, y.numpy()[:, None]], axis=1)
-    return [_draw(row.tobytes(), seed) for row in content]
-
-
-def _identify(person: str) -> bytes:
-    """Return the same for an id whether its column was read as numbers or, because of others, as texts."""
-    try:
-        return f"person {float(person)!r}".encode()
-    except ValueError:
-        return f"person {person}".encode()
-
-
-def _draw(content: bytes, seed: int) -> int:
-    digest = hashlib.blake2b(content, key=f"held {seed}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big")

@@ -18,6 +18,7 @@ from ...audit.poisoning import Adversaries
 from ...config import conflicts
 from ...config.train import BALANCED, TrainConfig, to_tables
 from ...config.train import MIN_ROWS as MIN_ROWS
+from ...crypto.digest import Digests
 from ...data.federation import Federation, check_one_label
 from ...data.subgroups import Subgroups, attach
 from ...engine.evaluation import Rules
@@ -31,7 +32,7 @@ from ...runtimes.cohort import Run
 from ..devices import device_for
 from . import guards
 from .objective import count_labels, resolve_loss, weigh_classes
-from .table_defaults import fit_model, recipe_of, table_defaults
+from .table_defaults import choose_model, fit_model, recipe_of, table_defaults
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -266,6 +267,7 @@ def make_plan(fed: Federation, *, label: str = "", skew: str = "", **options: An
         hint = "A Dataset becomes one by .split(10) or .by(column)." if hasattr(fed, "split") else ""
         must_be = "a Federation: tacit.data.digits().split(10), or dataset.by(column)"
         raise bad("train", "fed", type(fed).__name__, must_be, hint)
+    options = choose_model(options, fed)
     config = TrainConfig.of(**options)
     if preset := table_defaults(config, fed, options):
         config = TrainConfig.of(**options | preset)
@@ -446,8 +448,27 @@ def prepare_stack(plans: Sequence[Plan]) -> tuple[Task, list[State]]:
     starts = {first.seed: start}
     for p in plans:
         if p.seed not in starts:
-            starts[p.seed] = make_task(p).initial()
+            other = make_task(p)
+            _check_same_constants(task, other, p.seed)
+            starts[p.seed] = other.initial()
     return task, [starts[p.seed] for p in plans]
+
+
+def _check_same_constants(task: Task, other: Task, seed: int) -> None:
+    ours, theirs = task.constants(), other.constants()
+    differ = [name for name, value in ours.items() if not torch.equal(value, theirs[name])]
+    if differ:
+        raise BadParameter(
+            f"train: runs with several seeds share the frozen part of a model, and {differ[0]!r} is another "
+            f"with seed {seed}. Build the frozen part once, outside the function that builds the model, or "
+            "run one seed at a time."
+        )
+
+
+def digest_constants(task: Task) -> str:
+    """Return a digest of what all parties must have, because it is never sent; "" if there is nothing."""
+    constants = task.constants()
+    return Digests(constants).of().hex() if constants else ""
 
 
 def make_task(p: Plan) -> Task:

@@ -4,8 +4,11 @@ The values were chosen on tables other than those of `benchmarks/tables.py`, whi
 docs/how-to-learn-from-tables.md describes the procedure.
 
 - Linear models: FedLBFGS. The mean of the parties' gradients is the gradient of the pooled rows, so unequal
-  parties do not matter, and 30 rounds end at the optimum. λ = 0.001 is small enough for rare categories and
-  large enough for a few hundred rows.
+  parties do not matter, and 30 rounds end at the optimum. λ = 10/n, for n training rows of all parties: the
+  fewer rows, the stronger the penalty. A real party does not know n. With n_k rows of its own and K parties
+  it takes λ_k = 10/(K·n_k), and the mean by rows, Σ (n_k/n)·λ_k, is 10/n.
+- Linear models with another algorithm, with noise or with a part of the parties in a round: λ = 0.001,
+  because the λ_k of such parties would not average to 10/n, or tell how many rows ε hides.
 - Networks: one local step and Adam at the server. The mean of the parties' steps is a step on a batch of the
   pooled rows, so parties do not drift apart, whatever their sizes. Early stopping by the loss of held-out
   rows ends a run.
@@ -27,7 +30,8 @@ from ...guard import Noise
 from .elsewhere import Deployed
 from .party_rows import read_layout
 
-L2 = 1e-3  # λ of linear models on tables
+L2 = 1e-3  # λ of linear models on tables, where it does not follow from the number of rows
+L2_ROWS = 10.0  # λ·n of linear models on tables
 LINEAR: dict[str, Any] = {
     "algorithm": algorithms.FedLBFGS(),
     "rounds": 30,
@@ -74,6 +78,15 @@ def recipe_of(fed: Federation, runtime: Any) -> Recipe | None:
     return None
 
 
+def choose_model(options: Mapping[str, Any], fed: Federation) -> dict[str, Any]:
+    """Return the options with a model: the given one, or the one to begin with for these rows."""
+    if options.get("model") is not None:
+        return dict(options)
+    if recipe_of(fed, options.get("runtime")) is None:
+        return {**options, "model": models.MLP()}
+    return {**options, "model": models.Linear() if fed.classes is None else models.Logistic()}
+
+
 def table_defaults(config: TrainConfig, fed: Federation, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a run on a table that `given`, the user's options, leave open.
 
@@ -100,6 +113,24 @@ def table_defaults(config: TrainConfig, fed: Federation, given: Mapping[str, Any
     if "stop_by" in preset:
         preset["stop_by"] = _stop_by(config, fed)
     return {name: value for name, value in preset.items() if name not in chosen}
+
+
+def default_l2(config: TrainConfig, fed: Federation) -> float | None:
+    """Return λ where it is left open: of linear models on tables, else 0.
+
+    None: every real party computes its own from its rows (`party_l2`).
+    """
+    if not is_linear(config.model) or recipe_of(fed, config.runtime) is None:
+        return 0.0
+    is_full_gradient = type(config.algorithm) is algorithms.FedLBFGS and config.per_round in (None, len(fed))
+    if not is_full_gradient or not _is_plain(config):
+        return L2
+    return None if isinstance(config.runtime, Deployed) else L2_ROWS / int(fed.train.sizes.sum())
+
+
+def party_l2(rows: int, parties: int) -> float:
+    """Return λ_k of a real party: the mean of all, weighted by rows, is L2_ROWS / (all rows)."""
+    return L2_ROWS / (parties * max(1, rows))
 
 
 def _has_embeddings(model: Any, fed: Federation, recipe: Recipe) -> bool:

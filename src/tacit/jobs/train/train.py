@@ -23,6 +23,7 @@ from ...config.signature import with_options
 from ...config.train import OPTIONS
 from ...data.federation import Federation
 from ...engine.metrics import is_better, judged_by
+from ...engine.task import Task
 from ...errors import BadRun, BudgetSpent
 from ...guard import Guard, Noise
 from ...parameters import bad
@@ -50,6 +51,7 @@ from .plan import Plan, make_plan, prepare_stack
 from .preparing import record_label_counts, record_sums, simulated_program
 from .simulated import SimulatedTrainer, all_parties
 from .stopping import EarlyStopping, without_best
+from .table_defaults import L2_ROWS
 from .trainer import PENDING, RoundRecord, RunContext, Trainer
 
 if TYPE_CHECKING:
@@ -183,7 +185,7 @@ class _Training:
         (directory,), (job,) = self.directories, self.jobs
         assert directory is not None
         _check_same_job(directory, job)
-        prints = fingerprints(self.first, self.starts[0])
+        prints = fingerprints(self.first, self.starts[0], self.task)
         journal, state, metadata = Journal.resume(
             directory, self.watch, lambda events: _check_same_inputs(directory, events, prints)
         )
@@ -207,7 +209,7 @@ class _Training:
             elif not events and not (directory / "job.toml").exists():
                 self.journals.append(Journal.create(directory, job, self.watch))
             else:
-                check = partial(_check_same_inputs, directory, now=fingerprints(p, self.starts[i]))
+                check = partial(_check_same_inputs, directory, now=fingerprints(p, self.starts[i], self.task))
                 self.journals.append(Journal.rewind(directory, events, self.watch, check))
                 states[i] = states[i] or (load_state(directory)[0] if events else None)
         return states if all(s is not None for s in states) else [], metadata
@@ -228,7 +230,7 @@ class _Training:
                 rounds=p.rounds,
                 **({} if p.metric is None else {"metric": p.metric}),
                 effective_update=p.effective_update,
-                fingerprints=fingerprints(p, self.starts[i])
+                fingerprints=fingerprints(p, self.starts[i], self.task)
                 if self.directories[i] is not None and p.private is None
                 else {},
                 model={"name": models.name_of(p.model), "parameters": self.task.dim},
@@ -486,7 +488,8 @@ def _describe_preset(p: Plan) -> list[str]:
     if not p.preset:
         return []
     values = ", ".join(f"{name}={getattr(p, name)!r}" for name in p.preset if name != "l2")
-    return [f"chosen for this table (options you give replace them): {values}, l2={p.l2:g}"]
+    l2 = f"{L2_ROWS:g}/(training rows of all parties)" if p.l2 is None else f"{p.l2:.3g}"
+    return [f"chosen for this table (options you give replace them): {values}, l2={l2}"]
 
 
 def _last_metrics(events: list[Event], asked: str | None, best_round: int = 0) -> dict[str, Any]:
@@ -598,7 +601,7 @@ def _note_divergence(journal: Journal, p: Plan, r: int) -> None:
         )
 
 
-def fingerprints(p: Plan, start: State) -> dict[str, str]:
+def fingerprints(p: Plan, start: State, task: Task) -> dict[str, str]:
     """Return digests of the rows, their partition and the initial model: a resumed run must have the same."""
 
     def digest(*tensors: torch.Tensor) -> str:
@@ -612,7 +615,7 @@ def fingerprints(p: Plan, start: State) -> dict[str, str]:
 
     return {
         "data": digest(*p.fed.rows, *p.fed.train, *p.fed.held, *p.fed.test),
-        "model": digest(*start.values()),
+        "model": digest(*start.values(), *task.constants().values()),
     }
 
 

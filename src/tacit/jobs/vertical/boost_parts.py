@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -221,6 +221,40 @@ def _hold(left: np.ndarray, conditions: tuple[tuple[int, bool], ...]) -> np.ndar
     return out
 
 
+@dataclass(frozen=True)
+class HelperPart:
+    """What the helper has after training: whom it helped, and with which trees, by a digest."""
+
+    party: str
+    parties: tuple[str, ...]
+    label_at: str
+    rows: int
+    job: str
+    mark: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"format": FORMAT, "kind": KIND, "is_helper": True, **asdict(self)}
+
+    def write(self, folder: Path) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / "part.json", json.dumps(self.to_dict(), ensure_ascii=False), mode=0o600)
+        return folder
+
+    @classmethod
+    def from_dict(cls, t: Mapping[str, Any], where: str) -> HelperPart:
+        try:
+            if t["kind"] != KIND or t["format"] != FORMAT:
+                raise ValueError(f"format {t['format']} of {t['kind']!r:.40}")
+            names = tuple(map(str, t["parties"]))
+            if t["label_at"] not in names or len(names) < 2:
+                raise ValueError("a label at no party")
+            return cls(
+                str(t["party"]), names, str(t["label_at"]), int(t["rows"]), str(t["job"]), str(t["mark"])
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadData(f"{where} is no part of boosted trees, or it is damaged: {error!r:.200}.") from None
+
+
 def is_part(folder: str | Path) -> bool:
     """Whether a folder has a party's part of boosted trees."""
     try:
@@ -230,7 +264,8 @@ def is_part(folder: str | Path) -> bool:
     return isinstance(content, dict) and content.get("kind") == KIND
 
 
-def read_part(folder: str | Path) -> BoostPart:
+def read_any(folder: str | Path) -> BoostPart | HelperPart:
+    """Read a party's part, or the helper's."""
     file = Path(folder) / "part.json"
     if not file.is_file():
         raise MissingFiles(f"there is no part of boosted trees in {folder}: part.json is missing.")
@@ -238,7 +273,16 @@ def read_part(folder: str | Path) -> BoostPart:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise BadData(f"{file} cannot be read: {error}.") from None
+    if isinstance(content, dict) and content.get("is_helper") is True:
+        return HelperPart.from_dict(content, str(file))
     return BoostPart.from_dict(content, str(file))
+
+
+def read_part(folder: str | Path) -> BoostPart:
+    part = read_any(folder)
+    if isinstance(part, HelperPart):
+        raise BadData(f"{folder} contains the part of the helper, which has no columns.")
+    return part
 
 
 def make_part(

@@ -5,6 +5,7 @@ The protocol is `mpc/histograms.py`, the trees are `boost/vertical_grower.py`; h
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
@@ -129,9 +130,8 @@ async def hold_columns(
 ) -> dict[str, Any]:
     """A holder of columns. Returns its splits, and the shape of the trees."""
     own = OwnBins.from_dict(bins)
-    terms = make_terms(
-        names, label_at, helper, len(codes), settings, await _learn_outputs(me, label_at, settings)
-    )
+    outputs = await _learn_outputs(me, label_at, settings)
+    terms = make_terms(names, label_at, helper, len(codes), settings, outputs)
     stamp(me, settings)
     cells, splits = codes.numpy(), list[OwnSplit]()
     order = _shuffle(me, cells.shape[1])  # others do not know which column is which
@@ -144,7 +144,8 @@ async def hold_columns(
     layout = Layout((own.bins.widths[order] + 1).tolist(), own.bins.is_category[order].tolist())
     shapes = await histograms.hold_columns(me, terms, cells[:, order], layout, sides)
     trees = check_shapes(shapes, len(names), names.index(me.name), len(splits))
-    return {"splits": [s.to_dict(own.bins) for s in splits], "trees": trees, "rows": len(codes)}
+    plain = [s.to_dict(own.bins) for s in splits]
+    return {"splits": plain, "trees": trees, "rows": len(codes), "outputs": outputs}
 
 
 def _shuffle(me: Party, count: int) -> np.ndarray:
@@ -223,7 +224,7 @@ async def hold_label(
     shapes = TreeShapes(
         *([torch.tensor(getattr(t, key), dtype=torch.int32) for t in grown.trees] for key in _SHAPE)
     )
-    await side.finish(shapes)
+    await side.finish(shapes, mark_shapes(grown.trees))
     return {
         "splits": [s.to_dict(own.bins) for s in grown.splits],
         "trees": [asdict(t) for t in grown.trees],
@@ -240,8 +241,8 @@ _SHAPE = ("left", "owner", "split")
 
 async def help_all(
     me: Party, names: Sequence[str], label_at: str, helper: str, settings: Mapping[str, Any], rows: int
-) -> None:
-    """The helper: deals randomness, and with reveal="splits" finds splits."""
+) -> str:
+    """The helper: deals randomness, and with reveal="splits" finds splits. Returns the trees' digest."""
     stamp(me, settings)
     terms = make_terms(names, label_at, helper, rows, settings, await _learn_outputs(me, label_at, settings))
     rules = make_rules(settings).split
@@ -255,7 +256,13 @@ async def help_all(
     def search(layout: Layout, sums: np.ndarray, usable: np.ndarray | None) -> list[tuple[float, bytes]]:
         return find_records(layout.widths, layout.is_category, sums, usable, rules, scale)
 
-    await histograms.help_sums(me, terms, multiply_words, search)
+    return await histograms.help_sums(me, terms, multiply_words, search)
+
+
+def mark_shapes(trees: Sequence[VerticalTree]) -> str:
+    """A digest of the shape of the trees: the same at all parties of a model."""
+    plain = [[t.left, t.owner, t.split] for t in trees]
+    return hashlib.sha256(json.dumps(plain).encode()).hexdigest()
 
 
 def to_trees(entries: Sequence[Mapping[str, Any]]) -> list[VerticalTree]:

@@ -107,19 +107,23 @@ async def match_rows(
     holders: Sequence[str],
     kit: str,
     wanted: Sequence[str] | None = None,
+    needed: Sequence[str] | None = None,
 ) -> Matched:
     """Read this party's table, align it with the others', and check that the order is the same.
 
-    `wanted`: the columns to read; None: all but those it drops.
+    `wanted`: the columns to read; None: all but those it drops. `needed`: those that must have values in a
+    row; None: all.
     """
     frame = read_table(file, ids=(entry["id"],))
     known = list(map(str, frame.columns))
-    for name in (*entry.get("drop", ()), entry["id"], *(wanted or ())):
+    for name in (*entry.get("drop", ()), entry["id"], *(wanted or ()), *(needed or ())):
         if name not in known:
             raise BadData(f"{file} has no column {name!r}. {nearest(name, known)}")
     kept = [c for c in known if c not in entry.get("drop", ())]
     frame = frame[kept if wanted is None else list(dict.fromkeys([entry["id"], *wanted]))]
-    frame, notes = take_complete_rows(frame, me.name, entry["id"], entry.get("duplicates", "refuse"))
+    frame, notes = take_complete_rows(
+        frame, me.name, entry["id"], entry.get("duplicates", "refuse"), needed=needed
+    )
     alignment = await align_rows(
         me, frame[entry["id"]].tolist(), parties=list(holders), policy=policy_in(kit)
     )

@@ -231,7 +231,9 @@ def make_part(
     metrics = {}
     if "residual_variance" in result.get("checks", {}):
         left, std = result["checks"]["residual_variance"], result["label"][1]
-        metrics = {"r2": 1 - left, "sigma": std * math.sqrt(max(left, 0.0) * rows / result["freedom"])}
+        deviance = max(left, 1e-300) * rows * std**2
+        metrics = {"r2": 1 - left, "sigma": math.sqrt(deviance / result["freedom"])}
+        metrics |= likelihood_metrics(deviance, rows, rows - result["freedom"])
     part = RegressionPart(
         party,
         family,
@@ -273,3 +275,14 @@ COLLINEAR = (
     "are collinear (one follows from the others' columns), or the label is separated. Their coefficients are "
     "not determined. Leave one of them out, or use l2."
 )
+
+
+def likelihood_metrics(deviance: float, rows: int, parameters: int) -> dict[str, float]:
+    """Log-likelihood, AIC and BIC of a linear model, as statsmodels' OLS has them, and its deviance."""
+    value = -rows / 2 * (math.log(2 * math.pi * deviance / rows) + 1)
+    return {
+        "deviance": deviance,
+        "loglik": value,
+        "aic": 2 * parameters - 2 * value,
+        "bic": parameters * math.log(rows) - 2 * value,
+    }

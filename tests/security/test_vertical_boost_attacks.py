@@ -1,0 +1,424 @@
+"""Attacks on boosted trees over columns of several parties by their own participants: what they see, what is in
+their memory, and what happens if one of them lies.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import tacit
+from tacit.boost.vertical_bins import OwnBins
+from tacit.config.vertical_boost import VerticalBoostConfig
+from tacit.errors import BadData, PartyFailed, QueryRefused
+from tacit.jobs.boost.query import BoostPolicy
+from tacit.jobs.vertical import boost_programs
+from tacit.jobs.vertical.boost import plain_settings
+from tacit.jobs.vertical.boost_deployed import check_policy
+from tacit.jobs.vertical.boost_parts import read_any
+from tacit.mpc import histogram_terms as kinds
+from tacit.mpc.histograms import LabelSide
+from tacit.mpc.leaf_scores import add_leaves, help_leaves, ideal
+from tacit.parties import decode
+from tacit.runtimes import InProcess
+from tests.security.memory import scan_after, shift
+from tests.security.test_mpc import looks_uniform
+from tests.security.test_regress_with_errors_attacks import Lying, only
+from tests.security.test_regression_attacks import Recorder
+
+NAMES = ["bank", "shop"]
+ROWS = 300
+
+
+def tables(n: int = ROWS) -> tuple[dict[str, pd.DataFrame], np.ndarray]:
+    rng = np.random.default_rng(0)
+    frames = {
+        "bank": pd.DataFrame({"a": rng.normal(size=n)}),
+        "shop": pd.DataFrame({"x": rng.normal(size=n), "z": rng.normal(size=n)}),
+    }
+    y = (frames["bank"]["a"] + 2 * frames["shop"]["x"] + rng.logistic(size=n) > 0).to_numpy(float)
+    return frames, y
+
+
+def programs(**options: Any) -> dict[str, Any]:
+    """The programs as `tacit.boost.train` starts them."""
+    frames, y = tables()
+    config = VerticalBoostConfig(**{"trees": 2, "depth": 2, "bins": 8, "min_rows": 5, **options})
+    shared = {"names": NAMES, "helper": "helper", "settings": plain_settings(config)}
+    own = {n: OwnBins.fit(f, [], config.bins, config.min_rows, n) for n, f in frames.items()}
+    rows = {n: {"codes": torch.from_numpy(own[n].encode(frames[n])), "bins": own[n].to_dict()} for n in NAMES}
+    label = functools.partial(
+        boost_programs.hold_label, y=torch.from_numpy(y), labels=["0", "1"], **shared, **rows["bank"]
+    )
+    shop = functools.partial(boost_programs.hold_columns, label_at="bank", **shared, **rows["shop"])
+    helper = functools.partial(boost_programs.help_all, label_at="bank", rows=ROWS, **shared)
+    return {"bank": label, "shop": shop, "helper": helper}
+
+
+def lie(liar: str, change: Any, **options: Any) -> Any:
+    started = programs(**options)
+    honest = started[liar]
+
+    async def lying(me: Any) -> Any:
+        return await honest(Lying(me, change))
+
+    return InProcess().run_sync({**started, liar: lying})
+
+
+def test_all_that_is_sent_before_the_sums_are_opened_is_uniform() -> None:
+    """`looks_uniform` states its false-alarm probability."""
+    for reveal in ("sums", "splits"):
+        recorder = Recorder()
+        recorder.run_sync(programs(reveal=reveal, trees=6))
+        sent = [(by, to, decode(frame)) for by, to, _, frame in recorder.tap.frames]
+        for kind in ("MaskedCells", "MaskedVectors", "SumCorrections", "SumShares", "PaddedSums"):
+            values = [m.values for _, _, m in sent if m.kind == kind]
+            values = [v for one in values for v in (one if isinstance(one, list) else [one])]
+            assert bool(values) == (kind != ("PaddedSums" if reveal == "sums" else "SumShares"))
+            assert not values or looks_uniform(values), kind
+        to_shop = {m.kind for _, to, m in sent if to == "shop"}
+        wanted = {"LabelShape", "TapeKey", "MaskedVectors", "SplitRequest", "TreeShapes"}
+        assert to_shop == wanted | ({"PadKey"} if reveal == "splits" else set())
+        to_bank = {m.kind for by, to, m in sent if to == "bank" and by == "shop"}
+        assert to_bank == {"CellLayout", "MaskedCells", "SplitSides"} | (
+            {"SumShares"} if reveal == "sums" else set()
+        )
+        bits = [v for _, _, m in sent if m.kind == "SplitSides" for v in (m.masked, m.share)]
+        assert looks_uniform([*bits, *(m.members for _, _, m in sent if m.kind == "SplitRequest")])
+
+
+def test_the_label_holder_learns_sides_of_the_rows_of_its_node_only() -> None:
+    """What it computes from the messages is False outside of the node, and the shop's split inside of it."""
+    seen = []
+    before = LabelSide.sides
+
+    async def watched(self: Any, name: str, records: Any, members: np.ndarray, serials: Any = ()) -> Any:
+        out = await before(self, name, records, members, serials)
+        seen.append((members, out))
+        return out
+
+    LabelSide.sides = watched  # type: ignore[method-assign]
+    try:
+        InProcess().run_sync(programs(trees=4, depth=3))
+    finally:
+        LabelSide.sides = before  # type: ignore[method-assign]
+    assert len(seen) > 3
+    for members, left in seen:
+        assert not (left & ~members).any()
+        assert (left.sum(axis=1) >= 5).all()
+        assert ((members & ~left).sum(axis=1) >= 5).all()
+
+
+def patterns_of(bins: OwnBins) -> list[bytes]:
+    """The cuts of a column as they could be in memory: neighbors as numbers, and each as text."""
+    out = []
+    for feature in bins.bins.features:
+        cuts = feature.cuts or ()
+        for kind in (np.float32, np.float64):
+            pair = np.asarray(cuts[:2], dtype=kind).tobytes()
+            out += [pair, np.asarray(cuts[-2:], dtype=kind).tobytes()]
+        out += [repr(float(c)).encode() for c in cuts]
+    return out
+
+
+@pytest.mark.parametrize("reveal", ["sums", "splits"])
+def test_no_foreign_threshold_is_in_a_message(reveal: str) -> None:
+    frames, _ = tables()
+    recorder = Recorder()
+    recorder.run_sync(programs(reveal=reveal))
+    for owner, column in (("shop", "x"), ("bank", "a")):
+        bins = OwnBins.fit(frames[owner], [], 8, 5, owner)
+        sent = b"".join(bytes(frame) for by, to, _, frame in recorder.tap.frames if to != owner)
+        assert len(sent) > 1000
+        # 8 bytes or more: a random hit in 1 MB has a probability below 1e-12
+        assert not any(pattern in sent for pattern in patterns_of(bins))
+        assert f'"{column}"'.encode() not in sent
+
+
+@pytest.mark.slow
+def test_no_foreign_threshold_is_in_the_memory_of_a_party() -> None:
+    """Each party runs in a process of its own, which searches its memory at the end. The owner's process has
+    its thresholds, so the search finds what is there. A pattern has at least 8 bytes: in 4 GB of memory a
+    random hit has a probability below 1e-9.
+    """
+    used = InProcess().run_sync(programs())
+    frames, _ = tables()
+    patterns = []
+    for name in NAMES:
+        split = next(s for s in used[name]["splits"] if s["below"] is not None)
+        cuts = next(
+            f.cuts
+            for f in OwnBins.fit(frames[name], [], 8, 5, name).bins.features
+            if f.name == split["column"]
+        )
+        pairs = [np.asarray(cuts[:2], dtype=kind).tobytes() for kind in (np.float32, np.float64)]
+        text = repr(split["below"]).encode()
+        assert len(text) >= 8
+        patterns += [shift(p) for p in (text, *pairs)]
+    started = {
+        name: functools.partial(
+            scan_after,
+            program=f"tacit.jobs.vertical.boost_programs:{program.func.__name__}",
+            patterns=patterns,
+            **program.keywords,
+        )
+        for name, program in programs().items()
+    }
+    results = tacit.Processes().run_sync(started)
+    assert results["bank"]["found"][0]
+    assert results["shop"]["found"][3]
+    assert not any(results["bank"]["found"][3:])
+    assert not any(results["shop"]["found"][:3])
+    assert not any(results["helper"]["found"])
+
+
+@pytest.mark.parametrize(
+    ("liar", "change", "words"),
+    [
+        (
+            "shop",
+            only(kinds.SumShares, lambda m: kinds.SumShares(m.values + 1)),
+            "the sums of 'shop' do not add up",
+        ),
+        (
+            "helper",
+            only(kinds.SumCorrections, lambda m: kinds.SumCorrections([v + 1 for v in m.values])),
+            "the sums of 'shop' do not add up",
+        ),
+        (
+            "shop",
+            only(kinds.SumShares, lambda m: kinds.SumShares(m.values[:, :-1])),
+            "'shop' sent sums of shape",
+        ),
+        (
+            "shop",
+            only(kinds.MaskedCells, lambda m: kinds.MaskedCells(m.start, m.values.double())),
+            "'shop' sent masked cells of shape .* torch.float64",
+        ),
+        (
+            "shop",
+            only(kinds.MaskedCells, lambda m: kinds.MaskedCells(7, m.values)),
+            "'shop' sent its masked cells in another order",
+        ),
+        (
+            "shop",
+            only(kinds.CellLayout, lambda m: kinds.CellLayout(m.settings, [10**6], [False])),
+            "'shop' announced columns with cells that no table has",
+        ),
+        (
+            "shop",
+            only(kinds.CellLayout, lambda m: kinds.CellLayout("{}", m.widths, m.is_category)),
+            "have different settings",
+        ),
+        (
+            "shop",
+            only(kinds.SplitSides, lambda m: kinds.SplitSides(m.masked[:, 1:], m.share)),
+            "'shop' sent sides of shape",
+        ),
+        (
+            "bank",
+            only(kinds.MaskedVectors, lambda m: kinds.MaskedVectors(m.values.repeat(9, 1))),
+            "'bank' asked for 18 sums; the agreed trees need at most 8",
+        ),
+        (
+            "bank",
+            only(kinds.MaskedVectors, lambda m: kinds.MaskedVectors(m.values[:, 1:])),
+            "'bank' sent masked numbers of shape",
+        ),
+        (
+            "bank",
+            only(kinds.SumRequest, lambda m: kinds.SumRequest(10**6, [], [], [])),
+            "'bank' asked for more sums than the agreed trees need",
+        ),
+        (
+            "bank",
+            only(kinds.SideRequest, lambda m: kinds.SideRequest("nobody", 1)),
+            "'bank' asked for splits that the agreed trees do not have",
+        ),
+        (
+            "bank",
+            only(
+                kinds.SplitRequest,
+                lambda m: kinds.SplitRequest(m.records.repeat(9, 1), [], m.members.repeat(9, 1)),
+            ),
+            "'bank' asked for 9 splits; the agreed trees have at most 6",
+        ),
+        (
+            "bank",
+            only(
+                kinds.SplitRequest,
+                lambda m: kinds.SplitRequest(torch.full_like(m.records, 200), [], m.members),
+            ),
+            "a split is not one of this party's columns",
+        ),
+        (
+            "bank",
+            only(
+                kinds.TreeShapes,
+                lambda m: kinds.TreeShapes([v * 0 for v in m.left], m.owner, m.split),
+            ),
+            "the label holder sent a split without an owner or children",
+        ),
+        (
+            "bank",
+            only(kinds.TreeShapes, lambda m: kinds.TreeShapes(m.left, m.owner, [v + 99 for v in m.split])),
+            "the label holder sent a split that its owner does not have",
+        ),
+        (
+            "bank",
+            only(boost_programs.LabelShape, lambda m: boost_programs.LabelShape(500)),
+            "'bank' announced 500 trees in each round",
+        ),
+    ],
+)
+def test_a_party_that_lies_about_shapes_or_sums_is_refused(liar: str, change: Any, words: str) -> None:
+    with pytest.raises(PartyFailed, match=words):
+        lie(liar, change)
+
+
+@pytest.mark.parametrize(
+    ("liar", "change", "words"),
+    [
+        (
+            "bank",
+            only(boost_programs.SumUnits, lambda m: boost_programs.SumUnits([0.0, 1.0])),
+            "'bank' sent units that no gradient has",
+        ),
+        (
+            "bank",
+            only(kinds.SumRequest, lambda m: kinds.SumRequest(m.vectors, [5] * len(m.news), m.news, [])),
+            "'bank' sent nodes that do not belong to its sums",
+        ),
+        (
+            "bank",
+            only(kinds.SplitRequest, lambda m: kinds.SplitRequest(m.records, [0] * 3, m.members)),
+            "'bank' sent splits without their pads",
+        ),
+        (
+            "bank",
+            only(
+                kinds.SplitRequest,
+                lambda m: kinds.SplitRequest(m.records, [-1] * len(m.serials), m.members),
+            ),
+            "there is no split -1",
+        ),
+        (
+            "helper",
+            only(
+                kinds.SplitCandidates,
+                lambda m: kinds.SplitCandidates(m.gains, m.records[..., 1:]),
+            ),
+            "'helper' sent splits of shape",
+        ),
+    ],
+)
+def test_a_party_that_lies_about_hidden_splits_is_refused(liar: str, change: Any, words: str) -> None:
+    with pytest.raises(PartyFailed, match=words):
+        lie(liar, change, reveal="splits")
+
+
+def test_a_label_holder_that_deviates_learns_in_which_anonymous_cell_a_row_is() -> None:
+    """The protocol is for semi-honest parties: a label holder that sums a single row's 1 reads its cells. The
+    ledger says so. It is bounded by the number of sums of the agreed trees; names and cuts stay hidden.
+    """
+    frames, _ = tables()
+    codes = OwnBins.fit(frames["shop"], [], 8, 5, "shop").encode(frames["shop"])
+    row, read = 42, {}
+    started = programs()
+
+    async def attacker(me: Any) -> None:
+        settings = started["bank"].keywords["settings"]
+        terms = boost_programs.make_terms(NAMES, "bank", "helper", ROWS, settings, 1)
+        await me.send(["shop", "helper"], boost_programs.LabelShape(1))
+        side = LabelSide(me, terms, lambda v, cells: v @ cells)
+        await side.start()
+        vector = np.zeros((1, ROWS), np.int64)
+        vector[0, row] = 1
+        read["cells"] = (await side.sums(vector))["shop"][0]
+        empty: list[torch.Tensor] = []
+        await side.finish(kinds.TreeShapes(empty, empty, empty), "")
+
+    result = InProcess().run_sync({**started, "bank": attacker})
+    assert result["shop"]["splits"] == []
+    widths = 8 + 1
+    found = np.flatnonzero(read["cells"]) % widths
+    assert sorted(found.tolist()) == sorted(codes[row].tolist())
+    assert "A label holder that deviates can choose numbers and rows" in boost_programs.ASSUMES
+
+
+def test_scores_are_those_of_the_ideal_function_and_all_else_is_uniform() -> None:
+    """Three parties; the receiver is not the first. `looks_uniform` states its false-alarm probability."""
+    g = torch.Generator().manual_seed(0)
+    names = ["a", "b", "c"]
+    own = {n: torch.randint(0, 2, (50, 12), generator=g) for n in names}
+    own["a"] = own["a"] * torch.randint(-(2**40), 2**40, (50, 12), generator=g)
+    outputs = [k % 2 for k in range(12)]
+    recorder = Recorder()
+    started: dict[str, Any] = {
+        n: functools.partial(
+            add_leaves,
+            names=names,
+            helper="h",
+            receiver="b",
+            own=own[n],
+            outputs=outputs,
+            base=0.5 if n == "a" else 0.0,
+        )
+        for n in names
+    }
+    started["h"] = functools.partial(help_leaves, names=names, helper="h")
+    results = recorder.run_sync(started)
+    assert torch.equal(results["b"], ideal(list(own.values()), outputs, 0.5))
+    assert results["a"] is None
+    assert results["c"] is None
+    assert results["h"] == 50
+    sent = [(to, decode(f)) for _, to, _, f in recorder.tap.frames]
+    assert {m.kind for to, m in sent if to == "c"} == {"TapeKey", "MaskedFactors", "Corrections"}
+    assert looks_uniform([v for to, m in sent if to == "c" and m.kind != "TapeKey" for v in m.values])
+
+
+def test_policies_are_checked_before_anything_is_sent() -> None:
+    settings = plain_settings(VerticalBoostConfig(trees=50, depth=5, min_rows=5))
+    policy = BoostPolicy(min_rows=10, max_trees=20, max_depth=4, reveal="splits")
+    with pytest.raises(QueryRefused) as refused:
+        check_policy(policy, settings)
+    for words in ("min_rows is 5", "trees is 50", "depth is 5", "requires 'splits'", "Nothing was sent"):
+        assert words in str(refused.value)
+    check_policy(policy, {**settings, "trees": 20, "depth": 4, "min_rows": 10, "reveal": "splits"})
+
+
+def test_damaged_parts_are_refused(tmp_path) -> None:
+    frames, y = tables()
+    ids = np.arange(ROWS)
+    with_ids = {n: f.assign(id=ids) for n, f in frames.items()}
+    with_ids["bank"]["y"] = y.astype(int)
+    model = tacit.boost.train(with_ids, on="id", label="y", trees=1, depth=2)
+    place = model.save(tmp_path / "model")
+    file = place / "bank" / "part.json"
+    content = json.loads(file.read_text())
+    tree = content["trees"][0]
+    for change in (
+        {"kind": "regression"},
+        {"party": "nobody"},
+        {"objective": "ranking"},
+        {"outputs": 0},
+        {"labels": ["0"]},
+        {"trees": [{**tree, "left": [0] * len(tree["left"])}]},
+        {"trees": [{**tree, "value": [float("nan")] * len(tree["left"])}]},
+        {"trees": [{**tree, "owner": [7] * len(tree["left"])}]},
+        {"splits": [{"column": "a", "missing_left": True, "below": 123.0}]},
+        {"splits": [{"column": "b"}]},
+        {"bins": {"features": [], "merge": [[0]]}},
+    ):
+        file.write_text(json.dumps({**content, **change}))
+        with pytest.raises(BadData, match="is no part of boosted trees, or it is damaged"):
+            read_any(file.parent)
+    file.write_text("[")
+    with pytest.raises(BadData, match="cannot be read"):
+        read_any(file.parent)
