@@ -9,6 +9,7 @@ from .datafly import Datafly
 from .fixed import Fixed
 from .hierarchies import Hierarchy
 from .history import ReleaseHistory
+from .masking import MaskedText, mask_text
 from .models import (
     AverageRisk,
     BetaLikeness,
@@ -60,6 +61,7 @@ __all__ = [
     "KMap",
     "LDiversity",
     "LatticeNode",
+    "MaskedText",
     "Method",
     "Mondrian",
     "Optimal",
@@ -76,6 +78,7 @@ __all__ = [
     "caesar",
     "coding",
     "losses",
+    "mask_text",
     "models",
     "pseudonyms",
     "suggest",
