@@ -60,7 +60,7 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
     "against active adversaries": {"adversary": "active"},
     "without a helper": {"helper": None},
 }
-GENERATORS = ("TVAE", "GAN", "WGAN", "CTGAN", "TabDDPM")
+GENERATORS = ("TVAE", "GAN", "WGAN", "CTGAN", "TabDDPM", "ARGN")
 JOB: dict[str, Any] = {"rounds": 4, "batch_size": 16, "seed": 3, "local_epochs": 1}
 
 

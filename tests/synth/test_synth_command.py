@@ -421,3 +421,63 @@ def test_a_report_holds_out_rows_from_the_generator_and_shows_utility_with_risk(
     for words in ("</html>", "Fidelity", "Privacy", "membership", "exact copies", "<svg"):
         assert words in text, words
     assert {"exact copies", "membership AUC"} <= set(told["scores"])
+
+
+def test_shares_and_conditions_on_the_command_line(folder, capsys):
+    words = [
+        "--out",
+        "made.csv",
+        "--rows",
+        "200",
+        "--share",
+        "sex=F:0.8",
+        "--condition",
+        "smoker=True",
+        "--quiet",
+    ]
+    assert said(capsys, "table.csv", *words)[0] == 0
+    made = pd.read_csv("made.csv")
+    assert (made["sex"] == "F").sum() == 160
+    assert made["smoker"].all()
+
+
+def test_one_saved_network_samples_fairly_and_fills_in_a_table(folder, capsys):
+    fit = ["table.csv", "--model", "argn", "--epochs", "2", "--save", "net.tacit", "--quiet"]
+    assert said(capsys, *fit)[0] == 0
+    fair = ["--load", "net.tacit", "--rows", "600", "--fair", "sex:smoker", "--out", "fair.csv", "--quiet"]
+    assert said(capsys, *fair)[0] == 0
+    shares = pd.read_csv("fair.csv").groupby("smoker")["sex"].apply(lambda s: (s == "F").mean())
+    assert abs(shares[True] - shares[False]) < 0.05
+    holes = pd.read_csv("table.csv")
+    assert holes[["score", "job"]].isna().any().all()
+    code, out, _ = said(capsys, "--load", "net.tacit", "--impute", "table.csv", "--out", "filled.csv")
+    assert code == 0
+    filled = pd.read_csv("filled.csv")
+    assert f"{len(holes)} rows   filled.csv" in out
+    assert not filled.isna().any().any()
+    assert filled["age"].equals(holes["age"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--share", "sex=F"], "expected COLUMN=VALUE:SHARE, got sex=F"),
+        (["--share", "sex=F:2"], "shares between 0 and 1"),
+        (["--fair", "sex:smoker"], "--fair needs a model that predicts any column from the others, and Cart"),
+        (["--impute", "table.csv"], "--impute needs a model"),
+        (["--model", "argn", "--fair", "sex"], "expected COLUMN:COLUMN, like income:sex, got sex"),
+        (["--model", "argn", "--fair", "sex:smokes"], "there is no modeled column 'smokes'"),
+        (["--model", "argn", "--impute", "absent.csv"], "there is no file absent.csv"),
+        (
+            ["--model", "argn", "--impute", "table.csv", "--rows", "5"],
+            "remove --share, --fair, --condition and --rows",
+        ),
+    ],
+)
+def test_what_cannot_be_sampled_is_refused_before_anything_is_written(folder, capsys, words, message):
+    assert message in refused(capsys, "synth", "table.csv", "--out", "made.csv", *words)
+
+
+def test_imputation_never_overwrites_the_table_it_reads(folder, capsys):
+    words = ["table.csv", "--model", "argn", "--impute", "table.parquet", "--out", "table.parquet", "--force"]
+    assert "would be overwritten" in refused(capsys, "synth", *words)

@@ -15,6 +15,14 @@ from ..errors import BadData, BadParameter, MissingFiles
 from ..files import check_new
 from ..parameters import check, from_table, nearest, refuse
 from ..progress import Progress
+from .sampling import (
+    OPTIONS,
+    check_network,
+    check_sampling,
+    check_shares_and_fair,
+    parse_sampling,
+    write_imputed,
+)
 from .verbs import DROP, FORCE, PARAMETER, QUIET, Answer, answer, arg, parse_columns
 
 if TYPE_CHECKING:
@@ -41,8 +49,9 @@ def add(verb: Callable[..., Any]) -> None:
         arg(
             "--model",
             default="cart",
-            help="cart (default), gaussiancopula, bayes, independent, ctgan, tvae, wgan, gan or tabddpm; "
-            "private, with --columns and --rows: mst, aim, pategan, dpctgan or dpgan; case does not matter",
+            help="cart (default), argn, gaussiancopula, bayes, independent, ctgan, tvae, wgan, gan or "
+            "tabddpm; private, with --columns and --rows: mst, aim, pategan, dpctgan or dpgan; case does "
+            "not matter",
         ),
         arg("--epochs", type=int, help="short for --set epochs=N, for models that have epochs"),
         PARAMETER,
@@ -84,6 +93,7 @@ def add(verb: Callable[..., Any]) -> None:
             dest="conditions",
             help="sample only such rows; for a number also COLUMN=LOW..HIGH; may be given several times",
         ),
+        *OPTIONS,
         arg(
             "--seed",
             type=int,
@@ -136,9 +146,11 @@ def _synth(args: argparse.Namespace) -> Answer:
             from ..synth import load
 
             generator, rows = load(args.load), args.rows
+            check_network(args, generator)
         else:
             generator = make_generator(args, insecure_seed=args.insecure_seed)
             _check_private(args, generator)
+            check_network(args, generator)
             read = read_table(args.table, declared=_declared_values(args.columns))
             frame, holdout = _split_holdout(read.drop(columns=_columns_to_drop(args)), args)
             rows = args.rows or len(frame)
@@ -154,10 +166,18 @@ def _synth(args: argparse.Namespace) -> Answer:
                 generator.fit(frame, table, watch=show_event(progress), floor=args.floor, person=args.person)
             fit_seconds = time.monotonic() - started
         conditions = parse_conditions(generator.table, args.conditions)
+        sampling = parse_sampling(args, generator.table, _parse_condition)
         if args.save:
             generator.save(args.save, force=args.force)
-        if args.out:
-            write(generator, rows, conditions, seed, Path(args.out), progress)
+        if args.impute:
+            values = {
+                c.name: list(c.values)
+                for c in generator.table.columns
+                if c.values and all(isinstance(v, str) for v in c.values)
+            }
+            rows = write_imputed(generator, args.impute, values, seed, Path(args.out))
+        elif args.out:
+            write(generator, rows, conditions, seed, Path(args.out), progress, sampling)
     name = type(generator).__name__
     value: dict[str, Any] = {
         "model": name,
@@ -246,7 +266,8 @@ def _check(args: argparse.Namespace) -> None:
     )
     if args.load and not Path(args.load).exists():
         raise MissingFiles(f"synth: there is no file {args.load}. Give --load the file that --save wrote.")
-    if args.load and args.out and args.rows is None:
+    check_sampling(args)
+    if args.load and args.out and args.rows is None and not args.impute:
         raise BadParameter(
             "synth: a saved generator does not contain the number of training rows; give the number of rows "
             "to sample with --rows."
@@ -254,7 +275,7 @@ def _check(args: argparse.Namespace) -> None:
     check_targets(
         "synth",
         {option: getattr(args, option) for option in ("out", "save", "report")},
-        [args.table] if args.table else [],
+        [t for t in (args.table, args.impute) if t],
         "the real table itself",
         args.force,
     )
@@ -315,7 +336,7 @@ def _check_private(args: argparse.Namespace, generator: Any) -> None:
             'age = {kind = "integer", low = 0, high = 120}.',
         ),
         (
-            generator.private and args.out and args.rows is None,
+            generator.private and args.out and args.rows is None and not args.impute,
             f"synth: {name} is private, and sampling as many rows as the table has would reveal that number. "
             "Choose a round number with --rows.",
         ),
@@ -329,10 +350,12 @@ def _check_names(frame: DataFrame, table: Table | None, args: argparse.Namespace
         raise BadParameter(
             f"synth: --target {args.target}: there is no such column. {nearest(args.target, names)}"
         )
-    if args.conditions:
+    if args.conditions or args.shares or args.fair:
         from ..synth import Table
 
-        parse_conditions(Table.infer(frame) if table is None else table, args.conditions)
+        known = Table.infer(frame) if table is None else table
+        conditions = parse_conditions(known, args.conditions)
+        check_shares_and_fair(parse_sampling(args, known, _parse_condition), known, conditions)
 
 
 def parse_conditions(table: Table, texts: list[str]) -> dict[str, Any]:
@@ -522,13 +545,14 @@ def write(
     seed: int,
     path: Path,
     progress: Progress,
+    sampling: Mapping[str, Any] | None = None,
 ) -> None:
-    """Sample the rows and write them chunk by chunk."""
+    """Sample the rows and write them chunk by chunk; `sampling` are further arguments of `sample`."""
     from ..data.table_files import write_table
 
     def chunks() -> Iterator[DataFrame]:
         done = 0
-        for chunk in generator.chunks(rows, conditions, seed):
+        for chunk in generator.chunks(rows, conditions, seed, **(sampling or {})):
             yield chunk
             done += len(chunk)
             progress.share(f"{done:,} of {rows:,} rows written", done / rows)
@@ -548,7 +572,7 @@ def show_event(progress: Progress) -> Callable[[dict[str, Any]], None]:
         if event["kind"] == "epoch":
             losses = "  ".join(
                 f"{k.replace('_', ' ')} {event[k]:.3f}"
-                for k in ("loss", "generator_loss", "critic_loss")
+                for k in ("loss", "held_out", "generator_loss", "critic_loss")
                 if k in event
             )
             progress.share(

@@ -15,6 +15,7 @@ which is under the Business Source License; so the quality score is computed her
 from __future__ import annotations
 
 from .aim import AIM
+from .argn import ARGN
 from .bayes import Bayes
 from .cart import Cart
 from .columns import Column, boolean, categorical, continuous, identifier, integer, ordinal, timestamp
@@ -58,6 +59,7 @@ ALL: dict[str, type[Generator]] = {
     "WGAN": WGAN,
     "CTGAN": CTGAN,
     "TabDDPM": TabDDPM,
+    "ARGN": ARGN,
     "MST": MST,
     "AIM": AIM,
     "DPGAN": DPGAN,
@@ -68,6 +70,7 @@ ALL: dict[str, type[Generator]] = {
 __all__ = [
     "AIM",
     "ALL",
+    "ARGN",
     "CTGAN",
     "DPCTGAN",
     "DPGAN",

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..parameters import flag, real, whole
-from .encode import EVEN, Conditions, Discretizer, Layout, uniforms_within
+from .encode import EVEN, Conditions, Discretizer, Layout, cell_likelihoods, uniforms_within
 from .generator import Generator, GeneratorState, Watch
 
 
@@ -58,7 +58,7 @@ class Bayes(Generator):
     ) -> np.ndarray:
         cells = Discretizer.from_tensors(layout.variables, state.tensors)
         order, parent = state.tensors["order"].tolist(), state.tensors["parent"].tolist()
-        likely = _cell_likelihoods(layout, cells, conditions)
+        likely = cell_likelihoods(layout, cells, conditions)
         tables = {}
         for i in reversed(order):  # from the leaves up: likelihood of the conditions for each parent value
             tables[i] = state.tensors[f"share.{i}"].numpy() * likely[i]
@@ -124,32 +124,3 @@ def pick_cells(tables: np.ndarray, rows: np.ndarray, u: np.ndarray) -> np.ndarra
     cell = np.searchsorted(total.ravel(), rows + u, side="right") - rows * tables.shape[1]
     last = tables.shape[1] - 1 - np.argmax(tables[:, ::-1] > 0, axis=1)
     return np.asarray(np.clip(cell, 0, last[rows]))
-
-
-def _cell_likelihoods(layout: Layout, cells: Discretizer, conditions: Conditions) -> list[np.ndarray]:
-    """Return, for each column, 1 for cells that the conditions allow, else 0."""
-    likely = [np.ones(size) for size in cells.sizes]
-    for i, mask in layout.allowed_levels(conditions).items():
-        likely[i] = mask.astype(np.float64)
-    for i, var in enumerate(layout.variables):
-        j = var.columns[0]
-        if var.levels or (j not in conditions.values and j not in conditions.intervals):
-            continue
-        low, high = cells.knots[i][:, 0], cells.knots[i][:, -1]
-        intervals = (
-            [conditions.intervals[j]]
-            if j in conditions.intervals
-            else [(w, w) for w in conditions.values[j] if w == w]
-        )
-        half = (layout.table.modeled[j].step or 0) / 2  # values are rounded to multiples of step
-        allowed_cells = np.any(
-            [(low <= b + half) & (high >= a - half) for a, b in intervals]
-            or [np.zeros(len(low), dtype=bool)],
-            axis=0,
-        )
-        if var.missing:
-            allowed_cells = np.append(
-                allowed_cells, j in conditions.values and bool(np.isnan(conditions.values[j]).any())
-            )
-        likely[i] = allowed_cells.astype(np.float64)
-    return likely

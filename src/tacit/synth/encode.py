@@ -41,11 +41,15 @@ class Variable:
 
 @dataclass(frozen=True)
 class Conditions:
-    """For each conditioned column, by index, the allowed values or interval."""
+    """For each conditioned column, by index, the allowed values or interval.
+
+    `fair`: a column that is sampled independently of the others named, by index (`ARGN` only).
+    """
 
     mapping: Mapping[str, Any]  # as the user wrote it, for messages
     values: Mapping[int, np.ndarray]
     intervals: Mapping[int, tuple[float, float]]
+    fair: tuple[int, tuple[int, ...]] | None = None
 
     @classmethod
     def parse(cls, table: Table, conditions: Mapping[str, Any]) -> Conditions:
@@ -82,6 +86,42 @@ class Conditions:
             with np.errstate(invalid="ignore"):
                 valid &= (x[:, j] >= low) & (x[:, j] <= high)
         return valid
+
+
+def split_by_shares(
+    table: Table, shares: Mapping[str, Mapping[Any, float]], conditions: Mapping[str, Any]
+) -> list[tuple[float, dict[str, Any]]]:
+    """Return the parts of a sample in which one column has given shares, each with its conditions."""
+    if not isinstance(shares, Mapping) or len(shares) != 1:
+        raise BadParameter(
+            "shares: expected one column and the shares of its values, like {'income': {'>50K': 0.5}}, got "
+            f"{shares!r}."
+        )
+    ((name, wanted),) = shares.items()
+    check_known(
+        [name], [c.name for c in table.modeled], "shares: there is no modeled column", error=BadParameter
+    )
+    column = table.modeled[table.column_index(name)]
+    if name in conditions:
+        raise BadParameter(f"shares: {name!r} has conditions as well. Remove one of them.")
+    numbers = list(wanted.values()) if isinstance(wanted, Mapping) else []
+    if not numbers or not all(
+        isinstance(s, int | float) and not isinstance(s, bool) and 0 <= s <= 1 for s in numbers
+    ):
+        raise BadParameter(f"shares: {name}={wanted!r}; give values and their shares between 0 and 1.")
+    parts = [(float(share), {**conditions, name: value}) for value, share in wanted.items()]
+    rest = 1.0 - sum(numbers)
+    if rest < -1e-9:
+        raise BadParameter(f"shares: the shares of {name!r} sum to {sum(numbers):g}; at most 1 is possible.")
+    if rest > 1e-9:
+        others = [v for v in (*column.values, *([None] if column.missing else [])) if v not in wanted]
+        if not others:
+            why = "number" if column.is_number else "column whose values are all given"
+            raise BadParameter(
+                f"shares: the shares of {name!r} sum to {sum(numbers):g}; for a {why} they must sum to 1."
+            )
+        parts.append((rest, {**conditions, name: others}))
+    return parts
 
 
 class Layout:
@@ -224,6 +264,35 @@ class Discretizer:
                 for what in ("edges", "knots")
             ],
         )
+
+
+def cell_likelihoods(layout: Layout, cells: Discretizer, conditions: Conditions) -> list[np.ndarray]:
+    """Return, for each variable, 1 for cells that the conditions allow, else 0."""
+    likely = [np.ones(size) for size in cells.sizes]
+    for i, mask in layout.allowed_levels(conditions).items():
+        likely[i] = mask.astype(np.float64)
+    for i, var in enumerate(layout.variables):
+        j = var.columns[0]
+        if var.levels or (j not in conditions.values and j not in conditions.intervals):
+            continue
+        low, high = cells.knots[i][:, 0], cells.knots[i][:, -1]
+        intervals = (
+            [conditions.intervals[j]]
+            if j in conditions.intervals
+            else [(w, w) for w in conditions.values[j] if w == w]
+        )
+        half = (layout.table.modeled[j].step or 0) / 2  # values are rounded to multiples of step
+        allowed_cells = np.any(
+            [(low <= b + half) & (high >= a - half) for a, b in intervals]
+            or [np.zeros(len(low), dtype=bool)],
+            axis=0,
+        )
+        if var.missing:
+            allowed_cells = np.append(
+                allowed_cells, j in conditions.values and bool(np.isnan(conditions.values[j]).any())
+            )
+        likely[i] = allowed_cells.astype(np.float64)
+    return likely
 
 
 def _quantile_cells(column: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray]:

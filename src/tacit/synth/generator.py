@@ -29,7 +29,7 @@ from ..results import JobResult, check_absent, encode_plain
 from .columns import Column
 from .constraints import Ordered, Unique
 from .dependencies import with_dependencies
-from .encode import Conditions, Layout
+from .encode import Conditions, Layout, split_by_shares
 from .protect import FLOOR, Protection, protect
 from .reading import is_repeated_id
 from .table import Table
@@ -67,14 +67,22 @@ class GeneratorState:
 
 
 def run_epochs(
-    epochs: int, train_epoch: Callable[[int], dict[str, float]], watch: Watch
+    epochs: int,
+    train_epoch: Callable[[int], dict[str, float]],
+    watch: Watch,
+    until: Callable[[], bool] = lambda: False,
 ) -> list[dict[str, Any]]:
-    """Call `train_epoch(epoch)`, which returns losses; return one history row per epoch."""
+    """Call `train_epoch(epoch)`, which returns losses; return one history row per epoch.
+
+    Ends before the last epoch if `until()` is true after one.
+    """
     history: list[dict[str, Any]] = []
     for epoch in range(1, epochs + 1):
         started = time.monotonic()
         history.append({"epoch": epoch, **train_epoch(epoch), "seconds": time.monotonic() - started})
         watch({"kind": "epoch", "epochs": epochs, **history[-1]})
+        if until():
+            break
     return history
 
 
@@ -288,30 +296,63 @@ class Generator(JobResult, ABC):
             raise BadParameter(f"{type(self).__name__} is not fitted yet. Call fit(frame) first.")
         return self._fitted
 
-    def sample(self, n: int, conditions: Mapping[str, Any] | None = None, seed: int = 0) -> pd.DataFrame:
+    def sample(
+        self,
+        n: int,
+        conditions: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        *,
+        shares: Mapping[str, Mapping[Any, float]] | None = None,
+    ) -> pd.DataFrame:
         """Return `n` synthetic rows.
 
-        `conditions` fixes columns: a value, a list of values, or for numbers a tuple (low, high).
+        `conditions` fixes columns: a value, a list of values, or for numbers a tuple (low, high). `shares`
+        sets how many rows have certain values of one column, like {"income": {">50K": 0.5}}: the other values
+        share the rest.
         """
-        return pd.concat(list(self.chunks(n, conditions, seed)), ignore_index=True)
+        return pd.concat(list(self.chunks(n, conditions, seed, shares=shares)), ignore_index=True)
 
     def chunks(
-        self, n: int, conditions: Mapping[str, Any] | None = None, seed: int = 0
+        self,
+        n: int,
+        conditions: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        *,
+        shares: Mapping[str, Mapping[Any, float]] | None = None,
     ) -> Iterator[pd.DataFrame]:
         """Yield the rows of `sample` in data frames of at most 65,536 rows."""
+        parts = self.parse_parts(n, conditions, seed, shares)
+        return self._chunks(int(n), int(seed), Layout(self.table), parts)
+
+    def parse_parts(
+        self,
+        n: int,
+        conditions: Mapping[str, Any] | None,
+        seed: int,
+        shares: Mapping[str, Mapping[Any, float]] | None,
+    ) -> list[tuple[float, Conditions]]:
+        """Check the arguments of `sample`; return the parts of a sample with their conditions."""
         for name, value, least in (("n", n, 1), ("seed", seed, 0)):
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
                 raise bad("sample", name, value, f"a whole number of at least {least}")
-        return self._chunks(
-            int(n), int(seed), Layout(self.table), Conditions.parse(self.table, conditions or {})
-        )
+        fixed = dict(conditions or {})
+        parts = [(1.0, fixed)] if shares is None else split_by_shares(self.table, shares, fixed)
+        return [(share, Conditions.parse(self.table, values)) for share, values in parts]
 
-    def _chunks(self, n: int, seed: int, layout: Layout, conditions: Conditions) -> Iterator[pd.DataFrame]:
+    def _chunks(
+        self, n: int, seed: int, layout: Layout, parts: Sequence[tuple[float, Conditions]]
+    ) -> Iterator[pd.DataFrame]:
         seen: list[set[bytes]] = [set() for c in self.table.constraints if isinstance(c, Unique)]
+        ends = np.cumsum([0.0, *(share for share, _ in parts)])
         for i, first in enumerate(range(0, n, CHUNK)):
-            x = self._draw_valid(
-                min(CHUNK, n - first), np.random.default_rng([seed, i, 1]), layout, conditions, seen
-            )
+            size, rng = min(CHUNK, n - first), np.random.default_rng([seed, i, 1])
+            counts = np.diff(np.rint(ends * size).astype(np.int64))
+            drawn = [
+                self._draw_valid(int(count), rng, layout, conditions, seen)
+                for count, (_, conditions) in zip(counts, parts)
+                if count
+            ]
+            x = drawn[0] if len(drawn) == 1 else rng.permutation(np.concatenate(drawn))
             yield self.table.to_frame(x, seed, first)
 
     def _draw_valid(

@@ -175,15 +175,20 @@ class Table:
 
 def check_frame(frame: Any) -> None:
     """Raise BadData unless this is a data frame with columns and at least two rows."""
-    if not isinstance(frame, pd.DataFrame):
-        raise BadData(f"expected a pandas DataFrame, got {type(frame).__name__}. pandas.read_csv reads one.")
-    if not len(frame.columns):
-        raise BadData("the table has no columns.")
+    check_columns(frame)
     if len(frame) < MIN_ROWS:
         raise BadData(
             f"the table has {len(frame)} row{'' if len(frame) == 1 else 's'}; at least {MIN_ROWS} are needed "
             "to learn from."
         )
+
+
+def check_columns(frame: Any) -> None:
+    """Raise BadData unless this is a data frame with columns."""
+    if not isinstance(frame, pd.DataFrame):
+        raise BadData(f"expected a pandas DataFrame, got {type(frame).__name__}. pandas.read_csv reads one.")
+    if not len(frame.columns):
+        raise BadData("the table has no columns.")
 
 
 def _apply_ranges(column: Column, constraints: Sequence[Constraint], declares: bool) -> Column:
