@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -48,8 +47,8 @@ class DPARGN(Autoregressive, PrivateGenerator):
     )
     even: bool = flag(True, doc=EVEN)
 
-    device: ClassVar[str] = "cpu"
-    dropout: ClassVar[float] = 0.0
+    device = "cpu"  # no parameters
+    dropout = 0.0
 
     def learn_private(
         self, frame: pd.DataFrame, table: Table, grid: Grid, secret: Secret, watch: Watch
