@@ -2,7 +2,7 @@
 
 from . import builders, caesar, coding, losses, models, pseudonyms
 from .ambiguity import Ambiguity
-from .builders import Dates, Flat, Intervals, Prefixes, Tree, suggest
+from .builders import Codes, Dates, Flat, Intervals, Prefixes, Tree, suggest
 from .cells import Cells
 from .cluster import Cluster
 from .datafly import Datafly
@@ -47,6 +47,7 @@ __all__ = [
     "BetaLikeness",
     "Cells",
     "Cluster",
+    "Codes",
     "Datafly",
     "Dates",
     "DeltaPresence",
