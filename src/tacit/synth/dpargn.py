@@ -135,7 +135,8 @@ class DPARGN(Autoregressive, PrivateGenerator):
 
 def grid_cells(layout: Layout, grid: Grid) -> Discretizer:
     """Return the declared cells of a grid: numbers are uniform within a cell."""
-    edges, knots = {}, {}
+    edges: dict[int, np.ndarray] = {}
+    knots: dict[int, np.ndarray] = {}
     for i, (var, size) in enumerate(zip(layout.variables, grid.sizes)):
         if var.levels:
             continue
