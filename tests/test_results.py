@@ -43,10 +43,18 @@ def transfer_tables() -> tuple[Any, Any]:
     return source, data.from_frame(frame.iloc[10:][["id", "b", "c"]], id="id")
 
 
+def again() -> JobResult:
+    people = TABLE[["age", "sex"]].assign(id=range(len(TABLE)))
+    return tacit.anonymize_again(
+        people, tacit.anonymize(people, quasi=["age", "sex"], k=2, person="id").record_release()
+    )
+
+
 # the smallest call of each verb; `out` is an unused directory
 CALLS: dict[str, Callable[[Path], Any]] = {
     "align": lambda out: tacit.align({HOSTILE: ["x", "y"], "b": ["y"], "c": ["y"]}),
     "anonymize": lambda out: tacit.anonymize(TABLE[["age", "sex"]], quasi=["age", "sex"], k=2),
+    "anonymize_again": lambda out: again(),
     "compare": lambda out: tacit.compare(FED, **OPTIONS),
     "contribution": lambda out: tacit.contribution(tacit.train(FED, **OPTIONS)),
     "fedmd": lambda out: tacit.fedmd(
@@ -81,6 +89,7 @@ CALLS: dict[str, Callable[[Path], Any]] = {
         {HOSTILE: TABLE[["age", "sex"]], "b": TABLE[["age", "sex"]]},
         {"age": integer(0, 120), "sex": categorical(["F", HOSTILE])},
     ),
+    "tabulate": lambda out: tacit.tabulate(TABLE, ["sex"], k=2),
     "train": lambda out: tacit.train(FED, **{**OPTIONS, "rounds": 2}),
     "train_private": lambda out: tacit.train_private(data.digits(), model="logistic", epsilon=1.0, epochs=1),
 }

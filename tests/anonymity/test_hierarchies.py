@@ -7,7 +7,7 @@ import pandas
 import pytest
 
 import tacit
-from tacit.anonymity import Dates, Flat, Hierarchy, Intervals, Prefixes, Tree, suggest
+from tacit.anonymity import Codes, Dates, Flat, Hierarchy, Intervals, Prefixes, Tree, suggest
 from tacit.anonymity.hierarchies import NULL, spell
 from tacit.errors import BadData, BadParameter, MissingFiles
 
@@ -175,3 +175,40 @@ def test_integers_that_became_floats_are_still_found():
         frame, quasi=["age"], k=2, hierarchies={"age": Hierarchy.from_rows([[39, "30-39", "*"]])}
     )
     assert made.levels == {"age": 0}
+
+
+@pytest.mark.parametrize(
+    ("values", "path"),
+    [
+        (["E11.9", "E11", "E10.21", "I10"], ["E10.21", "E10.2", "E10", "E1", "E", "*"]),
+        (["E119", "I251", "C50"], ["E119", "E11", "E1", "E", "*"]),
+        (["M16", "M17", "C50"], ["M16", "M1", "M", "*"]),
+        (["CH011", "CH021", "DE212", "FRK26"], ["CH011", "CH01", "CH0", "CH", "*"]),
+        (["CH01", "AT13"], ["CH01", "CH0", "CH", "*"]),
+        (["2211", "2212", "9112"], ["2211", "221*", "22**", "2***", "*"]),  # ISCO-08
+        (["red", "blue"], ["red", "*"]),
+        (["AB", "CD"], ["AB", "*"]),
+    ],
+)
+def test_codes_are_recognized_by_their_structure(values, path):
+    hierarchy = suggest(values).build(values)
+    at = values.index(path[0])
+    assert [level[at] for level in hierarchy.levels] == path
+
+
+def test_codes_keep_fewer_and_fewer_characters():
+    with pytest.raises(BadParameter, match="whole numbers of at least 1 that decrease"):
+        Codes((2, 3)).build(["E11"])
+
+
+def test_diagnoses_are_generalized_by_category_in_every_release():
+    """Codes that are new in a second release extend the suggested hierarchy."""
+    rng = np.random.default_rng(0)
+    frame = pandas.DataFrame(
+        {"id": range(300), "icd": rng.choice(["E11.9", "E11.2", "E10.1", "I10", "I25.1"], 300)}
+    )
+    made = tacit.anonymize(frame, quasi=["icd"], k=20, person="id")
+    later = frame.assign(icd=frame["icd"].where(frame.index % 10 > 0, "E11.8"))
+    again = tacit.anonymize_again(later, made.record_release())
+    assert again.hierarchies["icd"].generalize("E11.8", 1) == "E11"
+    assert again.hierarchies["icd"].generalize("E11.8", 3) == "E"

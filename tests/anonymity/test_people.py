@@ -55,26 +55,37 @@ def test_k_counts_people(limit):
     assert measured.after.prosecutor.highest == pytest.approx(1 / measured.after.k)
 
 
-def test_the_optimum_over_people_equals_brute_force():
-    frame = visits(1, 40)
+@pytest.mark.parametrize(("seed", "k", "limit"), [(1, 4, 0.2), (2, 3, 0.1), (3, 4, 0.0), (4, 2, 0.3)])
+def test_the_optimum_over_people_equals_brute_force(seed, k, limit):
+    """All six nodes: classes of fewer than k people are suppressed, a cell costs (values it covers − 1) / (values
+    − 1), a suppressed cell 1. The lowest cost of a node within the limit is the loss that is returned.
+    """
+    frame = visits(seed, 40)
     hierarchies = {
         "age": Hierarchy.from_rows([[str(a), str(a // 10), "*"] for a in range(20, 80)]),
         "zip": Flat(),
     }
     made = tacit.anonymize(
-        frame, quasi=QUASI, k=4, person="patient_nbr", hierarchies=hierarchies, max_suppressed=0.2
+        frame, quasi=QUASI, k=k, person="patient_nbr", hierarchies=hierarchies, max_suppressed=limit
     )
-    found = []
+    cost = {"age": [0, 9 / 59, 1], "zip": [0, 1]}
+    found = {}
     for a in range(3):
         for z in range(2):
             shown = frame.assign(
                 age=[hierarchies["age"].generalize(str(v), a) for v in frame["age"]],
                 zip="*" if z else frame["zip"],
             )
-            n = shown.groupby(QUASI)["patient_nbr"].transform("nunique")
-            if (n < 4).sum() <= 0.2 * len(frame):
-                found.append(((n < 4).sum(), (a, z)))
-    assert (len(made.suppressed), tuple(made.levels.values())) in found
+            is_small = shown.groupby(QUASI)["patient_nbr"].transform("nunique") < k
+            if is_small.sum() <= limit * len(frame):
+                published = (cost["age"][a] + cost["zip"][z]) / 2
+                found[a, z] = (is_small.mean() + (1 - is_small.mean()) * published, int(is_small.sum()))
+    best = min(loss for loss, _ in found.values())
+    chosen = tuple(made.levels.values())
+    assert made.loss == pytest.approx(best, abs=1e-12)
+    assert found[chosen] == (pytest.approx(best, abs=1e-12), len(made.suppressed))
+    assert len(found) > 1
+    assert best < max(loss for loss, _ in found.values())
 
 
 def test_l_and_t_count_a_person_once_for_each_value():

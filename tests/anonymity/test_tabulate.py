@@ -112,7 +112,7 @@ def is_safe(frame: pandas.DataFrame, hidden: set[int], k: int) -> bool:
     return all(found[words[c]][0] == 0 and found[words[c]][1] >= k for c in find_small(table, k))
 
 
-@pytest.mark.parametrize("seed", [3, 6, 8])
+@pytest.mark.parametrize("seed", [3, 8])
 def test_the_exact_choice_equals_brute_force(seed):
     """All sets of further cells of a 2 × 3 table, by weight: the first that is safe weighs as much as ours."""
     frame = grid(2, 3, seed, mean=4)

@@ -11,9 +11,10 @@ import pytest
 
 from tacit.boost import kernels, trees
 from tacit.boost.bins import Bins, Feature
-from tacit.boost.cut_search import CutSearch, count_keys
+from tacit.boost.cut_search import CutSearch, count_keys, count_rounded
 from tacit.boost.model import leaf_values
 from tacit.boost.splits import SplitRules, _search_compiled, find_splits, search_numpy
+from tacit.data.preparation import keys_of
 from tacit.errors import BadData
 
 BINS = Bins((Feature("a", (0.0, 1.0, 2.0)), Feature("c", levels=("u", "v", "w")), Feature("d", (5.0,))))
@@ -221,7 +222,7 @@ def test_a_gain_below_gamma_is_no_split():
 
 
 def search(values: np.ndarray, bins: int, min_rows: int = 1) -> tuple[float, ...]:
-    found = CutSearch(1, bins, min_rows)
+    found = CutSearch(1, bins, min_rows, count_rounded([values]).tolist())
     for level in range(3):
         found.narrow(count_keys([values], level, found.places))
     return found.cuts()[0]
@@ -239,6 +240,20 @@ def test_many_values_have_bins_of_equal_size():
     assert len(cuts) == 63
     assert counts.min() > 0.6 * 20_000 / 64
     assert counts.max() < 1.6 * 20_000 / 64
+
+
+def test_a_cut_divides_values_as_their_keys_do():
+    """Values of many digits, each on one side of its key; a frequent one would fall into its neighbor's bin."""
+    rng = np.random.default_rng(1)
+    few = np.sort(np.concatenate([rng.normal(size=40), [0.0, 1 / 3, 100 / 3]]))
+    values = np.repeat(few, 3)
+    cuts = search(values, 64)
+    assert len(cuts) == len(few) - 1
+    assert np.searchsorted(np.asarray(cuts), few.astype(np.float32), side="right").tolist() == list(range(43))
+    many = np.repeat(np.round(rng.normal(size=2000), 2) / 3, 3)
+    for cut in search(many, 32):
+        key = keys_of(np.array([cut]))
+        assert ((many.astype(np.float32) >= np.float32(cut)) == (keys_of(many) >= key)).all()
 
 
 def test_no_bin_has_fewer_rows_than_required():

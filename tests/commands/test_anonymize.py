@@ -614,3 +614,19 @@ def test_points_by_the_command_line(folder, capsys):
     assert value["published"] + value["suppressed"] == 300
     assert "expected two columns and two sides" in refused(capsys, *ask, *more, "--force")
     assert "there is no column 'x'" in refused(capsys, *ask, *more, "--force", "--points", "x,north")
+
+
+def test_text_columns_by_the_command_line(folder, capsys):
+    notes = patients().assign(note="Seen by Dr. Weiss on 2024-03-05 with Zoe", who="Zoe B")
+    notes.to_csv("notes.csv", index=False)
+    Path("names.txt").write_text("Miller\n")
+    ask = ("anonymize", "notes.csv", *ASK, "--out", "masked.csv", "--drop", "id,who", "--hierarchies", "ways")
+    more = ("--mask", "note", "--names", "names.txt", "--names-from", "who", "--max-suppressed", "0.1")
+    code, out, err = run(capsys, *ask, *more)
+    assert code == 0, err
+    assert "masked      note: 300 date, 600 name; have somebody read them" in out
+    assert set(pd.read_csv("masked.csv")["note"]) == {"Seen by Dr. [NAME] on [DATE] with [NAME]"}
+    refuse = (*ask, "--force", "--max-suppressed", "0.1")
+    assert "need --mask" in refused(capsys, *refuse, "--names", "names.txt")
+    assert "there is no such file" in refused(capsys, *refuse, "--mask", "note", "--names", "none.txt")
+    assert "there is no column 'text'" in refused(capsys, *refuse, "--mask", "text")

@@ -30,6 +30,7 @@ from tacit.config.vertical import (
     TransferParty,
     TransferSettings,
 )
+from tacit.config.vertical_boost import BoostParty, VerticalBoostConfig
 from tacit.config.woe import WoeConfig
 from tacit.parameters import allowed, describe
 
@@ -157,6 +158,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "compare": lambda: options(tacit.compare, CompareConfig.options() | OPTIONS),
     "private": lambda: keys(PrivateConfig),
     "boost": lambda: keys(BoostConfig),
+    "vertical-boost-job": lambda: keys(VerticalBoostConfig),
+    "vertical-boost-party": lambda: keys(BoostParty),
     "woe": lambda: keys(WoeConfig),
     "pate": lambda: keys(PateSettings),
     "split-job": lambda: keys(SplitSettings),

@@ -13,7 +13,10 @@ from .pages import PAGES, Block, alike, blocks
 from .parts import parts
 from .session import DATA, play
 
-NEEDS = {"tutorial-large-table.md": "adult"}  # pages whose reader downloads a data set
+NEEDS = {
+    "tutorial-large-table.md": "adult",
+    "tutorial-credit.md": "fate_vfl",
+}  # pages whose reader downloads a data set
 PARTS = [
     pytest.param(page, part, id=f"{page.name}, line {part[0].line}")
     for page in PAGES

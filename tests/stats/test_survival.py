@@ -100,6 +100,11 @@ def test_small_counts_of_a_curve_are_joined_and_the_estimates_stay(case, verb):
         same = every.set_index("time").loc[rows["time"], [full.kind, "se", "low", "high"]]
         np.testing.assert_array_equal(rows[[full.kind, "se", "low", "high"]], same)
     assert "no count of events is 1 to 4" in mine.notes[-1]
+    shown, true = mine.at_risk_table, full.at_risk_table
+    assert list(shown.columns) == list(true.columns)
+    seen = [(a, b) for a, b in zip(shown.to_numpy().ravel(), true.to_numpy().ravel()) if a != "–"]
+    assert len(seen) >= len(mine.groups)  # at least the beginning of each group
+    assert all(a == b and (a == 0 or a >= 5) for a, b in seen)
 
 
 def test_a_group_with_few_events_is_not_shown():

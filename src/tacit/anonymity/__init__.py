@@ -2,13 +2,14 @@
 
 from . import builders, caesar, coding, losses, models, pseudonyms
 from .ambiguity import Ambiguity
-from .builders import Dates, Flat, Intervals, Prefixes, Tree, suggest
+from .builders import Codes, Dates, Flat, Intervals, Prefixes, Tree, suggest
 from .cells import Cells
 from .cluster import Cluster
 from .datafly import Datafly
 from .fixed import Fixed
 from .hierarchies import Hierarchy
 from .history import ReleaseHistory
+from .masking import MaskedText, mask_text
 from .models import (
     AverageRisk,
     BetaLikeness,
@@ -46,6 +47,7 @@ __all__ = [
     "BetaLikeness",
     "Cells",
     "Cluster",
+    "Codes",
     "Datafly",
     "Dates",
     "DeltaPresence",
@@ -60,6 +62,7 @@ __all__ = [
     "KMap",
     "LDiversity",
     "LatticeNode",
+    "MaskedText",
     "Method",
     "Mondrian",
     "Optimal",
@@ -76,6 +79,7 @@ __all__ = [
     "caesar",
     "coding",
     "losses",
+    "mask_text",
     "models",
     "pseudonyms",
     "suggest",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -87,6 +88,28 @@ class Prefixes(Builder):
 
 
 @dataclass(frozen=True)
+class Codes(Builder):
+    """Hierarchical codes of different lengths, which keep their first characters: E11.9 → E11 → E1 → E → *.
+
+    A code that is not longer stays as it is. The levels follow from the structure of the code itself.
+    """
+
+    keep: tuple[int, ...] = field(default=(3, 2, 1), metadata=None)
+
+    def check(self) -> None:
+        if (
+            not self.keep
+            or not all(isinstance(n, int) and n >= 1 for n in self.keep)
+            or list(self.keep) != sorted(set(self.keep), reverse=True)
+        ):
+            raise bad("Codes", "keep", self.keep, "whole numbers of at least 1 that decrease, like (3, 2, 1)")
+
+    def build(self, values: Sequence[str], owner: str = "The hierarchy") -> Hierarchy:
+        check(self)
+        return Hierarchy.from_rows([[v, *(v[:n] for n in self.keep), STAR] for v in values], owner)
+
+
+@dataclass(frozen=True)
 class Dates(Builder):
     """Day → month → year → 5 years → 10 years → *.
 
@@ -131,6 +154,9 @@ class Dates(Builder):
         )
 
 
+# a letter and two digits (the second may be A or B), then up to four characters
+ICD10 = re.compile(r"[A-Z][0-9][0-9AB](?:\.?[0-9A-Z]{1,4})?")
+NUTS = re.compile(r"[A-Z]{2}[0-9A-Z]{1,3}")  # a country, then a digit or letter for each level
 FORMATS = ("%Y-%m-%d", "%m/%d/%Y", "%m/%d/%y", "%d.%m.%Y", "%Y-%m-%dT%H:%M:%S")
 
 
@@ -192,8 +218,8 @@ class Tree(Builder):
 
 
 def suggest(values: Sequence[str]) -> Builder:
-    """Suggest a hierarchy: dates, codes of one length, intervals of 1/20 of the range of numbers, or value
-    and *.
+    """Suggest a hierarchy: dates, ICD-10 and NUTS codes by their structure, codes of one length (postal
+    codes, ISCO), intervals of 1/20 of the range of numbers, or value and *.
 
     Check a suggestion (`.build(values).to_csv(…)`) and adapt it to what your readers need.
     """
@@ -201,6 +227,12 @@ def suggest(values: Sequence[str]) -> Builder:
         return Flat()
     if all(_is_date(v) for v in values):
         return Dates()
+    if all(ICD10.fullmatch(v) for v in values) and max(map(len, values)) > 2:
+        longest = max(map(len, values))
+        # .9 of E11.90, the category E11, then groups of categories
+        return Codes(tuple(n for n in (5 if "." in "".join(values) else 4, 3, 2, 1) if n < longest))
+    if all(NUTS.fullmatch(v) for v in values) and any(c.isdigit() for v in values for c in v):
+        return Codes(tuple(n for n in (4, 3, 2) if n < max(map(len, values))) or (2,))
     if (
         len({len(v) for v in values}) == 1
         and 4 <= len(values[0]) <= 12

@@ -23,7 +23,7 @@ import pandas
 from ..errors import BadData, BadJob, BadParameter, MissingFiles
 from ..files import write_atomic
 from ..parameters import from_table, to_table
-from .builders import Builder, Dates, Flat, Intervals, Prefixes, suggest
+from .builders import Builder, Codes, Dates, Flat, Intervals, Prefixes, suggest
 from .classes import Classes, SensitiveColumn
 from .codes import encode_used, pack_keys
 from .hierarchies import NULL, Hierarchy
@@ -39,6 +39,7 @@ BUILDERS: dict[str, type[Builder]] = {
     "Intervals": Intervals,
     "Prefixes": Prefixes,
     "Dates": Dates,
+    "Codes": Codes,
 }
 
 
@@ -220,7 +221,7 @@ def find_builder(source: Any, hierarchy: Hierarchy) -> Builder | None:
     """The builder of this hierarchy, which extends it to new values; None if its values are declared."""
     values = [v for v in hierarchy.values if v != NULL]
     builder: Any = suggest(values) if source is None else source
-    return builder if isinstance(builder, Flat | Intervals | Prefixes | Dates) else None
+    return builder if isinstance(builder, Flat | Intervals | Prefixes | Dates | Codes) else None
 
 
 def record_release(made: AnonymizationResult) -> ReleaseHistory:

@@ -26,7 +26,7 @@ from ..stats.columns import _natural, numbers, text_of
 from ..stats.recall import recall
 from ..stats.tables import check_columns
 from .bins import Bins, Feature
-from .cut_search import CELLS, CutSearch, Place, count_keys, value_of
+from .cut_search import CELLS, CutSearch, Place, count_keys, count_rounded, value_of
 from .rows import UNITS, RowState, draw, hash_rows, read_label
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def length(terms: Terms, stage: str, down: Down) -> int:
     if stage == "counts":
         labels = read_levels(terms, down)[1]
         about_label = len(labels) if terms.has_classes else 2 * exact.LIMBS + CELLS
-        return 1 + about_label + CELLS * len(terms.searched)
+        return 1 + about_label + (CELLS + 1) * len(terms.searched)
     return 1 + CELLS * len(_read_places(terms, down))  # rows, so that a sum is never empty
 
 
@@ -209,6 +209,7 @@ def local(
             parts.append(count_keys([y], 0, [(0, 0)]))
         values = [v[train] for v in own.values(terms.searched)]
         parts.append(count_keys(values, 0, [(k, 0) for k in range(len(values))]))
+        parts.append(count_rounded(values))
         return np.concatenate(parts)
     places = _read_places(terms, down)
     cells = count_keys([v[train] for v in own.values(terms.searched)], 1 + (stage == "cells2"), places)
@@ -270,6 +271,7 @@ class Token:
     """Identifies a program object: equal to itself only. Keeps what was read last, which many steps send."""
 
     agreed: tuple[bytes, Agreed] | None = None
+    work: tuple[Down, Any] | None = None  # the message that was read last, and what it asks
 
 
 def _parse(terms: Terms, data: bytes) -> Agreed:
@@ -329,9 +331,10 @@ def coordinate(program: BoostProgram) -> Generator[Down, np.ndarray, tuple[Agree
     if rows < 2:
         raise BadData(f"boost: all parties together have {rows} training rows.")
     base, scale, weights, total = _constants(program, rows, total, labels)
-    search = CutSearch(len(terms.searched), terms.bins, max(program.min_rows, 1))
+    cells, rounded = np.split(total, [CELLS * len(terms.searched)])
+    search = CutSearch(len(terms.searched), terms.bins, max(program.min_rows, 1), rounded.tolist())
     if terms.searched:
-        search.narrow(total)
+        search.narrow(cells)
         for _ in range(2):
             flat = torch.tensor([v for place in search.places for v in place], dtype=torch.int32)
             total = yield {**down, "places": flat}

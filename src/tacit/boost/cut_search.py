@@ -2,16 +2,17 @@
 
 A number's key has 24 bits: its float32, rounded to 16 significant bits (data/preparation.py). The first sum
 has the counts of the first 8 bits of all keys, the second divides the cells that have rows by the next 8
-bits, the third those with more rows than a bin should have. Cuts are then chosen between cells, so that bins
+bits, the third those with more than half the rows of a bin. Cuts are then chosen between cells, so that bins
 have equally many rows; if there are at most as many values as bins, each value has its own.
 
-Counts are integers, so cuts do not depend on how rows are partitioned. A cut is the smallest key of a cell;
-integers below 65,536 are keys themselves.
+Counts are integers, so cuts do not depend on how rows are partitioned. A cut is the smallest number that a
+cell has: keys are rounded, so that is below the number that its smallest key stands for. Where all values of
+a column are keys themselves (integers below 65,536), which the first sum also counts, it is that number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +30,20 @@ def value_of(key: int) -> float:
     """Return the float32 of a key."""
     magnitude = np.array([abs(key - _ZERO) << 8], dtype=np.uint32).view(np.float32)[0]
     return float(-magnitude if key < _ZERO else magnitude)
+
+
+def lowest_of(key: int) -> float:
+    """Return the smallest float32 whose key this is."""
+    bits = ((key - _ZERO) << 8) - 128 if key > _ZERO else ((_ZERO - key) << 8) + 127
+    magnitude = np.array([bits], dtype=np.uint32).view(np.float32)[0]
+    return float(magnitude if key > _ZERO else -magnitude)
+
+
+def count_rounded(values: Sequence[np.ndarray]) -> np.ndarray:
+    """Return how many values of each number have more significant bits than their key."""
+    with np.errstate(over="ignore"):
+        bits = [v[~np.isnan(v)].astype(np.float32).view(np.uint32) for v in values]
+    return np.array([np.count_nonzero(b & np.uint32(255)) for b in bits], dtype=np.int64)
 
 
 def count_keys(values: Sequence[np.ndarray], level: int, places: Sequence[Place]) -> np.ndarray:
@@ -58,6 +73,7 @@ class CutSearch:
     numbers: int
     bins: int
     min_rows: int = 1
+    rounded: Sequence[int] | None = None  # `count_rounded` of all rows; None: any value may be
 
     def __post_init__(self) -> None:
         self.places: list[Place] = [(k, 0) for k in range(self.numbers)]
@@ -76,17 +92,19 @@ class CutSearch:
         if self.level < LEVELS:
             for number, cells in enumerate(self.cells):
                 rows = sum(cells.values())
-                # the second level separates all values, the third only crowded cells
-                least = max(self.min_rows, 1 if self.level == 1 else rows // self.bins)
-                following += [
-                    (number, low >> shift) for low, n in sorted(cells.items()) if n > least or self.level == 1
-                ]
+                # the second level separates all values, the third only crowded cells, so that a bin is off
+                # by at most half of its rows; the most crowded ones first
+                least = max(self.min_rows, rows // (2 * self.bins))
+                chosen = [low for low, n in cells.items() if n > least or self.level == 1]
+                chosen = sorted(chosen, key=lambda low: (-cells[low], low))[:CELLS]
+                following += [(number, low >> shift) for low in sorted(chosen)]
         self.places = following
 
     def cuts(self) -> list[tuple[float, ...]]:
-        return [self._cuts(cells) for cells in self.cells]
+        rounded = self.rounded if self.rounded is not None else [1] * self.numbers
+        return [self._cuts(cells, lowest_of if n else value_of) for cells, n in zip(self.cells, rounded)]
 
-    def _cuts(self, cells: dict[int, int]) -> tuple[float, ...]:
+    def _cuts(self, cells: dict[int, int], cut_of: Callable[[int], float]) -> tuple[float, ...]:
         """Return the cuts of one number: bins of equally many rows, none with fewer than `min_rows`."""
         lows = np.array(sorted(cells), dtype=np.int64)
         rows = np.array([cells[low] for low in lows.tolist()], dtype=np.int64)
@@ -105,4 +123,4 @@ class CutSearch:
             if below[start] - last >= self.min_rows and total - below[start] >= self.min_rows:
                 kept.append(start)
                 last = int(below[start])
-        return tuple(dict.fromkeys(value_of(int(lows[start])) for start in kept))
+        return tuple(dict.fromkeys(cut_of(int(lows[start])) for start in kept))

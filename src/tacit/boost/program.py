@@ -185,7 +185,14 @@ class BoostProgram:
         return np.concatenate(out)
 
     def _read(self, down: Down) -> _Work:
-        """Read what a tree step sent; raise BadData for what the agreed program never sends."""
+        """Read what a tree step sent; `length` and `local` are asked about the same message."""
+        kept = self.token.work
+        if kept is None or kept[0] is not down:
+            self.token.work = kept = down, self._parse(down)
+        return kept[1]
+
+    def _parse(self, down: Down) -> _Work:
+        """Raise BadData for what the agreed program never sends."""
         agreed = agreement.read_agreed(self, down)
         outputs = self.objective(agreed.labels).outputs
         asks_vector = down.get("ask")

@@ -33,7 +33,7 @@ def hash_rows(frame: pd.DataFrame, numeric: Sequence[str], texts: Sequence[str])
     """Return a hash of each row: numbers by their float64, others by their text."""
     state = np.zeros(len(frame), dtype=np.uint64)
     for name in numeric:
-        values = numbers(frame, name)
+        values = numbers(frame, name) + 0.0  # −0 becomes 0; and the table's own memory is not changed
         values[np.isnan(values)] = np.nan  # one NaN
         state = mix(state + np.uint64(_GOLDEN) + values.view(np.uint64))
     for name in texts:

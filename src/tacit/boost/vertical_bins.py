@@ -18,7 +18,7 @@ from ..errors import BadData
 from ..parameters import nearest
 from ..stats.columns import _natural, is_number, numbers, text_of
 from .bins import MOST_CELLS, MOST_LEVELS, Bins, Feature
-from .cut_search import LEVELS, CutSearch, count_keys
+from .cut_search import LEVELS, CutSearch, count_keys, count_rounded
 from .trees import Split
 
 RECORD = 36  # column (2), cut, whether missing values go left, 256 bits: cells that go left
@@ -85,7 +85,7 @@ class OwnBins:
 
 def _cuts(values: np.ndarray, most: int, min_rows: int) -> tuple[float, ...]:
     """Return the cuts that the sums over parties of `agreement` would find for these rows."""
-    search = CutSearch(1, most, max(min_rows, 1))
+    search = CutSearch(1, most, max(min_rows, 1), count_rounded([values]).tolist())
     for level in range(LEVELS):
         search.narrow(count_keys([values], level, search.places))
     return search.cuts()[0]

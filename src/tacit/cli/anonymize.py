@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from ..anonymity.assessment import Risk
+    from ..anonymity.masking import MaskedText
     from ..anonymity.result import AnonymizationResult
     from ..anonymity.spatial import SpatialCells
 
@@ -166,6 +167,18 @@ def add(verb: Callable[..., argparse.ArgumentParser]) -> None:
         ),
         HISTORY,
         arg(
+            "--mask",
+            metavar="COLUMNS",
+            help="text columns in which names, ids, dates and contact data are replaced by [NAME], [ID], …; "
+            "rules find what they describe, so have somebody read the result",
+        ),
+        arg("--names", metavar="FILE", help="with --mask: names to look for, one per line"),
+        arg(
+            "--names-from",
+            metavar="COLUMNS",
+            help="with --mask: columns of the table with names, which are looked for in every row",
+        ),
+        arg(
             "--points",
             metavar="X,Y",
             help="coordinates, which become a quasi-identifier `cell`: squares of at least k people, small "
@@ -260,9 +273,11 @@ def _anonymize(args: argparse.Namespace) -> Answer:
         _check_columns(frame, named, args.epsilon is not None)
         if args.new_key and args.key:
             pseudonyms.new_key(args.key)
+        _check_mask(args)
         if hidden:
             frame = pseudonyms.pseudonymize(frame, hidden, args.key)
-        frame = frame.drop(columns=dropped)
+        masked = _mask(frame, args) if args.mask else None
+        frame = (frame if masked is None else masked.table).drop(columns=dropped)
         hierarchies: dict[str, Any] = dict(find_hierarchies(args.hierarchies, quasi) or {})
         number, placed = len(frame), None
         if args.points is not None:
@@ -328,6 +343,7 @@ def _anonymize(args: argparse.Namespace) -> Answer:
         "report": None if page is None else str(page),
         "history": None if history is None else str(history),
         "rows": number,
+        "masked": None if masked is None else masked.found.to_dict(),
         "cells": None if placed is None else len(placed.cells),
         "published": left.after.rows,
         "suppressed": number - left.after.rows,
@@ -364,6 +380,7 @@ def _anonymize(args: argparse.Namespace) -> Answer:
             f"(before: {before.prosecutor.highest:.1%}, "
             f"{before.prosecutor.average:.2%})",
             *([f"unchanged   {', '.join(as_is)}: published as they are"] if as_is else []),
+            *([] if masked is None else [f"masked      {_format_masked(masked)}; have somebody read them"]),
             *([f"privacy     {result.ledger}"] if result.ledger.spent else []),
             *format_warnings(left),
             f"table       {out}",
@@ -373,6 +390,37 @@ def _anonymize(args: argparse.Namespace) -> Answer:
         console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
     return value, show
+
+
+def _check_mask(args: argparse.Namespace) -> None:
+    if (args.names or args.names_from) and not args.mask:
+        raise BadParameter("anonymize: --names and --names-from need --mask: the text columns to mask.")
+
+
+def _mask(frame: DataFrame, args: argparse.Namespace) -> MaskedText:
+    """Mask the columns of --mask. Text has no hierarchy, so it cannot be a quasi-identifier."""
+    from ..anonymity import mask_text
+
+    names: list[str] = []
+    if args.names is not None:
+        try:
+            names = Path(args.names).read_text(encoding="utf-8-sig").splitlines()
+        except FileNotFoundError:
+            raise MissingFiles(
+                f"--names {args.names}: there is no such file. Write one name per line."
+            ) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadData(f"--names {args.names} cannot be read as UTF-8 text: {error}.") from None
+    columns = parse_columns(args.mask, "--mask")
+    return mask_text(frame, columns, names=names, names_from=parse_columns(args.names_from, "--names-from"))
+
+
+def _format_masked(masked: MaskedText) -> str:
+    """'note: 3 name, 1 date'."""
+    return "; ".join(
+        f"{column}: " + (", ".join(f"{n:,} {kind}" for kind, n in counts.items() if n) or "nothing found")
+        for column, counts in masked.found.to_dict().items()
+    )
 
 
 def _place_points(frame: DataFrame, args: argparse.Namespace) -> SpatialCells:

@@ -27,13 +27,14 @@ OPTIONS = (
     arg(
         "--fair",
         metavar="COLUMN:COLUMN[,…]",
-        help="sample the first column independently of the others, like --fair income:sex,race (argn)",
+        help="sample the first column independently of the others, like --fair income:sex,race (argn, "
+        "dpargn)",
     ),
     arg(
         "--impute",
         metavar="FILE",
         help="fill in the missing values of this table and write it to --out, instead of a synthetic table "
-        "(argn)",
+        "(argn, dpargn)",
     ),
 )
 
@@ -66,7 +67,7 @@ def check_network(args: argparse.Namespace, generator: Generator) -> None:
         if value and not isinstance(generator, Autoregressive):
             raise BadParameter(
                 f"synth: {option} needs a model that predicts any column from the others, and "
-                f"{type(generator).__name__} does not. Use --model argn."
+                f"{type(generator).__name__} does not. Use --model argn, or dpargn."
             )
 
 

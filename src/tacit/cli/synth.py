@@ -50,8 +50,8 @@ def add(verb: Callable[..., Any]) -> None:
             "--model",
             default="cart",
             help="cart (default), argn, gaussiancopula, bayes, independent, ctgan, tvae, wgan, gan or "
-            "tabddpm; private, with --columns and --rows: mst, aim, pategan, dpctgan or dpgan; case does "
-            "not matter",
+            "tabddpm; private, with --columns and --rows: mst, aim, dpargn, pategan, dpctgan or dpgan; case "
+            "does not matter",
         ),
         arg("--epochs", type=int, help="short for --set epochs=N, for models that have epochs"),
         PARAMETER,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from ..errors import MissingExtra
 
 
+@cache
 def _blake3() -> Callable[..., Any]:
     """BLAKE3 for the values of tensors: 3.5 times as fast as SHA-256, which took a fifth of a client's time
     in a sparse secure sum.
@@ -49,7 +51,9 @@ class Digests:
         if name not in self._known:
             tensor = self.vectors[name].detach().cpu().contiguous()
             state = _blake3()(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
-            if tensor.numel():
+            if tensor.dtype is torch.uint8 and tensor.ndim == 1:  # most of what a long program sends
+                state.update(tensor.numpy().data)
+            elif tensor.numel():
                 state.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
             self._known[name] = state.digest()
         return self._known[name]

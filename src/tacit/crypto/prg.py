@@ -1,13 +1,14 @@
 """A pseudorandom generator: the keystream of AES-256 in counter mode.
 
 A key has one stream, used once: counters start at 0, and every key is derived for one purpose in one round
-(`agree.agree`). The generators of numpy and torch are no replacement: their seeds have 32 bits, or they are
-invertible.
+(`agree.agree`). Only `mask_from` uses a key several times, each time from a counter of its own. The
+generators of numpy and torch are no replacement: their seeds have 32 bits, or they are invertible.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ from ..parameters import bad
 from .ring import truncate, word
 
 BLOCK = 1 << 18  # bytes: keystream and the part of the vector it is added to fit in a core's cache
+_ZEROS = memoryview(bytes(BLOCK))
 KEY = 32  # bytes
+COUNTER = 16  # bytes
 
 
 def aes(key: bytes, feature: str = "secure aggregation", extra: str = "secagg", mode: str = "CTR") -> Any:
@@ -26,23 +29,29 @@ def aes(key: bytes, feature: str = "secure aggregation", extra: str = "secagg", 
     `feature` and `extra` are named if the package is missing.
     """
     try:
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+        cipher, algorithm, counter, single = _ciphers()
     except ImportError:
         raise MissingExtra(feature, extra, "cryptography") from None
     if len(key) != KEY:
         raise bad("AES", "the length of a key", len(key), f"{KEY} bytes")
-    return Cipher(algorithms.AES(key), modes.CTR(bytes(16)) if mode == "CTR" else modes.ECB()).encryptor()
+    return cipher(algorithm(key), counter if mode == "CTR" else single).encryptor()
 
 
-def _blocks(
-    key: bytes, count: int, kind: np.dtype, zeros: bytes, room: np.ndarray
-) -> Iterator[tuple[int, np.ndarray]]:
+@cache
+def _ciphers() -> tuple[Any, Any, Any, Any]:
+    """Return what an encryptor is made of: a sum of ten parties makes ninety."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    return Cipher, algorithms.AES, modes.CTR(bytes(16)), modes.ECB()
+
+
+def _blocks(stream: Any, count: int, kind: np.dtype, room: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
     """(start, words of keystream) of each block; each overwrites the one before."""
-    stream, view, each = aes(key), room.data, BLOCK // kind.itemsize
+    view, each = room.data, BLOCK // kind.itemsize
     for start in range(0, count, each):
         n = min(each, count - start)
         size = n * kind.itemsize
-        stream.update_into(zeros if size == BLOCK else memoryview(zeros)[:size], view[:size])
+        stream.update_into(_ZEROS[:size], view[:size])
         yield start, room.view(kind)[:n]
 
 
@@ -56,14 +65,32 @@ def mask(vector: np.ndarray, keys: Iterable[tuple[bytes, int]], width: int) -> n
 
     Truncating a uniform word to the width keeps it uniform.
     """
+    return _add(vector, ((aes(key), sign) for key, sign in keys), width)
+
+
+def mask_from(vector: np.ndarray, streams: Iterable[tuple[Any, bytes, int]], width: int) -> np.ndarray:
+    """As `mask`, with streams of (encryptor of `aes`, the counter it starts at, sign).
+
+    A key that is used again must start at a counter that is random, or that no other stream reaches.
+    """
+    return _add(vector, ((_start_at(stream, begin), sign) for stream, begin, sign in streams), width)
+
+
+def _start_at(stream: Any, begin: bytes) -> Any:
+    stream.reset_nonce(begin)
+    return stream
+
+
+def _add(vector: np.ndarray, streams: Iterable[tuple[Any, int]], width: int) -> np.ndarray:
     kind = word(width)
     if vector.dtype != kind:
         raise bad(
             "prg.mask", "vector", vector.dtype, f"words of {kind}, in which a ring of {width} bits is added"
         )
-    zeros, room = bytes(BLOCK), np.empty(BLOCK, np.uint8)
-    for key, sign in keys:
-        for start, block in _blocks(key, len(vector), kind, zeros, room):
+    room = np.empty(min(BLOCK, vector.nbytes), np.uint8)
+    for stream, sign in streams:
+        add = np.add if sign > 0 else np.subtract
+        for start, block in _blocks(stream, len(vector), kind, room):
             part = vector[start : start + len(block)]
-            (np.add if sign > 0 else np.subtract)(part, block, out=part)
+            add(part, block, out=part)
     return truncate(vector, width)

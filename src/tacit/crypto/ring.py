@@ -56,8 +56,8 @@ def encode(values: np.ndarray, width: int, bound: int) -> np.ndarray:
 
 
 def check_bound(values: np.ndarray, bound: int) -> None:
-    outside = int(np.count_nonzero((values > bound) | (values < -bound)))
-    if outside:
+    if len(values) and (int(values.max()) > bound or int(values.min()) < -bound):
+        outside = int(np.count_nonzero((values > bound) | (values < -bound)))
         raise BadData(
             f"{outside} of {len(values)} numbers are outside ±{bound}, the range agreed for this sum. Clip "
             "before quantizing, or agree on more bits."

@@ -7,8 +7,11 @@
       |--- SessionUnknown() ----------------------------->|   instead, if u restarted since: a new session
 
     s_{u,v} = HKDF(X25519(x_u, X_v); contract, session, both names and keys)        once in a session
-    k_{u,v} = HMAC(s_{u,v}; contract, step, what was sent down, parties, attempt)   once in a sum
-    y_u = x_u + Σ_{v > u} PRG(k_{u,v}) − Σ_{v < u} PRG(k_{u,v})   modulo 2^width
+    k_{u,v} = HMAC(s_{u,v}; "masks"),  an AES key                                    once in a session
+    c_{u,v} = HMAC(s_{u,v}; contract, step, what was sent down, parties), 16 bytes   once in a sum
+    y_u = x_u + Σ_{v > u} PRG(k_{u,v}, c_{u,v}) − Σ_{v < u} PRG(k_{u,v}, c_{u,v})   modulo 2^width
+
+PRG(k, c) is AES-256 in counter mode from counter c on.
 
 The masks cancel in the sum over all parties and in no other. Nothing is ever revealed to unmask it, so there
 are no shares of secrets, and no self-mask b_u: Bonawitz et al. (secagg.py) need both because they open the
@@ -16,9 +19,10 @@ pairwise masks of clients that dropped out. Where every sum is over all parties,
 means no sum, and its masks are never opened.
 
 Claim: the coordinator and any n − 2 parties together learn of the others' vectors only their sum. Between any
-two honest parties u and v, k_{u,v} is the output of a pseudorandom function under a key that only u and v
-have (Diffie-Hellman over Curve25519, HKDF), so PRG(k_{u,v}) is indistinguishable from uniform, in every sum
-anew. Honest parties are connected by these masks, so all that does not depend on them is the honest sum.
+two honest parties u and v, k_{u,v} and c_{u,v} are outputs of a pseudorandom function under a key that only
+u and v have (Diffie-Hellman over Curve25519, HKDF), so PRG(k_{u,v}, c_{u,v}) is indistinguishable from
+uniform, in every sum anew: counters of q sums of 2^30 bytes overlap with a probability below q² / 2^101.
+Honest parties are connected by these masks, so all that does not depend on them is the honest sum.
 
 Claim: one mask hides one vector. A mask depends on contract, step and everything sent down, and a party
 answers these with one vector, which it keeps on disk (`sum_program.Answers`). A coordinator that repeats an
@@ -37,6 +41,7 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,6 +66,8 @@ from .summing import (
     receive,
 )
 
+MASKS = b"tacit sum_of_all masks 1"  # never a context, which is a digest of 32 bytes
+
 
 class SessionUnknown(Message, reveals="that the party has no keys of this session: it was restarted"):
     pass
@@ -76,6 +83,7 @@ class Session:
 
     name: bytes = b""
     secrets: dict[str, bytes] = field(default_factory=dict, repr=False)
+    streams: dict[str, Any] = field(default_factory=dict, repr=False)  # an encryptor for each of them
 
 
 async def client(
@@ -99,7 +107,7 @@ async def client(
         raise bad("SecAgg", "identity", None, "a signing key and all public keys, against an active server")
     about = terms.context(me)
     if begins is not None:
-        session.name, session.secrets = b"", {}
+        session.name, session.secrets, session.streams = b"", {}, {}
         own = KeyPair(me.secret.bytes(32))
         mine = await advertise(me, server, about, identity, own)
         keys = (await receive(me, server, RoundKeys)).keys
@@ -114,12 +122,16 @@ async def client(
             for v, entry in keys.items()
             if v != me.name
         }
+        session.streams = {
+            v: prg.aes(hmac.digest(secret, MASKS, "sha256")) for v, secret in session.secrets.items()
+        }
         session.name = begins
     context = mask_context(about, parties)
     masks = [
-        (hmac.digest(secret, context, "sha256"), sign(me.name, v)) for v, secret in session.secrets.items()
+        (session.streams[v], hmac.digest(secret, context, "sha256")[: prg.COUNTER], sign(me.name, v))
+        for v, secret in session.secrets.items()
     ]
-    prg.mask(vector, masks, terms.width)
+    prg.mask_from(vector, masks, terms.width)
     await me.send(server, MaskedVector(torch.from_numpy(ring.pack(vector, terms.width))))
 
 

@@ -37,7 +37,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -111,17 +112,25 @@ class SumRules:
     checked: bool = flag(False, doc="whether parties answer only steps that follow from the sums before")
 
     def terms(self, length: int, bound: int, sent: bytes) -> secagg.SecAggTerms:
-        return check(
-            secagg.SecAggTerms(
-                self.contract,
-                len(self.parties),
-                length + TAGS * self.checked,
-                bound,
-                self.threshold,
-                adversary=self.adversary,
-                sent=sent,
-            )
-        )
+        _check_terms(self, length, bound)
+        return _make_terms(self, length, bound, sent)
+
+
+def _make_terms(rules: SumRules, length: int, bound: int, sent: bytes) -> secagg.SecAggTerms:
+    return secagg.SecAggTerms(
+        rules.contract,
+        len(rules.parties),
+        length + TAGS * rules.checked,
+        bound,
+        rules.threshold,
+        adversary=rules.adversary,
+        sent=sent,
+    )
+
+
+@lru_cache(1024)  # what was sent down is not checked, and a program has few lengths
+def _check_terms(rules: SumRules, length: int, bound: int) -> None:
+    check(_make_terms(rules, length, bound, b""))
 
 
 def digest_of_step(step: int, vectors: Down) -> bytes:
@@ -229,7 +238,11 @@ async def client(
                 else:
                     values = torch.from_numpy(vector)
                     work = secagg.client(scope, values, terms, identity, server, answers.commit(step))
-                message = await run_sum(me, server, work, ASKS)
+                if rules.threshold == 1 and begins is None:
+                    # one message and no answer to wait for: nothing that a restarted server could interrupt
+                    message = await work
+                else:
+                    message = await run_sum(me, server, work, ASKS)
         except TacitError as error:
             await me.send(server, SumRefused(step, error.outside))
             raise
@@ -293,10 +306,10 @@ def _answer(
             checker.check(step, sent_down)
         follows = (
             before is None
-            or not isinstance(program, Chained)
-            or (before[0] == digest_of_step(step - 1, program.preceding(step, down)))
+            or not _implements(type(program), Chained)
+            or before[0] == digest_of_step(step - 1, cast(Chained, program).preceding(step, down))
         )
-        once = program.once(down) if isinstance(program, AsksOnce) else None
+        once = cast(AsksOnce, program).once(down) if _implements(type(program), AsksOnce) else None
         if once is not None and answers.has_asked(once):
             raise ProtocolError(
                 f"the coordinator asks {name!r} in step {step + 1} for what it has answered ({once}), and "
@@ -327,6 +340,12 @@ def _answer(
         )
     answers.keep(step, sent, vector, once)
     return sent, vector
+
+
+@cache
+def _implements(kind: type, protocol: Any) -> bool:
+    """Whether a program has the methods of a protocol; isinstance looks at all of them every time."""
+    return issubclass(kind, protocol)
 
 
 def _tag(message: SumStep) -> str:

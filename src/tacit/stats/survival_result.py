@@ -36,6 +36,7 @@ class Curves(JobResult):
     counts: LifetimeCounts | None = field(repr=False, default=None)
     medians: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    least: int = 1  # smallest count shown
 
     @property
     def value(self) -> pd.DataFrame:
@@ -52,19 +53,27 @@ class Curves(JobResult):
 
     @property
     def at_risk_table(self) -> pd.DataFrame:
-        """How many are at risk at about six equally spaced times, one row per group."""
+        """How many are at risk at about six equally spaced times, one row per group; – if too few to show."""
         end = float(self.table["time"].max())
         ticks = np.unique(np.round(np.linspace(0, end, 6), 6))
         rows = {}
         for group in self.groups:
             part = self.table[self.table["group"] == group]
-            rows[group] = [
-                round(float(later["at_risk"].iloc[0])) if len(later := part[part["time"] >= t]) else 0
-                for t in ticks
-            ]
+            rows[group] = [self._at_risk(group, part, float(t)) for t in ticks]
         out = pd.DataFrame.from_dict(rows, orient="index", columns=[f"{t:g}" for t in ticks])
         out.index.name = "group"
         return out
+
+    def _at_risk(self, group: Any, part: pd.DataFrame, time: float) -> int | str:
+        later = part["at_risk"].to_numpy()[part["time"].to_numpy() >= time]
+        if self.counts is None or self.least <= 1:
+            return round(float(later[0])) if len(later) else 0
+        place = int(np.searchsorted(self.counts.times, time))
+        here = self.counts.at_risk[0, self.counts.groups.index(group)]
+        count = int(here[place]) if place < len(here) else 0
+        # the rows around this time show how many are at risk at their beginning: nobody may be told apart
+        known = (0, *later[:2])
+        return "–" if any(0 < abs(count - int(v)) < self.least for v in known) else count
 
     def plot(self) -> Figure:
         """Draw the curves with their intervals."""

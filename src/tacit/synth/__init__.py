@@ -23,6 +23,7 @@ from .constraints import Combinations, Ordered, Range, Unique
 from .copula import GaussianCopula
 from .ctgan import CTGAN
 from .diffusion import TabDDPM
+from .dpargn import DPARGN
 from .dpctgan import DPCTGAN
 from .dpgan import DPGAN
 from .evaluate import Evaluation, evaluate, rank
@@ -63,6 +64,7 @@ ALL: dict[str, type[Generator]] = {
     "MST": MST,
     "AIM": AIM,
     "DPGAN": DPGAN,
+    "DPARGN": DPARGN,
     "DPCTGAN": DPCTGAN,
     "PATEGAN": PATEGAN,
 }
@@ -72,6 +74,7 @@ __all__ = [
     "ALL",
     "ARGN",
     "CTGAN",
+    "DPARGN",
     "DPCTGAN",
     "DPGAN",
     "GAN",

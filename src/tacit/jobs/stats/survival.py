@@ -346,5 +346,5 @@ def _curves(
         medians = {group: value for group, value in medians.items() if group not in hidden}
     return Curves(
         kind, pd.concat(joined, ignore_index=True), counts.grid, counts.rows, counts.dropped, counts.parties,
-        ledger, counts, medians, notes,
+        ledger, counts, medians, notes, least,
     )  # fmt: skip

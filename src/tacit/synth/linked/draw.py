@@ -200,9 +200,13 @@ class Drawing:
             )
         j = model.time_index
         if j is not None:
-            drawn, valid = self._block(f"{phase}.time").draw(self.generator, context.x, self.rng)
-            x[:, j], gap, inside = self._place_in_time(phase, drawn[:, 0], rows, above)
-            valid &= inside | last
+            if phase == "next" and model.chain is not None:
+                x[:, j] = self.previous[rows, model.table.column_index(model.chain)]
+                gap = x[:, j] - self.previous[rows, j]
+            else:
+                drawn, valid = self._block(f"{phase}.time").draw(self.generator, context.x, self.rng)
+                x[:, j], gap, inside = self._place_in_time(phase, drawn[:, 0], rows, above)
+                valid &= inside | last
             context = model.timed(context, x[:, j], gap if phase == "next" else None)
         links = []
         for i, link in enumerate(model.links):

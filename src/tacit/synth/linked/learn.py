@@ -91,9 +91,12 @@ def fit_rows(
         shown[:, [j]], alone, bounds, _ = learning.protect(rows.x[:, [j]], alone, rows.people)
         narrow[time] = _narrow(alone.columns[0], bounds)
     published = Table(tuple(narrow.get(c.name, c) for c in table.columns))
+    chain = _find_chain(table, time, rows)
+    if chain is not None and time is not None:  # an end is not before its beginning
+        comparisons = [*comparisons, Comparison((name, time), (name, chain))]
     grouped = {n for c in rest.constraints if isinstance(c, Combinations) for n in c.columns}
     offsets = _find_offsets(name, published, time, comparisons, grouped, rows)
-    model = RowModel(name, published, time, offsets, tuple(comparisons), unique)
+    model = RowModel(name, published, time, offsets, tuple(comparisons), unique, chain=chain)
     learned, rest = _learn_distances(model, shown, rest, rows, learning)
     free = {o.column for o in offsets}  # their bounds hold for the column, not for the distance
     protection = replace(protection, bounds={n: b for n, b in protection.bounds.items() if n not in free})
@@ -119,6 +122,20 @@ def fit_rows(
         )
     _fit_phases(model, shown, learned, rest, protection, base, rows, targets, learning, int(counts.max()))
     return model, shown, counts
+
+
+def _find_chain(table: Table, time: str | None, rows: RealRows) -> str | None:
+    """The column at whose value the next row always begins, if there is one."""
+    later = np.flatnonzero(rows.rank > 0)
+    if time is None or not len(later):
+        return None
+    t = rows.x[:, table.column_index(time)]
+    kind = table.modeled[table.column_index(time)].kind
+    for j, c in enumerate(table.modeled):
+        end = rows.x[:, j]
+        if c.name != time and c.kind == kind and (end >= t).all() and (end[later - 1] == t[later]).all():
+            return c.name
+    return None
 
 
 def _axes(model: RowModel, shown: np.ndarray) -> np.ndarray:
@@ -234,7 +251,9 @@ def _fit_phases(
         if phase == "next":
             context = context.beside(_remember(model, shown, rank, gaps, where))
         if j is not None:
-            model.blocks[f"{phase}.time"] = learning.fit_block(context, x, time_table, people[where], bounds)
+            if phase == "first" or model.chain is None:
+                block = learning.fit_block(context, x, time_table, people[where], bounds)
+                model.blocks[f"{phase}.time"] = block
             context = model.timed(context, shown[where, j], gaps[where] if phase == "next" else None)
         for i, k in enumerate(model.links):
             target, link = targets[k.table], rows.links[k.table][where]

@@ -6,7 +6,8 @@
     links to other tables  given all of these (see `lookups`)
     other columns          given all of these, and the rows linked to
 
-A table without parents has one block only. Without an order column, children are in the order of the rows.
+Intervals that begin where the previous one ended (start and stop times) are found, and keep to it. A table
+without parents has one block only. Without an order column, children are in the order of the rows.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class RowModel:
     comparisons: tuple[Comparison, ...] = ()
     unique: tuple[Unique, ...] = ()
     links: tuple[Link, ...] = ()
+    chain: str | None = None  # the column where a row ends and the next one begins
     blocks: dict[str, Block | None] = field(default_factory=dict)
 
     @property
@@ -182,6 +184,7 @@ class RowModel:
             "time": self.time,
             "offsets": [list(o.__dict__.values()) for o in self.offsets],
             "comparisons": [[list(c.small), list(c.large), c.strictly] for c in self.comparisons],
+            "chain": self.chain,
             "unique": [list(u.columns) for u in self.unique],
             "links": [
                 {"table": k.table, "optional": k.optional, "columns": [c.to_dict() for c in k.cells.columns]}
@@ -221,5 +224,6 @@ class RowModel:
             tuple(Comparison((a[0], a[1]), (b[0], b[1]), strictly) for a, b, strictly in data["comparisons"]),
             tuple(Unique(*u) for u in data["unique"]),
             links,
+            data["chain"],
             blocks | dict.fromkeys(data["empty"]),
         )

@@ -1,0 +1,155 @@
+"""DP-ARGN: the autoregressive network of `ARGN`, trained with DP-SGD on declared cells.
+
+A part of ε pays for counts of every column in its declared cells, with Laplace noise: the network starts from
+independent columns with these frequencies. The rest trains it (`private/dpsgd.py`: per-example clipping,
+Poisson sampling, exact noise, PLD accounting). As in DPGAN, the number of rows is estimated with noise that
+the budget pays for. There are no held-out rows: the number of epochs is fixed.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+
+from ..accounting import discrete
+from ..parameters import flag, real, whole
+from ..parties.ledger import Spend
+from ..parties.secret import Secret
+from .adversarial import CPU, torch_seed
+from .argn import Autoregressive, pack_network
+from .autoregressive import ColumnNetwork, draw_first, visible_columns
+from .dpgan import COUNTING, SURE, overestimate_count
+from .encode import EVEN, Discretizer, Layout
+from .generator import GeneratorState, Watch
+from .marginals import Grid
+from .private import History, PrivateGenerator, network_spend
+from .table import Table
+
+COLUMNS = 0.3  # share of ε for counts of single columns: noise there is in every row
+
+
+@dataclass(frozen=True)
+class DPARGN(Autoregressive, PrivateGenerator):
+    """An autoregressive network trained with DP-SGD from privately released frequencies."""
+
+    epochs: int = whole(10, least=1, doc="epochs of training; more epochs need more noise per step")
+    batch: int = whole(1024, least=1, doc="expected batch size; large batches reduce the relative noise")
+    lr: float = real(8e-3, above=0, doc="learning rate (Adam)")
+    clip: float = real(1.0, above=0, doc="clipping norm of a row's gradient")
+    embedding: int = whole(8, least=1, doc="width of a cell's embedding")
+    width: int = whole(
+        16, least=1, doc="width of a column's hidden layer; small, because every weight receives noise"
+    )
+    even: bool = flag(True, doc=EVEN)
+
+    device = "cpu"  # no parameters
+    dropout = 0.0
+
+    def learn_private(
+        self, frame: pd.DataFrame, table: Table, grid: Grid, secret: Secret, watch: Watch
+    ) -> tuple[GeneratorState, Spend]:
+        codes = grid.codes(frame)
+        counts = self.count_columns(codes, grid, secret)
+        rng = np.random.default_rng(int.from_bytes(secret.bytes(8), "big"))  # which columns come first
+        with torch_seed(int.from_bytes(secret.bytes(8), "big") >> 2, CPU):
+            network = self.build_network(grid_cells(Layout(table), grid))
+            network.set_frequencies(counts)
+            spend, history = self.train(network, codes, secret, rng, watch)
+        return GeneratorState(pack_network(network), history=history), spend
+
+    def count_columns(self, codes: np.ndarray, grid: Grid, secret: Secret) -> list[np.ndarray]:
+        """Return noisy counts of each column's cells.
+
+        A row is in one cell of each column, so the noise has scale columns/ε.
+        """
+        scale = math.ceil(len(grid.sizes) / (COLUMNS * self.epsilon))
+        out = []
+        for j, size in enumerate(grid.sizes):
+            counts = np.bincount(codes[:, j], minlength=size) + discrete.laplace(scale, size, secret.bytes)
+            # below the scale a count is mostly noise
+            out.append(np.where(counts > scale, counts, scale / 8))
+        return out
+
+    def train(
+        self,
+        network: ColumnNetwork,
+        codes: np.ndarray,
+        secret: Secret,
+        rng: np.random.Generator,
+        watch: Watch,
+    ) -> tuple[Spend, History]:
+        """Train with the rest of ε; return what was spent and one history row per epoch."""
+        from ..private import DPSGD
+
+        budget = (1 - COLUMNS) * self.epsilon
+        rows = torch.from_numpy(codes)
+        estimate = overestimate_count(len(rows), COUNTING * budget, secret)
+        batch = min(self.batch, estimate)
+        per_epoch = math.ceil(estimate / batch)
+        optimizer = torch.optim.Adam(network.parameters(), lr=self.lr)
+        settings = DPSGD(
+            epsilon=(1 - COUNTING) * budget,
+            delta=self.delta - SURE if self.delta > 2 * SURE else self.delta / 2,
+            clip=self.clip,
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the documentation of `delta` already states how small δ must be
+            session = settings.attach(
+                network,
+                optimizer,
+                estimate,
+                steps=self.epochs * per_epoch,
+                batch_size=batch,
+                insecure_seed=int.from_bytes(secret.bytes(7), "big") if secret.replayable else None,
+            )
+        history: History = []
+        d = rows.shape[1]
+        for epoch in range(1, self.epochs + 1):
+            for step in range(per_epoch):
+                index = session.draw()
+                drawn = rows[index[index < len(rows)]]  # the estimate exceeds the number of rows
+                first = np.zeros(d, dtype=bool) if step % 2 else draw_first(d, rng)
+                if len(drawn):
+                    session.backward(network(drawn, torch.from_numpy(visible_columns(first))))
+                optimizer.step()
+            history.append({"epoch": epoch})
+            watch({"kind": "epoch", "epochs": self.epochs, **history[-1]})
+        spent = session.epsilon + COUNTING * budget + COLUMNS * self.epsilon
+        session.close()
+        note = (
+            f"ε = {session.epsilon:.4g} for {self.epochs * per_epoch:,} steps of DP-SGD, "
+            f"{COLUMNS * self.epsilon:.4g} for counts of single columns, {COUNTING * budget:.4g} for the "
+            "number of rows. Domains are the declared ones."
+        )
+        sampling = f"Poisson ({batch} of about {estimate:,})"
+        return network_spend("DPARGN (DP-SGD)", spent, self.delta, sampling, note), history
+
+    def get_cells(self, state: GeneratorState, layout: Layout) -> Discretizer:
+        return grid_cells(layout, Grid(layout.table.modeled, self.bins))
+
+
+def grid_cells(layout: Layout, grid: Grid) -> Discretizer:
+    """Return the declared cells of a grid: numbers are uniform within a cell."""
+    edges, knots = {}, {}
+    for i, (var, size) in enumerate(zip(layout.variables, grid.sizes)):
+        if var.levels:
+            continue
+        column, cells = layout.table.modeled[var.columns[0]], size - var.missing
+        low, high = column.ends
+        if not column.step:
+            ends = np.linspace(low, high, cells + 1)
+            edges[i], knots[i] = ends[1:-1], np.column_stack([ends[:-1], ends[1:]])
+            continue
+        places = math.floor((high - low) / column.step + 1e-9) + 1
+        place = np.arange(places) * cells // places
+        first = np.searchsorted(place, np.arange(cells))
+        last = np.r_[first[1:], places] - 1
+        wide = 0.5 * (last > first)  # values are rounded: the ends of a cell are as likely as the others
+        knots[i] = low + column.step * np.column_stack([first - wide, last + wide])
+        edges[i] = low + column.step * (first[1:] - 0.5)
+    return Discretizer(layout.variables, edges, knots)
