@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import tacit
 from tacit.jobs.plan_file import verb_of
 
 from .shell import EXAMPLES, ROOT, answer, provision, refused, run
@@ -67,6 +68,22 @@ def test_the_epsilon_of_a_plan_is_that_of_the_run(folder, capsys):
     planned = plan(folder, capsys, job)["spends"]["epsilon"]
     ran = answer(capsys, "train-private", "any.toml", "--out", "run", "--quiet")
     assert ran["metrics"]["epsilon"] == pytest.approx(planned, rel=1e-6)
+
+
+def test_a_comparison_without_algorithms_is_planned_as_it_is_run(folder, capsys):
+    """Before, the plan of a comparison on a table was that of FedAvg with 10 rounds, and its ε too small."""
+    lines = [f"{k % 3},{k % 7},{'yn'[k * k % 5 > 1]}" for k in range(240)]
+    (folder / "t.csv").write_text("site,age,ill\n" + "\n".join(lines))
+    job = '[data]\npath = "t.csv"\nlabel = "ill"\nby = "site"\n[train]\nseeds = [0, 1]\n'
+    planned = plan(folder, capsys, job)
+    (one,) = planned.get("plans", [planned])
+    assert one["rounds"] == 30
+    fed = tacit.data.from_csv(folder / "t.csv", label="ill").by("site")
+    compared = tacit.compare(fed)
+    assert {r.config["train"]["rounds"] for r in compared.results} == {30}
+    assert one["bytes_up"] == tacit.plan(fed).bytes_up
+    given = plan(folder, capsys, job + "rounds = 4\n")
+    assert given.get("plans", [given])[0]["rounds"] == 4
 
 
 def test_votes_of_teachers_have_an_epsilon_before_they_are_counted(folder, capsys):

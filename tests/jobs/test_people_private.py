@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tacit
-from tacit import data
+from tacit import data, guard
 from tacit.data.federation import Federation, Holdings, Rows
 from tacit.engine.task import Task
 from tacit.errors import BadParameter
@@ -154,6 +154,10 @@ def test_a_simulation_claims_its_epsilon_for_a_person() -> None:
         "preparation and training together"
     ) in str(plan)
     assert "for each one" not in str(plan) + str(run.ledger) + run.card()
+    stages = [guard.Clip(1.0), guard.Noise(multiplier=1.0)]
+    clients = tacit.plan(fed, model="logistic", rounds=1, guard=stages)
+    assert clients.total is None  # ε for a client that is present or not is less than one for its exchange
+    assert "no total: the ε of training is for a client" in str(clients)
 
 
 def test_one_holder_whose_rows_belong_to_people_is_refused_with_what_to_do() -> None:

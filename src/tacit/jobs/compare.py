@@ -69,11 +69,8 @@ def compare(
     common: dict[str, Any] = {name: v for name, v in options.items() if name in SHARED}
     adversaries = attacks(common.pop("adversaries", None))
     federations = _federations(feds)
-    if "algorithms" not in options and all(fed.pipeline is not None for fed in federations):
-        common = choose_model(common, federations[0])
-        preset = table_defaults(TrainConfig.of("compare", **common), federations[0], common)
-        own = dataclasses.replace(own, algorithms=(preset.pop("algorithm", "FedAvg"),))
-        common |= preset
+    if "algorithms" not in options:
+        own, common = _with_table_defaults(own, common, federations)
     if own.match not in (None, "effective_update"):
         raise bad("compare", "match", own.match, "None or 'effective_update'")
     rows, seeds, directory = _rows(own), _seeds(own.seeds), _directory(out, resume)
@@ -114,11 +111,28 @@ def compare(
     return Comparison([r for p, r in zip(plans, results) if p.label != ALONE], summary, directory)
 
 
-def rows_of(options: Mapping[str, Any]) -> tuple[list[tuple[str, dict[str, Any]]], dict[str, Any]]:
+def rows_of(
+    options: Mapping[str, Any], federations: Sequence[Federation]
+) -> tuple[list[tuple[str, dict[str, Any]]], dict[str, Any]]:
     """Return (label and options of each row, the options of all rows) of a comparison, for a plan of each."""
     own = CompareConfig(**{k: v for k, v in options.items() if k in CompareConfig.options()})
     common = {k: v for k, v in options.items() if k in SHARED}
+    if "algorithms" not in options:
+        own, common = _with_table_defaults(own, common, federations)
     return _rows(own), {**common, "seed": _seeds(own.seeds)[0]}
+
+
+def _with_table_defaults(
+    own: CompareConfig, common: dict[str, Any], federations: Sequence[Federation]
+) -> tuple[CompareConfig, dict[str, Any]]:
+    """Return the options with the model and the training of tables, if all federations are from tables."""
+    if not all(fed.pipeline is not None for fed in federations):
+        return own, common
+    common = choose_model(common, federations[0])
+    honest = {k: v for k, v in common.items() if k != "adversaries"}  # columns with and without them
+    preset = table_defaults(TrainConfig.of("compare", **honest), federations[0], honest)
+    own = dataclasses.replace(own, algorithms=(preset.pop("algorithm", "FedAvg"),))
+    return own, common | preset
 
 
 def _federations(feds: Any) -> list[Federation]:

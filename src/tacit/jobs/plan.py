@@ -76,8 +76,12 @@ class Outlook(JobResult):
 
     @property
     def total(self) -> dict[str, float] | None:
-        """ε and δ of preparation and training together, by basic composition; None: training has none."""
-        if self.spends is None:
+        """ε and δ of preparation and training together, by basic composition.
+
+        None: training has none, or there are two, and that of training is for a client. Noise for clients
+        that are present or not does not cover one row more at a client, which exchanges that client.
+        """
+        if self.spends is None or (self.prepares is not None and self.spends["unit"].startswith("client")):
             return None
         parts = [self.spends, *([] if self.prepares is None else [self.prepares])]
         return {key: sum(part[key] for part in parts) for key in ("epsilon", "delta")}
@@ -118,6 +122,11 @@ class Outlook(JobResult):
             lines.append(
                 f"total: ε = {total['epsilon']:.4g} at δ = {total['delta']:g} for "
                 f"{each(self.prepares['unit'])}, preparation and training together"
+            )
+        elif self.prepares is not None and self.spends is not None:
+            lines.append(
+                "no total: the ε of training is for a client, the ε of the preparation for "
+                f"{each(self.prepares['unit'])}"
             )
         lines.append(f"each party and round: {size(self.bytes_up)} up, {size(self.bytes_down)} down")
         lines.append(f"dropouts tolerated in a round: {self.tolerated} of {self.per_round}")

@@ -136,13 +136,14 @@ def _train(file: Path, changes: Sequence[str]) -> list[Planned]:
             return [Planned("", plan(fed, **options))]
     from .compare import rows_of
 
-    rows, common = rows_of(job.compare())
+    federations = job.federations()
     with toml.named(file):
+        rows, common = rows_of(job.compare(), federations)
         return [
             Planned(
                 f"{label}, {fed.skew!r}" if len(job.skews) > 1 else label, plan(fed, **{**common, **options})
             )
-            for fed in job.federations()
+            for fed in federations
             for label, options in rows
         ]
 
