@@ -13,6 +13,11 @@ from tacit.crypto import agree, ckks, group, ot, prg
 from tacit.errors import MissingExtra
 
 
+@pytest.fixture(autouse=True)
+def _forget_ciphers() -> None:
+    prg._ciphers.cache_clear()  # an earlier test of this process may have imported them
+
+
 def test_without_cryptography_the_error_is_the_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers", None)
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric", None)

@@ -143,9 +143,11 @@ class NoisyCorrelation:
     def sums(self, table: pd.DataFrame) -> np.ndarray:
         """The sums of one party, without noise."""
         check_columns(table, self.columns, "this party")
-        x = matrix(table, self.columns)
-        for row, (_, low, high) in zip(x, self.numeric):
-            row[:] = np.clip((2 * row - low - high) / (high - low), -1, 1)
+        scaled = [
+            np.clip((2 * row - low - high) / (high - low), -1, 1)
+            for row, (_, low, high) in zip(matrix(table, self.columns), self.numeric)
+        ]
+        x = np.array(scaled).reshape(len(self.numeric), len(table))
         found = []
         for i, j in self.pairs:
             both = ~(np.isnan(x[i]) | np.isnan(x[j]))
