@@ -1,7 +1,7 @@
 """ARGN beside Cart, the other networks and MOSTLY AI's engine, on the same rows of four tables.
 
     TACIT_DATA=…/data .venv/bin/python benchmarks/argn.py 4000            # rows to train on, at most
-    .venv/bin/python benchmarks/argn.py 4000 --peer /tmp/peer/bin/python  # with the peer
+    .venv/bin/python benchmarks/argn.py 4000 --peer PEER/bin/python     # with the peer
 
 quality, TSTR and C2ST are those of benchmarks/publish.py: the score of SDMetrics as `tacit.synth.evaluate` defines
 it, the AUC of boosted trees trained on synthetic and tested on held-out rows, and the AUC of boosted trees that

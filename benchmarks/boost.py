@@ -29,6 +29,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 
 import tacit
+from tacit.data.heart_disease import COLUMNS as HEART_COLUMNS
 
 ROOT = Path(os.environ.get("TACIT_DATA") or Path(__file__).parents[2] / "shared" / "data")
 TREES, DEPTH, PARTIES = 100, 6, 10
@@ -59,24 +60,8 @@ def breast(seed: int = 0) -> Table:
 
 
 def heart_disease(seed: int = 0) -> Table:
-    columns = [
-        "age",
-        "sex",
-        "cp",
-        "trestbps",
-        "chol",
-        "fbs",
-        "restecg",
-        "thalach",
-        "exang",
-        "oldpeak",
-        "slope",
-        "ca",
-        "thal",
-        "num",
-    ]
     parts = [
-        pd.read_csv(ROOT / "heart_disease" / f"processed.{site}.data", names=columns, na_values="?")
+        pd.read_csv(ROOT / "heart_disease" / f"processed.{site}.data", names=HEART_COLUMNS, na_values="?")
         for site in ("cleveland", "hungarian", "switzerland", "va")
     ]
     frame = pd.concat(parts, ignore_index=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+import xgboost
 
 import tacit
 from tacit import data
 from tacit.boost.vertical_bins import OwnBins, OwnSplit
 from tacit.errors import BadData, BadParameter, BadRun, PartyFailed
 
-xgboost = pytest.importorskip("xgboost")
 ROWS = 400
 SETTINGS = {"trees": 4, "depth": 3, "bins": 16, "min_rows": 10}
 

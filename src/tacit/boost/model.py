@@ -64,17 +64,24 @@ class Booster:
                     count[f] += 1
                     gain[f] += tree.gain[node]
                     cover[f] += tree.cover[node]
-        each = np.maximum(count, 1)
-        values = {
-            "gain": gain / each,
-            "total_gain": gain,
-            "weight": count,
-            "cover": cover / each,
-            "total_cover": cover,
-        }
-        return pd.Series(values[kind], index=self.bins.names, name=kind).sort_values(
-            ascending=False, kind="stable"
-        )
+        return rank_columns(kind, list(self.bins.names), count, gain, cover)
+
+
+def rank_columns(
+    kind: str, names: list[str], count: np.ndarray, gain: np.ndarray, cover: np.ndarray
+) -> pd.Series:
+    """Return one kind of importance by column, in descending order, from sums over its splits."""
+    import pandas as pd
+
+    each = np.maximum(count, 1)
+    values = {
+        "gain": gain / each,
+        "total_gain": gain,
+        "weight": count,
+        "cover": cover / each,
+        "total_cover": cover,
+    }
+    return pd.Series(values[kind], index=names, name=kind).sort_values(ascending=False, kind="stable")
 
 
 def leaf_values(

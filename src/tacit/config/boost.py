@@ -15,6 +15,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from ..errors import BadParameter
 from ..parameters import bad, choice, component, real, refuse, whole
 
 OBJECTIVES = ("binary", "multiclass", "regression", "poisson")
@@ -121,20 +122,7 @@ class BoostConfig:
                 self.depth == 0 and self.grow == "level",
                 bad(owner, "depth", 0, "at least 1 with grow='level'"),
             ),
-            (
-                self.features is not None and not _is_names(self.features),
-                bad(owner, "features", self.features, "a list of column names"),
-            ),
-            (
-                _is_names(self.features) and self.label in self.features,
-                bad(owner, "features", self.features, f"columns without the label {self.label!r}"),
-            ),
-            (
-                self.categories is not None
-                and not _is_names(self.categories)
-                and not _has_lists(self.categories),
-                bad(owner, "categories", self.categories, "columns, or levels like {'sex': ['f', 'm']}"),
-            ),
+            *check_columns(owner, self.label, self.features, self.categories),
             (
                 self.labels is not None
                 and (not isinstance(self.labels, list | tuple) or len(self.labels) < 2),
@@ -166,6 +154,24 @@ class BoostConfig:
                 bad(owner, "bounds", self.bounds, "None without epsilon: bins come from quantiles"),
             ),
         )
+
+
+def check_columns(owner: str, label: str, features: Any, categories: Any) -> list[tuple[bool, BadParameter]]:
+    """Return what may be wrong with the declared columns, for `refuse`."""
+    return [
+        (
+            features is not None and not _is_names(features),
+            bad(owner, "features", features, "a list of column names"),
+        ),
+        (
+            _is_names(features) and label in features,
+            bad(owner, "features", features, f"columns without the label {label!r}"),
+        ),
+        (
+            categories is not None and not _is_names(categories) and not _has_lists(categories),
+            bad(owner, "categories", categories, "columns, or levels like {'sex': ['f', 'm']}"),
+        ),
+    ]
 
 
 def _is_names(value: Any) -> bool:

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from ..parameters import bad, flag, real, refuse, whole
-from .boost import _free, _has_lists, _has_numbers, _is_names
+from .boost import _free, _has_numbers, check_columns
 
 FINE = 50  # bins before adjacent ones are merged
 
@@ -51,20 +51,7 @@ class WoeConfig:
                 not isinstance(self.label, str) or not self.label,
                 bad(owner, "label", self.label, "the name of the column with the outcome"),
             ),
-            (
-                self.features is not None and not _is_names(self.features),
-                bad(owner, "features", self.features, "a list of column names"),
-            ),
-            (
-                _is_names(self.features) and self.label in self.features,
-                bad(owner, "features", self.features, f"columns without the label {self.label!r}"),
-            ),
-            (
-                self.categories is not None
-                and not _is_names(self.categories)
-                and not _has_lists(self.categories),
-                bad(owner, "categories", self.categories, "columns, or levels like {'sex': ['f', 'm']}"),
-            ),
+            *check_columns(owner, self.label, self.features, self.categories),
             (
                 self.labels is not None
                 and not (isinstance(self.labels, list | tuple) and len(self.labels) == 2),

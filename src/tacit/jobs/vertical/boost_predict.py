@@ -14,9 +14,8 @@ import numpy as np
 import torch
 
 from ...boost.objectives import OBJECTIVES
-from ...data.table_files import check_table_name, write_table
+from ...data.table_files import write_table
 from ...errors import BadData, BadKit, BadParameter, MissingFiles, ProtocolError
-from ...files import check_new
 from ...mpc.leaf_scores import add_leaves, encode, help_leaves
 from ...parameters import bad, nearest
 from ...parties.ledger import Ledger
@@ -24,12 +23,12 @@ from ...parties.message import Message
 from ...parties.party import Party
 from ...runtimes.choose import choose_runtime
 from ...stats.columns import text_of
-from ..kit_run import run_with_kit, telling
+from ..kit_run import telling
 from .boost_parts import BoostPart, HelperPart, is_part, read_any
 from .boost_programs import mark_shapes
+from .joint_prediction import check_output, predict_with_kit
 from .regress_deployed import match_rows
 from .split_deployed import check_same_job
-from .split_parts import check_writable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -176,21 +175,22 @@ def predict_part(
     """Run one party of a joint prediction over the federation's hub."""
     with telling(kit):
         part = read_any(folder)
-        helper = part.party if isinstance(part, HelperPart) else part.helper
-        if _check_receiver(part, receiver) == kit.name:  # only this party writes predictions
-            check_writable(check_table_name(check_new(out, force), "predict: --out ").parent)
-    program = functools.partial(
+        writer = _check_receiver(part, receiver)
+    helper = part.party if isinstance(part, HelperPart) else part.helper
+    return predict_with_kit(
+        kit,
         run_prediction,
-        folder=str(folder),
-        file=str(file or ""),
-        out=str(out),
-        kit=str(kit.directory or ""),
+        writer,
+        (*part.parties, helper),
+        folder,
+        file,
+        out,
+        patience=patience,
+        force=force,
         duplicates=duplicates,
         wait=wait,
         receiver=receiver,
     )
-    result, ledger = run_with_kit("predict", kit, program, patience, (*part.parties, helper))
-    return {"party": kit.name, **result, "ledger": ledger.to_dict()}
 
 
 def has_parts(folder: str | Path) -> bool:
@@ -226,7 +226,7 @@ def predict_here(
             "predict: these trees were grown on tables without an id, so rows cannot be matched."
         )
     _check_receiver(first, receiver)
-    check_writable(check_table_name(check_new(out, force), "predict: --out ").parent)
+    check_output(out, force)
     for name in files:
         if name not in parts:
             raise BadData(f"there is no party {name!r} in {folder}. {nearest(name, list(parts))}")

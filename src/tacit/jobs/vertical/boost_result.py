@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...boost.model import KINDS
+from ...boost.model import KINDS, rank_columns
 from ...boost.vertical_grower import LEAF
 from ...errors import BadData, MissingFiles
 from ...parameters import bad
@@ -97,7 +97,6 @@ class VerticalBoostResult(JobResult):
 
         Of a real federation, the label holder has gains by party, and each party how often its columns split.
         """
-        import pandas as pd
 
         if kind not in KINDS:
             raise bad("importance", "kind", kind, ", ".join(map(repr, KINDS)))
@@ -115,17 +114,9 @@ class VerticalBoostResult(JobResult):
                 count[at] += 1
                 gain[at] += tree.gain[node]
                 cover[at] += tree.cover[node]
-        each = np.maximum(count, 1)
-        values = {
-            "gain": gain / each,
-            "total_gain": gain,
-            "weight": count,
-            "cover": cover / each,
-            "total_cover": cover,
-        }
         columns = [c for _, c in names]
         index = [c if columns.count(c) == 1 else f"{p}.{c}" for p, c in names]
-        return pd.Series(values[kind], index=index, name=kind).sort_values(ascending=False, kind="stable")
+        return rank_columns(kind, index, count, gain, cover)
 
     def predict(self, tables: Mapping[str, Any], *, margin: bool = False) -> np.ndarray:
         """Return a prediction for each row of {party: DataFrame}, with the same rows in the same order.

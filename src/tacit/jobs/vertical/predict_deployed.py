@@ -10,21 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...data.table_files import check_table_name
 from ...errors import BadData, BadKit, MissingFiles
-from ...files import check_new
 from ...parameters import nearest
 from ...parties.ledger import Ledger
 from ...parties.party import Party
 from ...protocols import splitnn
 from ...protocols.splitnn_worker import CHUNK
 from ...runtimes.choose import choose_runtime
-from ..kit_run import run_with_kit, telling
+from ..kit_run import telling
 from ..threads import is_small, one_thread_if
 from . import split_parts as parts
+from .joint_prediction import check_output, predict_with_kit
 from .party_tables import read_new_rows, write_predictions
 from .split_deployed import align_parties
-from .split_parts import check_writable
 
 if TYPE_CHECKING:
     from ...runtimes.kits import Kit
@@ -83,21 +81,21 @@ def predict_part(
     """Run one party of a joint prediction over the federation's hub."""
     with telling(kit):
         share = parts.read(folder)
-        route = share.terms.routes[0]
-        if route.stops[-1] == kit.name:  # only this party writes predictions
-            check_writable(check_table_name(check_new(out, force), "predict: --out ").parent)
-    program = functools.partial(
-        run_prediction,
-        folder=str(folder),
-        file=str(file or ""),
-        out=str(out),
-        kit=str(kit.directory or ""),
-        duplicates=duplicates,
-        wait=wait,
-    )
+    route = share.terms.routes[0]
     with one_thread_if(is_small(share.modules(), CHUNK)):
-        result, ledger = run_with_kit("predict", kit, program, patience, route.parties)
-    return {"party": kit.name, **result, "ledger": ledger.to_dict()}
+        return predict_with_kit(
+            kit,
+            run_prediction,
+            route.stops[-1],
+            route.parties,
+            folder,
+            file,
+            out,
+            patience=patience,
+            force=force,
+            duplicates=duplicates,
+            wait=wait,
+        )
 
 
 def predict_here(
@@ -116,7 +114,7 @@ def predict_here(
             f"there is no saved split network in {folder}. Give the folder that `tacit split --out` or "
             "`tacit ftl --out` wrote."
         )
-    check_writable(check_table_name(check_new(out, force), "predict: --out ").parent)
+    check_output(out, force)
     shares = {parts.read(p).party: p for p in sorted(places)}
     for name in files:
         if name not in shares:

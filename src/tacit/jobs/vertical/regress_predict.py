@@ -13,20 +13,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ...data.table_files import check_table_name, write_table
+from ...data.table_files import write_table
 from ...errors import BadData, BadKit, MissingFiles
-from ...files import check_new
 from ...mpc.joint_score import add_scores
 from ...parameters import nearest
 from ...parties.ledger import Ledger
 from ...parties.party import Party
 from ...runtimes.choose import choose_runtime
-from ..kit_run import run_with_kit, telling
+from ..kit_run import telling
+from .joint_prediction import check_output, predict_with_kit
 from .regress_deployed import match_rows
 from .regress_parts import RegressionPart, is_part, read_part
 from .regress_result import to_mean
 from .split_deployed import check_same_job
-from .split_parts import check_writable
 
 if TYPE_CHECKING:
     from ...runtimes.kits import Kit
@@ -100,19 +99,19 @@ def predict_part(
     """Run one party of a joint prediction over the federation's hub."""
     with telling(kit):
         part = read_part(folder)
-        if part.label_at == kit.name:  # only this party writes predictions
-            check_writable(check_table_name(check_new(out, force), "predict: --out ").parent)
-    program = functools.partial(
+    return predict_with_kit(
+        kit,
         run_prediction,
-        folder=str(folder),
-        file=str(file or ""),
-        out=str(out),
-        kit=str(kit.directory or ""),
+        part.label_at,
+        part.parties,
+        folder,
+        file,
+        out,
+        patience=patience,
+        force=force,
         duplicates=duplicates,
         wait=wait,
     )
-    result, ledger = run_with_kit("predict", kit, program, patience, part.parties)
-    return {"party": kit.name, **result, "ledger": ledger.to_dict()}
 
 
 def has_parts(folder: str | Path) -> bool:
@@ -139,7 +138,7 @@ def predict_here(
         raise MissingFiles(
             f"there is no saved regression in {folder}. Give the folder that `tacit regress --out` wrote."
         )
-    check_writable(check_table_name(check_new(out, force), "predict: --out ").parent)
+    check_output(out, force)
     for name in files:
         if name not in parts:
             raise BadData(f"there is no party {name!r} in {folder}. {nearest(name, list(parts))}")
